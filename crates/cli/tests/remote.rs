@@ -125,8 +125,7 @@ fn the_helper_and_a_primary_are_killed_and_the_answer_is_the_same() {
     bed.nodes[primary].kill();
     let ended = running.finish(LIMIT);
     let told = ended.stderr.matches("started again").count();
-    let figures = std::fs::read(swapped.report()).expect("a report");
-    let report = Report { ended, figures: serde_json::from_slice(&figures).expect("a report") };
+    let report = swapped.report_of(ended);
     expect_same(&report, "while helpers and a primary are killed", &[]);
     assert!(told >= 1, "{}", report.ended.stderr);
 }
@@ -144,8 +143,7 @@ fn beside_a_directory_losing_the_cluster_costs_time_only() {
         bed.nodes[at].kill();
     }
     let ended = running.finish(LIMIT);
-    let figures = std::fs::read(swapped.report()).expect("a report");
-    let report = Report { ended, figures: serde_json::from_slice(&figures).expect("a report") };
+    let report = swapped.report_of(ended);
     expect_same(&report, "while the cluster is lost", &["fork"]);
 }
 

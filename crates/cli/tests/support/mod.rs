@@ -289,8 +289,7 @@ impl Swapped {
         self
     }
 
-    /// Where the report of a run is.
-    pub(crate) fn report(&self) -> PathBuf {
+    fn report_path(&self) -> PathBuf {
         self.dir.path().join("report.json")
     }
 
@@ -306,7 +305,7 @@ impl Swapped {
         let memory = if self.is_per_process { "--memory-per-process" } else { "--memory" };
         command
             .args(["run", memory, &self.memory, "--report"])
-            .arg(self.report())
+            .arg(self.report_path())
             .args(&self.options)
             .arg("--")
             .arg(program)
@@ -321,8 +320,12 @@ impl Swapped {
         program: impl AsRef<OsStr>,
         arguments: &[A],
     ) -> Report {
-        let ended = Running::start(&mut self.command(program, arguments)).finish(LIMIT);
-        let text = std::fs::read(self.report()).unwrap_or_default();
+        self.report_of(Running::start(&mut self.command(program, arguments)).finish(LIMIT))
+    }
+
+    /// The report of a run that has ended.
+    pub(crate) fn report_of(&self, ended: Ended) -> Report {
+        let text = std::fs::read(self.report_path()).unwrap_or_default();
         let figures = serde_json::from_slice(&text).unwrap_or_else(|error| {
             panic!("no report ({error}); {}, stderr:\n{}", ended.status, ended.stderr)
         });
@@ -409,8 +412,7 @@ pub(crate) fn compare_sort(swapped: &Swapped, bytes: u64) -> Report {
     let ended = Running::start(&mut command).finish(LIMIT);
     ended.expect_success("sort under softswap");
     assert_same_file(&expected, &got);
-    let text = std::fs::read(swapped.report()).expect("a report");
-    let report = Report { ended, figures: serde_json::from_slice(&text).expect("a report") };
+    let report = swapped.report_of(ended);
     report.expect_healthy("sort");
     report
 }

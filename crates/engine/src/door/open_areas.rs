@@ -3,8 +3,8 @@
 //! a cluster of servers.
 
 use crate::door::settings::{AreaSpec, Inherited};
-use crate::exchange::{NoArea, open_inherited};
-use crate::store::io::{Device, ExchangeDevice, FileDevice, MirrorDevice};
+use crate::exchange::NoArea;
+use crate::store::io::{ExchangeDevice, FileDevice, MirrorDevice};
 use crate::store::swap::areas::{Backing, Layout};
 use crate::store::swap::header::Header;
 use crate::store::swap::named::{ActivateError, Activated, activate};
@@ -66,12 +66,13 @@ pub fn open<'s>(
                 shared(spec, number, tables, avoid_io_uring).ok_or_else(lost)?
             }
             Some(Inherited::Exchange(number)) => {
-                let device = Box::new(ExchangeDevice::open(open_inherited(number)?, number)?);
+                let device = Box::new(ExchangeDevice::inherited(number)?);
                 Backing { discard, ..Backing::growing(device, spec.limit_bytes, 0) }
             }
             Some(Inherited::Mirror(_)) | None if spec.path.is_dir() => {
                 let file = SwapFile::open(&spec.path)?;
-                let device = mirrored(FileDevice::new(file, avoid_io_uring), spec.inherited);
+                let mirror = spec.inherited.and_then(Inherited::mirror);
+                let device = MirrorDevice::over(FileDevice::new(file, avoid_io_uring), mirror);
                 Backing { discard, ..Backing::growing(device, spec.limit_bytes, reserve_bytes) }
             }
             Some(Inherited::Mirror(_)) | None => {
@@ -83,14 +84,6 @@ pub fn open<'s>(
         };
         Ok(Backing { priority: spec.priority_among(order), poll: spec.poll, ..backing })
     })
-}
-
-/// A file that a cluster keeps once more, where there is one; without it nothing is lost.
-fn mirrored(file: FileDevice, inherited: Option<Inherited>) -> Box<dyn Device> {
-    match inherited {
-        Some(Inherited::Mirror(number)) => MirrorDevice::over(file, number),
-        _ => Box::new(file),
-    }
 }
 
 /// When an area's storage is told what is not needed: a file would get holes, and could not be

@@ -35,6 +35,16 @@ pub enum Inherited {
     Mirror(i32),
 }
 
+impl Inherited {
+    /// The descriptor of a mirror's.
+    pub(crate) fn mirror(self) -> Option<i32> {
+        match self {
+            Inherited::Mirror(fd) => Some(fd),
+            Inherited::File(_) | Inherited::Exchange(_) => None,
+        }
+    }
+}
+
 impl fmt::Display for Inherited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

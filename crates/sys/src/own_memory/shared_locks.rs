@@ -55,11 +55,7 @@ impl Locks {
 
     /// Whether another file has a lock.
     pub fn is_taken(&self, number: u64) -> io::Result<bool> {
-        let mut lock = of(number);
-        if let Some(fd) = self.fd.as_ref() {
-            control(fd.as_fd(), libc::F_OFD_GETLK, &mut lock)?;
-        }
-        Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+        self.fd.as_ref().map_or(Ok(true), |fd| is_taken(fd.as_fd(), number))
     }
 }
 
@@ -79,6 +75,13 @@ pub fn try_take(fd: BorrowedFd<'_>, number: u64) -> io::Result<bool> {
         }
         Err(error) => Err(error),
     }
+}
+
+/// Whether another file than that of the descriptor has a lock.
+pub fn is_taken(fd: BorrowedFd<'_>, number: u64) -> io::Result<bool> {
+    let mut lock = of(number);
+    control(fd, libc::F_OFD_GETLK, &mut lock)?;
+    Ok(i32::from(lock.l_type) != libc::F_UNLCK)
 }
 
 /// What is asked for: to be the only one with that number.

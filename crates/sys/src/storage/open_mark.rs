@@ -8,32 +8,21 @@
 //! numbers nor name spaces.
 
 use crate::program_filter;
-use crate::raw;
-use rustix::fd::{AsFd, AsRawFd};
+use crate::shared_locks;
+use rustix::fd::AsFd;
 use std::io;
 
 /// Marks begin beyond all that a file can have.
-const FIRST_BYTE: i64 = 1 << 62;
+const FIRST_BYTE: u64 = 1 << 62;
 /// Numbers of marks are below this.
 pub const MOST_MARKS: u64 = 1 << 32;
 
-/// Issues `fcntl` with a lock of the one byte that stands for a mark.
-fn call(file: impl AsFd, command: i32, number: u64) -> io::Result<libc::flock> {
-    if number >= MOST_MARKS {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+/// The byte that stands for a mark.
+fn byte_of(number: u64) -> io::Result<u64> {
+    match number < MOST_MARKS {
+        true => Ok(FIRST_BYTE + number),
+        false => Err(io::Error::from_raw_os_error(libc::EINVAL)),
     }
-    let mut lock = libc::flock {
-        l_type: libc::F_WRLCK as i16,
-        l_whence: libc::SEEK_SET as i16,
-        l_start: FIRST_BYTE + number as i64,
-        l_len: 1,
-        l_pid: 0,
-    };
-    let fd = file.as_fd().as_raw_fd() as usize;
-    let args = [fd, command as usize, &raw mut lock as usize, 0, 0, 0];
-    // SAFETY: the kernel reads one `struct flock` from `lock`, and writes one to it.
-    raw::check(unsafe { raw::syscall(libc::SYS_fcntl, args) })?;
-    Ok(lock)
 }
 
 /// Puts a mark on an open file, for as long as it is open; false where another open file of
@@ -43,13 +32,7 @@ fn call(file: impl AsFd, command: i32, number: u64) -> io::Result<libc::flock> {
 /// What the kernel reported: the file may not be open for writing, or its file system has no
 /// locks.
 pub fn put(file: impl AsFd, number: u64) -> io::Result<bool> {
-    match call(file, libc::F_OFD_SETLK, number) {
-        Ok(_) => Ok(true),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
-            Ok(false)
-        }
-        Err(error) => Err(error),
-    }
+    shared_locks::try_take(file.as_fd(), byte_of(number)?)
 }
 
 /// Whether no other open file of the same file has a mark: what had it is gone. False where
@@ -57,8 +40,9 @@ pub fn put(file: impl AsFd, number: u64) -> io::Result<bool> {
 #[must_use]
 pub fn is_gone(file: impl AsFd, number: u64) -> bool {
     !program_filter::is_in_force()
-        && call(file, libc::F_OFD_GETLK, number)
-            .is_ok_and(|lock| lock.l_type == libc::F_UNLCK as i16)
+        && byte_of(number)
+            .and_then(|byte| shared_locks::is_taken(file.as_fd(), byte))
+            .is_ok_and(|is_taken| !is_taken)
 }
 
 #[cfg(test)]

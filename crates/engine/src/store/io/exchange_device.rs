@@ -7,11 +7,13 @@
 use super::{Device, Facts, IoError, IoErrorKind, Lane, Operation, Piece};
 use crate::exchange::{
     AreaSeat, Exchange, Failure, MOST_AREA_PAGES, MOST_PAGES, NoArea, Operation as Ask, Page,
+    open_inherited,
 };
 use crate::ledger::Identity;
 use softswap_sys::file::errno;
 use softswap_sys::memory::reserve_u32;
 use softswap_sys::{PAGE_SIZE, exemption, raw};
+use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -96,8 +98,26 @@ impl ExchangeDevice {
         Ok(ExchangeDevice { seat, generations, claimed, owner, texts, texts_of_lost })
     }
 
+    /// As [`ExchangeDevice::open`], at the exchange behind a descriptor that was inherited.
+    ///
+    /// # Errors
+    /// As there, and where there is no exchange.
+    pub fn inherited(fd: i32) -> Result<ExchangeDevice, NoArea> {
+        ExchangeDevice::open(open_inherited(fd)?, fd)
+    }
+
     fn exchange(&self) -> &Exchange {
         self.seat.exchange()
+    }
+
+    /// Gives the claimed pages from `offset` on back, once `leave` has left what they hold.
+    fn give_up_from(&self, offset: u64, leave: impl FnOnce(Range<u64>)) {
+        let (first, claimed) = (offset.div_ceil(PAGE_BYTES), self.claimed.load(Acquire));
+        if first < claimed {
+            leave(first..claimed);
+            self.claimed.store(first, Release);
+            self.seat.give_back(claimed - first);
+        }
     }
 
     /// Refuses what is not whole pages within the area.
@@ -287,13 +307,10 @@ impl ExchangeDevice {
 
     /// As [`Device::truncate`], without waiting.
     pub(super) fn send_truncate(&self, offset: u64) {
-        let (first, claimed) = (offset.div_ceil(PAGE_BYTES), self.claimed.load(Acquire));
-        if first < claimed {
-            self.send_discard(first * PAGE_BYTES, (claimed - first) * PAGE_BYTES);
-            self.note_all_gone(first..claimed);
-            self.claimed.store(first, Release);
-            self.seat.give_back(claimed - first);
-        }
+        self.give_up_from(offset, |pages| {
+            self.send_discard(pages.start * PAGE_BYTES, (pages.end - pages.start) * PAGE_BYTES);
+            self.note_all_gone(pages);
+        });
     }
 
     /// Reads pages that may be there, if they come in time; false where they do not. The buffer
@@ -323,7 +340,7 @@ impl ExchangeDevice {
         true
     }
 
-    fn note_all_gone(&self, pages: std::ops::Range<u64>) {
+    fn note_all_gone(&self, pages: Range<u64>) {
         let within = pages.start..pages.end.min(self.generations.len() as u64);
         // Of what was never written the table stays out of DRAM.
         let is_known = |page: &u64| self.generations[*page as usize].load(Acquire) != 0;
@@ -380,12 +397,10 @@ impl Device for ExchangeDevice {
     }
 
     fn truncate(&self, offset: u64) -> Result<(), IoError> {
-        let (first, claimed) = (offset.div_ceil(PAGE_BYTES), self.claimed.load(Acquire));
-        if first < claimed {
-            self.discard(first * PAGE_BYTES, (claimed - first) * PAGE_BYTES)?;
-            self.claimed.store(first, Release);
-            self.seat.give_back(claimed - first);
-        }
+        self.give_up_from(offset, |pages| {
+            // Never refused.
+            let _ = self.discard(pages.start * PAGE_BYTES, (pages.end - pages.start) * PAGE_BYTES);
+        });
         Ok(())
     }
 

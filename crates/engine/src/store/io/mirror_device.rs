@@ -7,7 +7,6 @@
 
 use super::poll::Polling;
 use super::{Device, ExchangeDevice, Facts, FileDevice, IoError, Lane, Piece};
-use crate::exchange::open_inherited;
 use softswap_sys::raw::now_ns;
 use softswap_sys::segment::StaticRange;
 use std::sync::atomic::Ordering::Relaxed;
@@ -73,14 +72,13 @@ impl MirrorDevice {
         MirrorDevice { file, cluster, file_time, cluster_time, reads: AtomicU32::new(0) }
     }
 
-    /// Over a file, and the exchange behind a descriptor. The file alone where that is none.
+    /// Over a file, and the exchange behind a descriptor. The file alone where there is none:
+    /// nothing is lost without it.
     #[must_use]
-    pub(crate) fn over(file: FileDevice, exchange_fd: i32) -> Box<dyn Device> {
-        let cluster = open_inherited(exchange_fd)
-            .and_then(|exchange| ExchangeDevice::open(exchange, exchange_fd));
-        match cluster {
-            Ok(cluster) => Box::new(MirrorDevice::new(Box::new(file), cluster)),
-            Err(_) => Box::new(file),
+    pub(crate) fn over(file: FileDevice, exchange_fd: Option<i32>) -> Box<dyn Device> {
+        match exchange_fd.and_then(|fd| ExchangeDevice::inherited(fd).ok()) {
+            Some(cluster) => Box::new(MirrorDevice::new(Box::new(file), cluster)),
+            None => Box::new(file),
         }
     }
 
@@ -137,20 +135,12 @@ impl Device for MirrorDevice {
         buf: &mut [u8],
         polling: &Polling,
     ) -> Result<(), IoError> {
-        let mut start = now_ns();
-        if self.cluster.may_have(offset, buf.len()) && self.prefers_cluster() {
-            let patience_ns = self.patience_ns();
-            let is_read = self.cluster.read_soon(offset, buf, patience_ns);
-            let now = now_ns();
-            match is_read {
-                true => self.cluster_time.note(now - start),
-                false => self.cluster_time.note_none(patience_ns),
-            }
-            if is_read {
-                return Ok(());
-            }
-            start = now;
+        let start = now_ns();
+        if self.read_there(offset, buf) {
+            self.cluster_time.note(now_ns() - start);
+            return Ok(());
         }
+        let start = now_ns();
         self.file.read_page(lane, offset, buf, polling)?;
         self.file_time.note(now_ns() - start);
         Ok(())

@@ -10,11 +10,10 @@
 use super::areas::{Areas, Backing, Layout, SharedPages};
 use crate::base::stats::Stats;
 use crate::codec::seal::Sealer;
-use crate::exchange::open_inherited;
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::Mode;
 use crate::store::io::poll::pressure::Pressure;
-use crate::store::io::{Device, ExchangeDevice, FileDevice, MirrorDevice};
+use crate::store::io::{ExchangeDevice, FileDevice, MirrorDevice};
 use crate::store::swap::Discard;
 use softswap_sys::file::SwapFile;
 use softswap_sys::open_mark;
@@ -143,16 +142,12 @@ impl ChildAreas {
             Medium::Directory(path, mirror) => {
                 let file = SwapFile::open(path).map_err(|error| error.to_string())?;
                 // Rings would be wanted for each context.
-                let file = FileDevice::new(file, true);
-                let device: Box<dyn Device> = match mirror {
-                    Some(fd) => MirrorDevice::over(file, *fd),
-                    None => Box::new(file),
-                };
+                let device = MirrorDevice::over(FileDevice::new(file, true), *mirror);
                 Backing::growing(device, growing.limit_bytes, self.reserve_bytes)
             }
             Medium::Exchange(fd) => {
-                let device = open_inherited(*fd).and_then(|it| ExchangeDevice::open(it, *fd));
-                let device = Box::new(device.map_err(|error| error.to_string())?);
+                let device = ExchangeDevice::inherited(*fd).map_err(|error| error.to_string())?;
+                let device = Box::new(device);
                 Backing::growing(device, growing.limit_bytes, 0)
             }
         };
