@@ -33,18 +33,12 @@ fn touch_all(
     }
 }
 
-/// Waits until nothing has come in for a moment.
+/// Waits until all that was asked for has come in.
 fn settle(world: &World) {
-    let came = || world.count(Counter::PagesReadAhead);
-    let mut seen = came();
     let end = Instant::now() + Duration::from_secs(20);
-    loop {
-        thread::sleep(Duration::from_micros(200));
-        let now = came();
-        if now == seen || Instant::now() > end {
-            return;
-        }
-        seen = now;
+    while !world.engine.is_prefetch_idle() {
+        assert!(Instant::now() < end, "what was asked for does not come");
+        thread::sleep(Duration::from_micros(50));
     }
 }
 

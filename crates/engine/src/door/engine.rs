@@ -14,7 +14,7 @@ use crate::door::builder;
 pub use crate::door::builder::StartError;
 use crate::door::settings::{Config, PoolLimit};
 use crate::memory::address_space::{AtFork, CHUNK_PAGES, Kind, Layout};
-use crate::memory::context::{Context, Contexts};
+use crate::memory::context::{Context, Contexts, PREFETCH_THREADS};
 use crate::policy::prefetch::advised::Order;
 use crate::steps::swap_cache;
 use crate::store::bounce::Pools;
@@ -421,9 +421,15 @@ impl Engine {
     }
 
     /// Brings in what streams are about to touch, in the calling thread, while
-    /// `go_on` says so: one of [`PREFETCH_THREADS`](crate::memory::context::PREFETCH_THREADS).
+    /// `go_on` says so: one of [`PREFETCH_THREADS`].
     pub fn run_prefetch(&self, thread: usize, go_on: impl Fn() -> bool) {
         prefetch::run(&self.core, &self.contexts, thread, go_on);
+    }
+
+    /// Whether all [`PREFETCH_THREADS`] sleep and nothing is asked of them; for tests.
+    #[must_use]
+    pub fn is_prefetch_idle(&self) -> bool {
+        self.core.policies.readahead.is_idle(PREFETCH_THREADS)
     }
 
     /// Has the threads above ask at once whether they are to go on.

@@ -396,6 +396,12 @@ impl Readahead {
         futex::wake_all(&self.kick);
     }
 
+    /// Whether all that has been asked for is done, by `threads` of them: each decrements
+    /// before it takes, so what is taken is seen here before the queue is seen empty.
+    pub(crate) fn is_idle(&self, threads: usize) -> bool {
+        self.queue.is_empty() && self.asleep.load(Ordering::SeqCst) as usize == threads
+    }
+
     /// Sleeps until something is asked for after `seen`, or for so long.
     pub(crate) fn sleep(&self, seen: u32, ns: u64) {
         self.asleep.fetch_add(1, Ordering::SeqCst);
