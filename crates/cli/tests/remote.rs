@@ -174,15 +174,19 @@ fn what_cannot_serve_is_refused_before_the_program_starts() {
     refused("redis://127.0.0.1:1?size=1G&single=1", "copies=local");
     refused("redis://127.0.0.1:1?size=1G&deadline=1s", "127.0.0.1:1");
     let Some(bed) = bed() else { return };
-    let doctor = || {
-        let url = bed.plain_url("&size=16M");
+    let doctor_at = |options: &str| {
+        let url = bed.plain_url(options);
         let output = Command::new(softswap()).args(["doctor", "--json", "--swap", &url]).output();
         let found: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
         let checks = found["checks"].as_array().unwrap();
         let of_cluster = checks.iter().filter(|check| check["name"] == "swap-cluster");
         of_cluster.map(|it| format!("{} {}", it["status"], it["detail"])).collect::<Vec<_>>()
     };
+    let doctor = || doctor_at("&size=16M");
     assert!(doctor()[0].starts_with("\"ok\" \"primaries: 3;"), "{:?}", doctor());
+    // What `run` would refuse before it looks at the cluster.
+    let told = doctor_at("");
+    assert!(told[0].starts_with("\"fatal\"") && told[0].contains("size="), "{told:?}");
     let primary = bed.primaries()[0];
     bed.nodes[primary].set("maxmemory-policy", "allkeys-lru");
     refused(&bed.plain_url("&size=16M"), "noeviction");

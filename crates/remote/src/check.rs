@@ -58,7 +58,7 @@ pub struct Report {
 ///
 /// Where there is nothing to look at: no server answers, it is no cluster, or does not let us in.
 pub async fn examine(url: &Url) -> Result<Report, Refusal> {
-    let router = Router::new(url)?;
+    let router = Router::new(url, None)?;
     let until = Instant::now() + url.deadline;
     if let Err(trouble) = router.refresh(until).await {
         let is_no_cluster = trouble.reason().contains("cluster support disabled");

@@ -1,10 +1,11 @@
 //! The store: an area of one run on a cluster.
 
-use crate::placement::{EXTENT_BYTES, Keys, Kind, PAGES, Placement, extent_of, parse_key};
+use crate::link::Helper;
+use crate::placement::{self, Keys, Kind, PAGES, Placement, extent_of, parse_key};
 use crate::refusal::Refusal;
 use crate::router::{Request, Router};
 use crate::scan::{all_primaries, ask, each_batch, unreachable};
-use crate::seal::Sealer;
+use crate::seal::{SEALED_BYTES, Sealer};
 use crate::shared::Shared;
 use crate::store::{Page, PageStore, StoreError};
 use crate::upkeep::Upkeep;
@@ -15,6 +16,11 @@ use std::sync::Arc;
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
+/// Pages that are kept in one value, and its bytes.
+pub const EXTENT_PAGES: u64 = PAGES;
+pub const EXTENT_BYTES: usize = placement::EXTENT_BYTES;
+/// What a page takes there, with its header.
+pub const STORED_PAGE_BYTES: usize = SEALED_BYTES;
 /// How many extents are removed in one go.
 const REMOVED_AT_ONCE: usize = 256;
 /// All pages of an extent.
@@ -52,7 +58,7 @@ impl Cluster {
     ///
     /// Where no server answers, the password is wrong, or there are too few primaries.
     pub async fn connect(url: &Url, run: Run) -> Result<Self, Refusal> {
-        let router = Router::new(url)?;
+        let router = Router::new(url, Some(Helper::new(run.id, run.continues)?))?;
         let until = tokio::time::Instant::now() + url.deadline;
         router.refresh(until).await.map_err(|trouble| unreachable(&trouble))?;
         let copies = match url.copies {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 /// Who does not answer a read within this time has the other copy asked as well.
-const PATIENCE: Duration = Duration::from_millis(150);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(150);
 /// A repair that takes longer is left to the upkeep.
 const REPAIR_WITHIN: Duration = Duration::from_secs(1);
 /// How long a server may wait for its replica.

@@ -25,6 +25,7 @@ mod upkeep;
 pub mod cluster;
 pub mod runs;
 pub mod check;
+pub mod simulation;
 pub mod control;
 pub mod serve;
 mod helper;

@@ -5,6 +5,7 @@ use crate::secret::Password;
 use crate::url::{Address, TlsFiles, Url};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, Value};
+use rustix::rand::{GetRandomFlags, getrandom};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -24,17 +25,51 @@ const ANSWER_BYTES: u64 = 1024;
 /// What is asked and not yet answered is never more than that.
 const MOST_BYTES: u64 = 256 << 20;
 
+/// A server's list of its clients is read up to there: some 40,000 of them.
+const CLIENTS_BYTES: u64 = 16 << 20;
+
+/// Who connects for a run. A helper that follows another ends what that one has left.
+pub(crate) struct Helper {
+    /// What all helpers of the run call themselves.
+    run: String,
+    /// What only this one does.
+    own: String,
+    follows: bool,
+}
+
+impl Helper {
+    pub(crate) fn new(run: u64, follows: bool) -> Result<Self, Refusal> {
+        let mut number = [0; 8];
+        getrandom(&mut number, GetRandomFlags::empty())
+            .map_err(|error| Refusal::new(format!("no random numbers: {error}")))?;
+        let run = format!("softswap-{run:016x}-");
+        Ok(Self { own: format!("{run}{:016x}", u64::from_le_bytes(number)), run, follows })
+    }
+
+    /// The clients of a list, as `CLIENT LIST` has them, that are helpers before this one.
+    fn before(&self, clients: &str) -> Vec<i64> {
+        let number = |line: &str| {
+            let field = |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name));
+            let is_before = |name: &&str| name.starts_with(&self.run) && *name != self.own;
+            field("name=").filter(is_before)?;
+            field("id=")?.parse().ok()
+        };
+        clients.lines().filter_map(number).collect()
+    }
+}
+
 /// How to connect to any server of the cluster.
 pub(crate) struct Connector {
     tls: Option<TlsConnector>,
     user: Option<String>,
     password: Password,
+    helper: Option<Helper>,
 }
 
 impl Connector {
-    pub(crate) fn new(url: &Url) -> Result<Self, Refusal> {
+    pub(crate) fn new(url: &Url, helper: Option<Helper>) -> Result<Self, Refusal> {
         let tls = url.tls.as_ref().map(tls_connector).transpose()?;
-        Ok(Self { tls, user: url.user.clone(), password: url.password.clone() })
+        Ok(Self { tls, user: url.user.clone(), password: url.password.clone(), helper })
     }
 
     pub(crate) fn is_secure(&self) -> bool {
@@ -43,8 +78,9 @@ impl Connector {
 
     /// Connects; `stale` is a client of ours whose commands must not be carried out any more.
     ///
-    /// A connection that was given up may have left a write in the server's buffers. It is ended
-    /// there before this one is used, so that it cannot come after what this one writes.
+    /// A connection that was given up, or that a helper before this one had, may have left a
+    /// write in the server's buffers. It is ended there before this one is used, so that it
+    /// cannot come after what this one writes.
     pub(crate) async fn connect(
         &self,
         address: &Address,
@@ -101,6 +137,9 @@ impl Connector {
             kill.cmd("CLIENT").arg("KILL").arg("ID").arg(stale.number);
             _ = link.ask(&kill, 0).await?;
         }
+        if let Some(helper) = &self.helper {
+            link.introduce(helper).await?;
+        }
         Ok(link)
     }
 }
@@ -138,6 +177,29 @@ impl Drop for Driver {
 }
 
 impl Link {
+    /// Says who this is, and ends the connections of helpers before it. Where the server does not
+    /// allow that to its user, a write that was left there is told by its seal.
+    async fn introduce(&mut self, helper: &Helper) -> Result<(), String> {
+        let mut name = redis::pipe();
+        name.cmd("CLIENT").arg("SETNAME").arg(&helper.own);
+        self.ask(&name, 0).await?;
+        if !helper.follows {
+            return Ok(());
+        }
+        let mut list = redis::pipe();
+        list.cmd("CLIENT").arg("LIST").arg("TYPE").arg("normal");
+        let answers = self.ask(&list, CLIENTS_BYTES).await?;
+        let clients = answers.first().and_then(|it| redis::from_redis_value_ref::<String>(it).ok());
+        let mut kill = redis::pipe();
+        for number in helper.before(&clients.unwrap_or_default()) {
+            kill.cmd("CLIENT").arg("KILL").arg("ID").arg(number);
+        }
+        if !kill.is_empty() {
+            self.ask(&kill, 0).await?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn is(&self, other: &Link) -> bool {
         Arc::ptr_eq(&self.driver, &other.driver)
     }
@@ -251,5 +313,20 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Refusal> {
         Ok(found) if !found.is_empty() => Ok(found),
         Ok(_) => Err(unusable(path, &"there is no certificate in it")),
         Err(error) => Err(unusable(path, &error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn helpers_before_this_one_are_told_from_it_and_from_those_of_other_runs() {
+        let [one, other] = [0xA, 0xB].map(|run| Helper::new(run, true).unwrap());
+        let again = Helper::new(0xA, true).unwrap();
+        let line = |id: i64, name: &str| format!("id={id} addr=h:1 fd=8 name={name} age=5\n");
+        let list = [line(7, &one.own), line(8, &other.own), line(9, &again.own), line(10, "")];
+        assert_eq!(again.before(&list.concat()), [7]);
+        assert_eq!(other.before(&list.concat()), [0; 0]);
     }
 }

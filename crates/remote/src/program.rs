@@ -5,10 +5,12 @@ use crate::helper;
 use crate::refusal::Refusal;
 use crate::runs::{StoredRun, collect, list};
 use crate::secret::Password;
+use crate::simulation::{Found, Settings, simulate};
 use crate::size::bytes;
 use crate::url::Url;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
+use tokio::runtime::Runtime;
 
 /// It cannot be used, or not be done.
 const FAILED: u8 = 1;
@@ -29,6 +31,7 @@ Examples:
   softswap remote check rediss://node1:7000,node2:7000?size=20G
   softswap remote ls redis://job@node1:7000
   softswap remote gc --dry-run redis://job@node1:7000
+  softswap remote simulate --servers 50 --clients 100
 
 The password comes from SOFTSWAP_REMOTE_PASSWORD or the file that password-file= names; with
 --ask-password from the terminal.
@@ -44,9 +47,24 @@ enum Command {
     Ls(Target),
     /// Remove what runs that are gone have left
     Gc(GcArgs),
+    /// Simulate a large cluster whose servers die: lost pages, and how long reads take
+    Simulate(SimulateArgs),
     /// Serve the processes of a run: started by `softswap run`
     #[command(hide = true)]
     Serve(ServeArgs),
+}
+
+#[derive(Args)]
+#[command(after_long_help = "\
+Reads and writes come by chance. A server is busy for 8 us with a page that is read and for 60 us with an
+extent that is written; the way there and back takes 100 us. Who does not answer is given up after 150 ms
+and asked last until it is back. An extent counts as lost once none of its copies is known to be whole.")]
+struct SimulateArgs {
+    #[command(flatten)]
+    settings: Settings,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -95,30 +113,43 @@ pub fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return refuse(FAILED, &format!("no threads or descriptors: {error}")),
     };
-    let target = match &command {
-        Command::Serve(args) => return runtime.block_on(helper::run(args.exchange)),
-        Command::Check(target) | Command::Ls(target) => target,
-        Command::Gc(args) => &args.target,
-    };
+    match &command {
+        Command::Serve(args) => runtime.block_on(helper::run(args.exchange)),
+        Command::Simulate(args) => {
+            let found = simulate(&args.settings);
+            match args.json {
+                true => print_json("remote-simulation", &found),
+                false => show_simulation(&found),
+            }
+            ExitCode::SUCCESS
+        }
+        Command::Check(target) => {
+            with_url(&runtime, target, async |url| check(url, target.json).await)
+        }
+        Command::Ls(target) => with_url(&runtime, target, async |url| {
+            let runs = list(url).await?;
+            show_runs(&runs, target.json, "nothing of softswap's is stored there");
+            Ok(ExitCode::SUCCESS)
+        }),
+        Command::Gc(args) => with_url(&runtime, &args.target, async |url| {
+            let runs = collect(url, args.run.as_deref(), args.dry_run).await?;
+            show_runs(&runs, args.target.json, "there is nothing to remove");
+            Ok(ExitCode::SUCCESS)
+        }),
+    }
+}
+
+/// Does something with the cluster that is named.
+fn with_url(
+    runtime: &Runtime,
+    target: &Target,
+    work: impl AsyncFnOnce(&Url) -> Result<ExitCode, Refusal>,
+) -> ExitCode {
     let url = match url_of(target) {
         Ok(url) => url,
         Err(refusal) => return refuse(USAGE, &refusal.to_string()),
     };
-    let done = runtime.block_on(async {
-        match &command {
-            Command::Check(_) => check(&url, target.json).await,
-            Command::Ls(_) => list(&url).await.map(|runs| {
-                show_runs(&runs, target.json, "nothing of softswap's is stored there");
-                ExitCode::SUCCESS
-            }),
-            Command::Gc(args) => {
-                let runs = collect(&url, args.run.as_deref(), args.dry_run).await?;
-                show_runs(&runs, target.json, "there is nothing to remove");
-                Ok(ExitCode::SUCCESS)
-            }
-            Command::Serve(args) => Ok(helper::run(args.exchange).await),
-        }
-    });
+    let done = runtime.block_on(work(&url));
     done.unwrap_or_else(|refusal| refuse(FAILED, &refusal.to_string()))
 }
 
@@ -177,6 +208,27 @@ fn show_report(report: &Report) {
     if report.refusals.is_empty() {
         println!("it can be used");
     }
+}
+
+fn show_simulation(found: &Found) {
+    let mut rows =
+        vec![["", "count", "p50 us", "p99 us", "p99.9 us", "longest us"].map(String::from)];
+    for (name, it) in [("reads", found.reads), ("writes", found.writes)] {
+        let us = [it.p50_us, it.p99_us, it.p999_us, it.longest_us].map(|us| format!("{us:.0}"));
+        let [p50, p99, p999, longest] = us;
+        rows.push([name.into(), it.count.to_string(), p50, p99, p999, longest]);
+    }
+    print_table(&rows);
+    println!(
+        "{} extents lost, {} reads late, {} writes given up",
+        found.lost_extents, found.late_reads, found.failed_writes
+    );
+    println!(
+        "{} copies made again, the last after {:.1} s; servers busy {:.0} % of the time",
+        found.repaired_copies,
+        found.longest_repair_s,
+        found.busy_share * 100.0
+    );
 }
 
 fn show_runs(runs: &[StoredRun], is_json: bool, nothing: &str) {

@@ -3,7 +3,7 @@
 //! The client library has a connection to whole clusters as well. It stops all requests while it
 //! looks for a server that is gone, those to the others too; here each server is on its own.
 
-use crate::link::Connector;
+use crate::link::{Connector, Helper};
 use crate::node::Node;
 use crate::refusal::Refusal;
 use crate::topology::Topology;
@@ -54,11 +54,11 @@ struct Known {
 }
 
 impl Router {
-    pub(crate) fn new(url: &Url) -> Result<Self, Refusal> {
+    pub(crate) fn new(url: &Url, helper: Option<Helper>) -> Result<Self, Refusal> {
         let first = url.seeds.first().ok_or_else(|| Refusal::new("no server is named"))?;
         let topology = Arc::new(Topology::single(first.clone()));
         Ok(Self {
-            connector: Arc::new(Connector::new(url)?),
+            connector: Arc::new(Connector::new(url, helper)?),
             seeds: url.seeds.clone(),
             stall: (url.deadline / 4).min(Duration::from_secs(2)),
             is_single: url.single,

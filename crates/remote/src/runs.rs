@@ -40,7 +40,7 @@ pub struct Lease {
 ///
 /// Where a primary does not answer: the list would lack what it has.
 pub async fn list(url: &Url) -> Result<Vec<StoredRun>, Refusal> {
-    list_by(&Router::new(url)?).await
+    list_by(&Router::new(url, None)?).await
 }
 
 async fn list_by(router: &Router) -> Result<Vec<StoredRun>, Refusal> {
@@ -109,7 +109,7 @@ pub async fn collect(
     named: Option<&str>,
     only_look: bool,
 ) -> Result<Vec<StoredRun>, Refusal> {
-    let router = Router::new(url)?;
+    let router = Router::new(url, None)?;
     let runs = list_by(&router).await?;
     let gone: Vec<StoredRun> = match named {
         None => runs.into_iter().filter(|run| run.lease.is_none()).collect(),

@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use softswap_engine::exchange::{
     Areas, DeadArea, Exchange, Job, MOST_AREA_PAGES, MOST_NUMBER, Operation, Outcome,
 };
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::io;
 use std::ops::Range;
@@ -99,6 +99,7 @@ pub async fn serve<S: PageStore + 'static>(
         tasks: JoinSet::new(),
         busy: vec![],
         waiting: VecDeque::new(),
+        removed: HashSet::new(),
     };
     let mut run_ends = pin!(run_ends);
     let (mut has_run, mut unused_since) = (true, None);
@@ -142,6 +143,8 @@ struct Server<S> {
     busy: Vec<(u64, Vec<Range<u64>>)>,
     /// What is about pages that are busy.
     waiting: VecDeque<Task>,
+    /// Areas that were removed: what is about them comes too late.
+    removed: HashSet<u64>,
 }
 
 /// A task has ended: what it was about is busy no longer.
@@ -155,12 +158,11 @@ impl<S: PageStore + 'static> Server<S> {
     /// Begins a task, or has it wait for those that are about the same pages.
     fn begin(&mut self, task: Task) {
         let Some(ranges) = task.ranges() else {
-            if let Task::Job(job) = task {
-                let why = Outcome::Failed("there is no such page".into());
-                self.exchange.answer(&job, &why, &[]);
-            }
-            return;
+            return self.refuse(&task, "there is no such page");
         };
+        if matches!(&task, Task::Job(job) if self.removed.contains(&job.area)) {
+            return self.refuse(&task, "nobody has the area any more");
+        }
         let waits = |other: &Task| other.ranges().is_some_and(|other| meet(&ranges, &other));
         if self.busy.iter().any(|(_, busy)| meet(&ranges, busy)) || self.waiting.iter().any(waits) {
             self.waiting.push_back(task);
@@ -185,9 +187,18 @@ impl<S: PageStore + 'static> Server<S> {
         });
     }
 
+    fn refuse(&self, task: &Task, why: &str) {
+        if let Task::Job(job) = task {
+            self.exchange.answer(job, &Outcome::Failed(why.into()), &[]);
+        }
+    }
+
     fn end(&mut self, done: Done) {
         self.busy.retain(|(number, _)| *number != done.number);
-        done.removed.iter().for_each(|area| self.areas.forget(area));
+        if let Some(area) = done.removed {
+            self.removed.insert(area.number);
+            self.areas.forget(&area);
+        }
         // Each goes to its place again, or begins.
         std::mem::take(&mut self.waiting).into_iter().for_each(|task| self.begin(task));
     }

@@ -1,7 +1,8 @@
 //! Areas by way of an exchange, a server and a store in memory.
 
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
-use softswap_engine::exchange::{Areas, Exchange, SHAPE, hold_tree};
+use softswap_engine::exchange::{AreaSeat, Areas, Exchange, Operation, Page, SHAPE, hold_tree};
+use softswap_engine::ledger::Identity;
 use softswap_engine::store::io::poll::{Polling, mode::Mode, pressure::Pressure};
 use softswap_engine::store::io::{Device, ExchangeDevice, Lane, MirrorDevice, SimDevice};
 use softswap_remote::in_memory::InMemory;
@@ -119,6 +120,25 @@ fn what_an_area_leaves_is_removed_and_another_has_pages_of_its_own() {
     until(|| rig.store.stored_pages() == 1);
     other.read(&mut Lane::Plain, 0, &mut read).unwrap();
     assert!(read == content[1]);
+}
+
+#[test]
+fn what_is_asked_of_an_area_that_was_removed_stores_nothing() {
+    let rig = Rig::new(InMemory::default());
+    let _server = rig.serve();
+    let areas = Areas::open(rig.exchange, rig.fd.as_raw_fd()).unwrap();
+    let seat = AreaSeat::take(rig.exchange, rig.fd.as_raw_fd()).unwrap();
+    assert!(seat.claim(512));
+    let number = seat.number();
+    drop(seat);
+    until(|| !areas.has_any());
+    let me = Identity::own().unwrap();
+    let pages = [Page { number: 3, generation: 1 }];
+    let page = filled(3, 1);
+    let asked = rig.exchange.begin(me, (Operation::Write, number, &pages), &[&page]).unwrap();
+    let told = rig.exchange.finish(asked, std::iter::empty()).unwrap_err().to_string();
+    assert!(told.contains("nobody has the area"), "{told}");
+    assert_eq!(rig.store.stored_pages(), 0);
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod swap;
 mod swap_in;
 mod fits;
 mod tree;
+mod remote;
 
 use crate::measure::restore::process as restorer;
 use clap::{Args, Subcommand};
@@ -43,6 +44,7 @@ enum Bench {
     Restorer(restorer::RestorerArgs),
     Policy(policy::PolicyArgs),
     Pool(pool::PoolArgs),
+    Remote(Box<remote::RemoteArgs>),
     #[command(hide = true)]
     Record(policy::record::RecordArgs),
     Samefill(samefill::SamefillArgs),
@@ -70,6 +72,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
         Bench::Policy(args) => policy::run(args),
         Bench::Pool(args) => pool::run(args),
         Bench::Record(args) => policy::record::run(args),
+        Bench::Remote(args) => remote::run(args),
         Bench::Restorer(args) => restorer::restore(args),
         Bench::Samefill(args) => samefill::run(args),
         Bench::Seal(args) => seal::run(args),

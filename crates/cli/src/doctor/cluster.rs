@@ -2,9 +2,9 @@
 
 use super::check::Check;
 use crate::refusal::plain;
+use crate::run::areas;
 use serde::Deserialize;
 use softswap_remote::PROGRAM;
-use softswap_remote::url::Url;
 use softswap_view::units;
 use std::process::Command;
 
@@ -30,11 +30,13 @@ struct Server {
 }
 
 /// Whether a cluster can serve as `softswap run --swap URL` would use it.
-pub(super) fn checks(url: &str) -> Vec<Check> {
-    if let Err(refusal) = Url::parse(url) {
+pub(super) fn checks(url: &str, is_beside_disk: bool) -> Vec<Check> {
+    let url = match areas::settled_url(url, is_beside_disk) {
+        Ok(url) => url,
         // Nothing of it is repeated: it may have a password.
-        return vec![Check::fatal(NAME, refusal.to_string(), "softswap remote check URL".into())];
-    }
+        Err(why) => return vec![Check::fatal(NAME, why, "softswap remote check URL".into())],
+    };
+    let url = url.as_str();
     let fix = || format!("softswap remote check '{url}'");
     let report = match ask(url) {
         Ok(report) => report,

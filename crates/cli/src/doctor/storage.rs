@@ -16,11 +16,13 @@ use std::process::Command;
 pub(super) fn checks(asked: Option<&Path>) -> Vec<Check> {
     let mut checks = Vec::new();
     let fix = "softswap doctor --swap DIR   # and softswap run --swap DIR";
-    for (place, from) in chosen(asked) {
+    let chosen = chosen(asked);
+    let is_beside_disk = chosen.iter().any(|(place, _)| matches!(place, Ok(Place::Directory(_))));
+    for (place, from) in chosen {
         let path = match place {
             Ok(Place::Directory(path)) => path,
             Ok(Place::Cluster(url)) => {
-                checks.extend(cluster::checks(&url));
+                checks.extend(cluster::checks(&url, is_beside_disk));
                 continue;
             }
             Err(why) => {

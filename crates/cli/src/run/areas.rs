@@ -96,6 +96,15 @@ pub(super) fn settle(
     Ok((areas, common))
 }
 
+/// A cluster's URL as `run` would use it, beside a directory or not.
+///
+/// # Errors
+/// Why it could not.
+pub(crate) fn settled_url(text: &str, is_beside_disk: bool) -> Result<String, String> {
+    let parse = if is_beside_disk { Remote::parse_beside_disk } else { Remote::parse };
+    parse(text).map(|remote| remote.text().into())
+}
+
 fn is_same_file(one: &Path, other: &Path) -> bool {
     let [one, other] = [one, other].map(|path| path.canonicalize().ok());
     one.is_some() && one == other

@@ -78,6 +78,11 @@ impl Remote {
         Remote::parse(&Url::beside_disk(text))
     }
 
+    /// The URL that a helper is given.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Whether it keeps once more what is on disk, and is no area of its own.
     pub(super) fn is_mirror(&self) -> bool {
         self.url.copies == Copies::Local

@@ -39,7 +39,6 @@ pub(super) struct Question<'a> {
     pub(super) operation: Operation,
     pub(super) area: u64,
     pub(super) pages: &'a [Page],
-    pub(super) deadline_ns: u64,
 }
 
 /// A request that this process has taken.
@@ -85,8 +84,7 @@ impl Exchange {
         let clock = Clock::start(self.patience_ns());
         let ticket = self.take(me, || clock.left_ns())?;
         self.fill(&ticket, content);
-        let deadline_ns = clock.deadline_ns;
-        self.ask(&ticket, Question { operation, area, pages, deadline_ns })?;
+        self.ask(&ticket, Question { operation, area, pages })?;
         Ok(Asked { ticket, clock })
     }
 
@@ -102,8 +100,7 @@ impl Exchange {
     ) -> Result<Asked, Failure> {
         let clock = Clock::start(patience_ns);
         let ticket = self.take(me, || 0)?;
-        let deadline_ns = clock.deadline_ns;
-        self.ask(&ticket, Question { operation, area, pages, deadline_ns })?;
+        self.ask(&ticket, Question { operation, area, pages })?;
         Ok(Asked { ticket, clock })
     }
 
@@ -117,12 +114,9 @@ impl Exchange {
         (operation, area, pages): (Operation, u64, &[Page]),
         content: &[&[u8]],
     ) -> Result<(), Failure> {
-        let clock = Clock::start(self.patience_ns());
         let ticket = self.take(me, || 0)?;
         self.fill(&ticket, content);
-        let deadline_ns = clock.deadline_ns;
-        let question = Question { operation, area, pages, deadline_ns };
-        self.ask_as(State::Posted, &ticket, question)
+        self.ask_as(State::Posted, &ticket, Question { operation, area, pages })
     }
 
     /// Puts the pages that are to be written into the request.
@@ -202,7 +196,6 @@ impl Exchange {
         let count = what.pages.len().min(self.shape.pages);
         self.word(at, Word::What).store(pair(what.operation as u8, count), Relaxed);
         self.word(at, Word::Area).store(what.area, Relaxed);
-        self.word(at, Word::Deadline).store(what.deadline_ns, Relaxed);
         self.word(at, Word::Outcome).store(0, Relaxed);
         for (index, page) in what.pages.iter().take(count).enumerate() {
             self.set_page(at, index, *page);
@@ -259,7 +252,6 @@ impl Exchange {
         match OutcomeCode::of(code) {
             Some(OutcomeCode::Done) => Ok(()),
             Some(OutcomeCode::Full) => Err(Failure::Full),
-            Some(OutcomeCode::Late) => Err(Failure::Deadline),
             Some(OutcomeCode::Lost) => Err(Failure::Lost(text())),
             Some(OutcomeCode::Failed) => Err(Failure::Failed(text())),
             None => Err(Failure::Unsound),

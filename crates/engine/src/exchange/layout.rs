@@ -101,8 +101,6 @@ pub(super) enum Word {
     /// What is to be done: the operation, and above it how many pages.
     What,
     Area,
-    /// By when, in ns of the monotonic clock.
-    Deadline,
     /// What came of it, and above that how many bytes of text.
     Outcome,
 }

@@ -33,7 +33,7 @@ fn ask(exchange: &Exchange, pid: u32, number: u64) -> Ticket {
     store_bytes(exchange.buffer(ticket.at, 0), &number.to_le_bytes());
     let pages = &page(number);
     let operation = Operation::Write;
-    exchange.ask(&ticket, Question { operation, area: 1, pages, deadline_ns: 0 }).unwrap();
+    exchange.ask(&ticket, Question { operation, area: 1, pages }).unwrap();
     ticket
 }
 

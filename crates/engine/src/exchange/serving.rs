@@ -16,8 +16,6 @@ pub enum Outcome {
     Done,
     /// There is no room.
     Full,
-    /// It could not be done in time.
-    Late,
     /// A page cannot be had any more: which, and where it was looked for.
     Lost(String),
     /// It could not be done: why.
@@ -29,14 +27,13 @@ pub enum Outcome {
 pub(super) enum OutcomeCode {
     Done = 1,
     Full,
-    Late,
     Lost,
     Failed,
 }
 
 impl OutcomeCode {
     pub(super) fn of(code: u8) -> Option<OutcomeCode> {
-        let all = [Self::Done, Self::Full, Self::Late, Self::Lost, Self::Failed];
+        let all = [Self::Done, Self::Full, Self::Lost, Self::Failed];
         all.into_iter().find(|it| *it as u8 == code)
     }
 }
@@ -46,7 +43,6 @@ impl Outcome {
         match self {
             Outcome::Done => (OutcomeCode::Done, ""),
             Outcome::Full => (OutcomeCode::Full, ""),
-            Outcome::Late => (OutcomeCode::Late, ""),
             Outcome::Lost(text) => (OutcomeCode::Lost, text),
             Outcome::Failed(text) => (OutcomeCode::Failed, text),
         }
@@ -74,8 +70,6 @@ pub struct Job {
     pub pages: Vec<Page>,
     /// What they are to hold, one after the other, where it is a write.
     pub content: Vec<u8>,
-    /// By when, in ns of the monotonic clock.
-    pub deadline_ns: u64,
 }
 
 impl Job {
@@ -142,11 +136,10 @@ impl Exchange {
             }
         }
         let area = self.word(at, Word::Area).load(Relaxed);
-        let deadline_ns = self.word(at, Word::Deadline).load(Relaxed);
         // Only now: had it been withdrawn meanwhile, what was copied would be something else.
         let status = status.to(in_service);
         word.compare_exchange(seen, status.word(), AcqRel, Relaxed).ok()?;
-        let job = Job { at, status, operation, area, pages, content, deadline_ns };
+        let job = Job { at, status, operation, area, pages, content };
         if !is_sound {
             self.answer(&job, &Outcome::Failed("the request makes no sense".into()), &[]);
             return None;

@@ -123,8 +123,7 @@ fn what_is_given_up_in_service_is_freed_by_the_server() {
     let exchange = exchange(1);
     let ticket = exchange.take(process(1), || 1).unwrap();
     let pages = &[page(1)];
-    let question =
-        asking::Question { operation: Operation::Discard, area: 1, pages, deadline_ns: 0 };
+    let question = asking::Question { operation: Operation::Discard, area: 1, pages };
     exchange.ask(&ticket, question).unwrap();
     let job = exchange.next_job(0).unwrap();
     assert_eq!(exchange.await_answer(&ticket, || 0), Err(Failure::Deadline));
@@ -178,7 +177,7 @@ fn requests_of_the_unknown_go_with_their_area() {
         let ticket = exchange.take(process(pid), || 1).unwrap();
         let pages = &[page(1)];
         let operation = Operation::Read;
-        let question = asking::Question { operation, area, pages, deadline_ns: 0 };
+        let question = asking::Question { operation, area, pages };
         exchange.ask(&ticket, question).unwrap();
     };
     ask(7, 1);

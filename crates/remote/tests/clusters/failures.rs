@@ -44,6 +44,36 @@ fn pages_come_back_as_they_were_written() {
     }
 }
 
+/// The connections of a run's helpers, by their numbers at a server.
+fn connections(node: &crate::bed::Node, run: u64) -> Vec<String> {
+    let name = format!("name=softswap-{run:016x}-");
+    let clients = node.text(&["CLIENT", "LIST"]);
+    let own = clients.lines().filter(|line| line.contains(&name));
+    own.filter_map(|line| line.split(' ').next()).map(str::to_string).collect()
+}
+
+#[test]
+fn a_helper_ends_what_the_one_before_it_left_connected() {
+    let Some(bed) = bed() else { return };
+    block_on(async {
+        let run = new_run();
+        let (number, next) = (run.id, same_run(&run));
+        let mut job = Job::new(&bed.plain_url(""), run).await.unwrap();
+        job.write(0, PAGES).await.unwrap();
+        let nodes = || bed.primaries().into_iter().map(|at| &bed.nodes[at]);
+        let left: Vec<_> = nodes().map(|node| connections(node, number)).collect();
+        assert!(left.iter().all(|numbers| !numbers.is_empty()), "{left:?}");
+        // It is there yet, as what a killed one has sent may be.
+        let mut again = Job::new(&bed.plain_url(""), next).await.unwrap();
+        again.written.clone_from(&job.written);
+        again.read_all().await.unwrap();
+        for (node, left) in nodes().zip(&left) {
+            let now = connections(node, number);
+            assert!(!now.is_empty() && left.iter().all(|old| !now.contains(old)), "{now:?}");
+        }
+    });
+}
+
 #[test]
 fn the_servers_need_little_more_than_what_is_stored() {
     let Some(bed) = bed() else { return };

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What is done, in this order. The first writes all words, the last reads them all; the others
 /// touch one word of a page.
-pub(super) const STEPS: [&str; 6] =
+pub(crate) const STEPS: [&str; 6] =
     ["fill", "sequential_read", "sequential_write", "random_read", "random_write", "scan"];
 
 /// The program that `bench library` runs; of no use by itself.
@@ -37,7 +37,7 @@ pub(crate) struct LibraryTaskArgs {
 }
 
 /// The ns for a page of each step that there is.
-pub(super) type Told = [Option<f64>; STEPS.len()];
+pub(crate) type Told = [Option<f64>; STEPS.len()];
 
 /// Words by their places, wherever they lie.
 trait Words {

@@ -1,0 +1,118 @@
+//! The client library by itself: values as large as the store's, set and got by connections to
+//! each server, without seals, copies, placement or deadlines.
+
+use super::step::{Figure, Step, middle_us};
+use crate::measure::noise::{below, noise};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use redis::aio::MultiplexedConnection;
+use softswap_cli::refusal::Refusal;
+use softswap_sys::raw::now_ns;
+use std::time::{Duration, Instant};
+
+/// Keys of each server.
+const KEYS: u64 = 64;
+
+/// A connection to each server, and the keys that it has.
+pub(super) struct Client {
+    servers: Vec<(MultiplexedConnection, Vec<String>)>,
+    /// For whole extents and for single pages.
+    values: [Vec<u8>; 2],
+    extent_pages: u64,
+}
+
+fn failed(error: redis::RedisError) -> Refusal {
+    Refusal::own(format!("the client library: {error}"))
+}
+
+impl Client {
+    /// Connects, and sets all keys once. `sizes` are those of an extent and of a page as stored.
+    pub(super) async fn fill(
+        ports: &[u16],
+        sizes: [usize; 2],
+        extent_pages: u64,
+    ) -> Result<Client, Refusal> {
+        let values = sizes.map(|bytes| noise(5).take(bytes).map(|word| word as u8).collect());
+        let mut servers = Vec::new();
+        for port in ports {
+            let client = redis::Client::open(format!("redis://127.0.0.1:{port}"));
+            let client = client.map_err(failed)?;
+            let connection = client.get_multiplexed_async_connection().await.map_err(failed)?;
+            servers.push((connection, Vec::new()));
+        }
+        let mut client = Client { servers, values, extent_pages };
+        for at in 0..client.servers.len() {
+            client.servers[at].1 = client.own_keys(at).await?;
+        }
+        Ok(client)
+    }
+
+    /// Keys that this server has the slots of, all set.
+    async fn own_keys(&self, at: usize) -> Result<Vec<String>, Refusal> {
+        let mut keys = Vec::new();
+        for number in 0.. {
+            let key = format!("bench:{{{number}}}");
+            let both = self.values.iter().zip([format!("{key}:extent"), format!("{key}:page")]);
+            for (value, key) in both {
+                let mut connection = self.servers[at].0.clone();
+                let set = redis::cmd("SET").arg(key).arg(value).exec_async(&mut connection).await;
+                match set {
+                    // Another has the slot.
+                    Err(error) if error.kind() == redis::ServerErrorKind::Moved.into() => break,
+                    set => set.map_err(failed)?,
+                }
+            }
+            keys.push(key);
+            if keys.len() as u64 == KEYS {
+                break;
+            }
+        }
+        Ok(keys)
+    }
+
+    async fn operate(&self, step: Step, number: u64) -> Result<u64, Refusal> {
+        let (connection, keys) = &self.servers[number as usize % self.servers.len()];
+        let key = &keys[below(number, keys.len() as u64) as usize];
+        let is_extent = step.pages(self.extent_pages) > 1;
+        let (name, value) = match is_extent {
+            true => (format!("{key}:extent"), &self.values[0]),
+            false => (format!("{key}:page"), &self.values[1]),
+        };
+        let mut connection = connection.clone();
+        let start = now_ns();
+        if step.is_write() {
+            let set = redis::cmd("SET").arg(name).arg(value).exec_async(&mut connection).await;
+            set.map_err(failed)?;
+        } else {
+            let got = redis::cmd("GET").arg(name).query_async(&mut connection).await;
+            let redis::Value::BulkString(_) = got.map_err(failed)? else {
+                return Err(Refusal::own("the client library got no value"));
+            };
+        }
+        Ok(now_ns() - start)
+    }
+
+    /// As the store's.
+    pub(super) async fn measure(
+        &self,
+        step: Step,
+        (depth, time): (usize, Duration),
+        seed: u64,
+    ) -> Result<Figure, Refusal> {
+        let mut numbers = noise(seed);
+        let (mut under_way, mut latencies) = (FuturesUnordered::new(), Vec::new());
+        let begin = |number| self.operate(step, number);
+        under_way.extend(numbers.by_ref().take(step.depth(depth)).map(begin));
+        let start = Instant::now();
+        while let Some(done) = under_way.next().await {
+            latencies.push(done?);
+            if start.elapsed() < time {
+                under_way.extend(numbers.next().map(begin));
+            }
+        }
+        if step.is_latency() {
+            return Ok(middle_us(latencies));
+        }
+        let pages = latencies.len() as u64 * step.pages(self.extent_pages);
+        Ok(pages as f64 / start.elapsed().as_secs_f64())
+    }
+}

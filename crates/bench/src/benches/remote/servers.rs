@@ -1,0 +1,169 @@
+//! A cluster on this machine: primaries without replicas, which end with the benchmark.
+
+use softswap_cli::refusal::{Refusal, plain};
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Slots of a cluster.
+const SLOTS: usize = 16_384;
+/// A server that has not answered by then will not.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One server, killed when this goes.
+struct Server {
+    process: Child,
+    port: u16,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail where it has ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The cluster, and where its servers keep what they write.
+pub(super) struct Servers {
+    servers: Vec<Server>,
+    _directory: tempfile::TempDir,
+}
+
+impl Servers {
+    /// Starts primaries that have all slots between them, each with so much memory at most.
+    pub(super) fn start(primaries: u16, limit_bytes: u64) -> Result<Servers, Refusal> {
+        let failed =
+            |what: &str, error: &std::io::Error| Refusal::own(format!("{what}: {}", plain(error)));
+        let directory =
+            tempfile::tempdir().map_err(|error| failed("no temporary directory", &error))?;
+        let ports = free_ports(2 * usize::from(primaries))
+            .map_err(|error| failed("no port of 127.0.0.1", &error))?;
+        let servers = ports.chunks(2).map(|ports| {
+            let own = directory.path().join(ports[0].to_string());
+            std::fs::create_dir(&own).map_err(|error| failed("a server's directory", &error))?;
+            server(&own, (ports[0], ports[1]), limit_bytes)
+        });
+        let servers =
+            Servers { servers: servers.collect::<Result<_, _>>()?, _directory: directory };
+        servers.join(&ports)?;
+        Ok(servers)
+    }
+
+    fn join(&self, ports: &[u16]) -> Result<(), Refusal> {
+        let count = self.servers.len();
+        for (at, server) in self.servers.iter().enumerate() {
+            eventually("a redis-server answers", || server.ask(&["PING"]).is_ok())?;
+            let (first, last) = (at * SLOTS / count, (at + 1) * SLOTS / count - 1);
+            server.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()])?;
+            server.ask(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()])?;
+            if at > 0 {
+                let (port, bus_port) = (ports[0].to_string(), ports[1].to_string());
+                server.ask(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port])?;
+            }
+        }
+        let knows_all = |server: &Server| {
+            let told = server.text(&["CLUSTER", "INFO"]).unwrap_or_default();
+            let all = format!("cluster_known_nodes:{count}\r");
+            told.contains("cluster_state:ok") && told.contains(&all)
+        };
+        eventually("the servers know each other", || self.servers.iter().all(knows_all))
+    }
+
+    pub(super) fn ports(&self) -> Vec<u16> {
+        self.servers.iter().map(|server| server.port).collect()
+    }
+
+    pub(super) fn seeds(&self) -> String {
+        let seeds: Vec<_> =
+            self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
+        seeds.join(",")
+    }
+
+    /// What their allocators have given out.
+    pub(super) fn used_bytes(&self) -> Result<u64, Refusal> {
+        let used = |server: &Server| {
+            let told = server.text(&["INFO", "memory"])?;
+            let line = told.lines().find_map(|line| line.strip_prefix("used_memory:"));
+            line.and_then(|text| text.trim().parse::<u64>().ok())
+                .ok_or_else(|| Refusal::own("a server does not say what memory it uses"))
+        };
+        self.servers.iter().map(used).sum()
+    }
+
+    pub(super) fn empty(&self) -> Result<(), Refusal> {
+        self.servers.iter().try_for_each(|server| server.ask(&["FLUSHALL"]).map(|_| ()))
+    }
+
+    /// Kills the last one.
+    pub(super) fn kill_one(&mut self) {
+        self.servers.pop();
+    }
+
+    pub(super) fn version(&self) -> String {
+        let told = self.servers.first().map(|server| server.text(&["INFO", "server"]));
+        let told = told.and_then(Result::ok).unwrap_or_default();
+        let line = told.lines().find_map(|line| line.strip_prefix("redis_version:"));
+        line.unwrap_or("?").to_string()
+    }
+}
+
+impl Server {
+    fn ask(&self, command: &[&str]) -> Result<redis::Value, Refusal> {
+        let failed = |error: redis::RedisError| {
+            Refusal::own(format!("{} to 127.0.0.1:{}: {error}", command.join(" "), self.port))
+        };
+        let client =
+            redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).map_err(failed)?;
+        let mut connection = client.get_connection_with_timeout(PATIENCE).map_err(failed)?;
+        let mut question = redis::cmd(command[0]);
+        question.arg(&command[1..]);
+        question.query(&mut connection).map_err(failed)
+    }
+
+    fn text(&self, command: &[&str]) -> Result<String, Refusal> {
+        redis::from_redis_value(self.ask(command)?)
+            .map_err(|error| Refusal::own(format!("{}: {error}", command.join(" "))))
+    }
+}
+
+fn server(directory: &Path, (port, bus_port): (u16, u16), limit: u64) -> Result<Server, Refusal> {
+    let log = File::create(directory.join("log"))
+        .map_err(|error| Refusal::own(format!("a server's log: {}", plain(&error))))?;
+    let settings = format!(
+        "bind 127.0.0.1\nport {port}\ncluster-port {bus_port}\ncluster-enabled yes\n\
+         cluster-node-timeout 1000\ncluster-require-full-coverage no\nsave \"\"\nappendonly no\n\
+         maxmemory {limit}\nmaxmemory-policy noeviction\n"
+    );
+    std::fs::write(directory.join("redis.conf"), settings)
+        .map_err(|error| Refusal::own(format!("a server's settings: {}", plain(&error))))?;
+    let mut command = Command::new("redis-server");
+    command.arg("redis.conf").current_dir(directory).stdin(Stdio::null()).stdout(log);
+    let process = command.spawn().map_err(|error| {
+        Refusal::own(format!(
+            "redis-server does not start: {}; install it (Debian: redis-server), or measure a \
+             cluster that is there with --url",
+            plain(&error)
+        ))
+    })?;
+    Ok(Server { process, port })
+}
+
+fn free_ports(count: usize) -> std::io::Result<Vec<u16>> {
+    let held = (0..count).map(|_| TcpListener::bind("127.0.0.1:0"));
+    let held: Vec<_> = held.collect::<Result<_, _>>()?;
+    held.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Result<(), Refusal> {
+    let start = Instant::now();
+    while !is_so() {
+        if start.elapsed() > PATIENCE {
+            return Err(Refusal::own(format!("{what}: not within {} s", PATIENCE.as_secs())));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}

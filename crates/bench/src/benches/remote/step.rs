@@ -1,0 +1,63 @@
+//! What is measured of a store, and what each figure is.
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Step {
+    /// Whole extents, many at a time: what reclaim writes.
+    WriteExtents,
+    /// The same, read: what streams ask for.
+    ReadExtents,
+    /// Single pages at random, many at a time: what many threads touch.
+    ReadPages,
+    /// One page at a time, by who waits for it.
+    WritePage,
+    ReadPage,
+}
+
+impl Step {
+    pub(super) const ALL: [Step; 5] =
+        [Step::WriteExtents, Step::ReadExtents, Step::ReadPages, Step::WritePage, Step::ReadPage];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Step::WriteExtents => "write_extents",
+            Step::ReadExtents => "read_extents",
+            Step::ReadPages => "read_pages",
+            Step::WritePage => "write_page",
+            Step::ReadPage => "read_page",
+        }
+    }
+
+    pub(super) fn is_write(self) -> bool {
+        matches!(self, Step::WriteExtents | Step::WritePage)
+    }
+
+    /// Whether a figure of it is the us of one operation, and not pages a second.
+    pub(super) fn is_latency(self) -> bool {
+        matches!(self, Step::WritePage | Step::ReadPage)
+    }
+
+    /// Pages of one operation.
+    pub(super) fn pages(self, of_extent: u64) -> u64 {
+        match self {
+            Step::WriteExtents | Step::ReadExtents => of_extent,
+            Step::ReadPages | Step::WritePage | Step::ReadPage => 1,
+        }
+    }
+
+    /// Operations under way, where `most` are asked for.
+    pub(super) fn depth(self, most: usize) -> usize {
+        if self.is_latency() { 1 } else { most }
+    }
+}
+
+/// One round of a step: pages a second, counted once for each copy that is sent, or us.
+pub(super) type Figure = f64;
+
+/// The middle of latencies, in us.
+pub(super) fn middle_us(mut latencies_ns: Vec<u64>) -> Figure {
+    crate::measure::sample::Round::of(&mut latencies_ns).p50_us
+}

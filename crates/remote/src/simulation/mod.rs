@@ -1,0 +1,113 @@
+//! What a cluster of many servers would do to many clients: a simulation by events, with the
+//! placement that runs use, of lost pages and of how long reads and writes take while servers die.
+
+mod shards;
+mod model;
+
+pub use model::simulate;
+
+use clap::Args;
+use serde::Serialize;
+
+/// What is simulated.
+#[derive(Args, Clone, Debug)]
+pub struct Settings {
+    /// Primaries, each with a replica
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(2..=500))]
+    pub servers: u16,
+
+    /// Programs that swap there
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub clients: u16,
+
+    /// Extents of 31 pages that each client has
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub extents: u32,
+
+    /// Copies of each page
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub copies: u8,
+
+    /// Pages that each client reads in a second
+    #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub reads: u32,
+
+    /// Extents that each client writes in a second
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub writes: u32,
+
+    /// Primaries that die, at times by chance
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub deaths: u32,
+
+    /// Primaries that die together with their replica
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub pair_deaths: u32,
+
+    /// By how much replicas follow later
+    #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=60_000))]
+    pub replica_lag_ms: u32,
+
+    /// How long the others take to make a replica the primary
+    #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=600_000))]
+    pub failover_ms: u32,
+
+    /// After how long one that died is back, as a replica that has all
+    #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub return_s: u32,
+
+    /// How long it goes on
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub seconds: u32,
+
+    /// Another chance
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// How long something took, in us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Latencies {
+    pub count: usize,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    pub p999_us: f64,
+    pub longest_us: f64,
+}
+
+impl Latencies {
+    /// Of all of them, in ns.
+    fn of(mut all_ns: Vec<u64>) -> Latencies {
+        all_ns.sort_unstable();
+        let at = |share: f64| {
+            let rank = (all_ns.len() as f64 * share) as usize;
+            all_ns.get(rank).or(all_ns.last()).map_or(0.0, |ns| *ns as f64 / 1000.0)
+        };
+        Latencies {
+            count: all_ns.len(),
+            p50_us: at(0.5),
+            p99_us: at(0.99),
+            p999_us: at(0.999),
+            longest_us: at(1.0),
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Found {
+    pub reads: Latencies,
+    pub writes: Latencies,
+    /// Writes that were given up: their pages stayed in memory.
+    pub failed_writes: u64,
+    /// Reads for which no server with a copy answered within the deadline.
+    pub late_reads: u64,
+    /// Extents of which some page may have had no good copy at some time.
+    pub lost_extents: u64,
+    /// Copies that were lost or stale, and were made again.
+    pub repaired_copies: u64,
+    /// The longest that a copy was missing.
+    pub longest_repair_s: f64,
+    /// The share of their time for which servers were busy.
+    pub busy_share: f64,
+}

@@ -1,0 +1,407 @@
+//! The events.
+
+use super::shards::{READ_NS, Shard, State, WRITE_NS, owner, shards, topology};
+use super::{Found, Latencies, Settings};
+use crate::copies::PATIENCE;
+use crate::placement::{Placement, group_of};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// There and back.
+const ROUND_TRIP_NS: u64 = 100_000;
+/// As `deadline=` has it.
+const DEADLINE_NS: u64 = 10_000_000_000;
+/// After so long groups get slots elsewhere.
+const GIVEN_UP_NS: u64 = 3_000_000_000;
+/// Extents that each client compares or makes again in a second.
+const LOOKED_AT: u64 = 2000;
+const SECOND_NS: u64 = 1_000_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Death { with_replica: bool },
+    FailedOver { shard: usize },
+    GivenUp { shard: usize },
+    Returned { shard: usize },
+    Repaired { extent: usize, copy: usize, since_ns: u64 },
+    Read { client: usize },
+    Write { client: usize },
+}
+
+/// Numbers by chance, the same for the same seed (xorshift64*).
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    fn below(&mut self, count: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(count)) >> 64) as u64
+    }
+
+    /// The time to the next of so many a second.
+    fn pause_ns(&mut self, per_second: u32) -> u64 {
+        let share = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
+        (-(1.0 - share).ln() / f64::from(per_second) * SECOND_NS as f64) as u64
+    }
+}
+
+struct Model<'s> {
+    settings: &'s Settings,
+    chance: Chance,
+    events: BinaryHeap<Reverse<(u64, Event)>>,
+    shards: Vec<Shard>,
+    /// All clients have the same.
+    placement: Placement,
+    /// Of each extent of each client: which copies are not what was written last.
+    bad: Vec<[bool; 2]>,
+    /// What each shard was written lately: when, which extent, which copy.
+    recent: Vec<VecDeque<(u64, usize, usize)>>,
+    /// Whom a client knows not to answer.
+    is_known_dead: Vec<Vec<bool>>,
+    reads_ns: Vec<u64>,
+    writes_ns: Vec<u64>,
+    longest_repair_ns: u64,
+    found: Found,
+}
+
+/// Goes through it.
+///
+/// # Panics
+/// Where there are fewer servers than copies; the command line allows none.
+#[must_use]
+pub fn simulate(settings: &Settings) -> Found {
+    let shards = shards(settings.servers);
+    let copies = settings.copies.into();
+    let placement = Placement::new(&topology(&shards), copies).expect("a server for each copy");
+    let clients = usize::from(settings.clients);
+    let mut model = Model {
+        settings,
+        chance: Chance(settings.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+        events: BinaryHeap::new(),
+        recent: vec![VecDeque::new(); shards.len()],
+        is_known_dead: vec![vec![false; shards.len()]; clients],
+        bad: vec![[false; 2]; clients * settings.extents as usize],
+        shards,
+        placement,
+        reads_ns: Vec::new(),
+        writes_ns: Vec::new(),
+        longest_repair_ns: 0,
+        found: Found::default(),
+    };
+    let end_ns = u64::from(settings.seconds) * SECOND_NS;
+    for death in 0..settings.deaths + settings.pair_deaths {
+        let at_ns = model.chance.below(end_ns);
+        model.at(at_ns, Event::Death { with_replica: death >= settings.deaths });
+    }
+    for client in 0..clients {
+        model.next_operation(0, Event::Read { client });
+        model.next_operation(0, Event::Write { client });
+    }
+    while let Some(Reverse((now_ns, event))) = model.events.pop()
+        && now_ns < end_ns
+    {
+        model.happen(now_ns, event);
+    }
+    model.result(end_ns)
+}
+
+impl Model<'_> {
+    fn at(&mut self, ns: u64, event: Event) {
+        self.events.push(Reverse((ns, event)));
+    }
+
+    fn next_operation(&mut self, now_ns: u64, event: Event) {
+        let per_second = match event {
+            Event::Write { .. } => self.settings.writes,
+            _ => self.settings.reads,
+        };
+        let pause_ns = self.chance.pause_ns(per_second);
+        self.at(now_ns + pause_ns, event);
+    }
+
+    fn happen(&mut self, now_ns: u64, event: Event) {
+        match event {
+            Event::Death { with_replica } => self.die(now_ns, with_replica),
+            Event::FailedOver { shard } => self.fail_over(now_ns, shard),
+            Event::GivenUp { shard } => self.give_up(now_ns, shard),
+            Event::Returned { shard } => {
+                self.shards[shard].has_replica = true;
+                self.shards[shard].state = State::Serves;
+            }
+            Event::Repaired { extent, copy, since_ns } => {
+                self.repair(now_ns, (extent, copy), since_ns)
+            }
+            Event::Read { client } => {
+                self.read(now_ns, client);
+                self.next_operation(now_ns, event);
+            }
+            Event::Write { client } => {
+                self.write(now_ns, client);
+                self.next_operation(now_ns, event);
+            }
+        }
+    }
+
+    fn die(&mut self, now_ns: u64, with_replica: bool) {
+        let serving: Vec<usize> =
+            (0..self.shards.len()).filter(|at| self.shards[*at].serves()).collect();
+        if serving.is_empty() {
+            return;
+        }
+        let shard = serving[self.chance.below(serving.len() as u64) as usize];
+        let back_ns = now_ns + u64::from(self.settings.return_s) * SECOND_NS;
+        let is_gone = with_replica || !self.shards[shard].has_replica;
+        let (state, after_ns, event) = match is_gone {
+            true => (State::Gone, GIVEN_UP_NS, Event::GivenUp { shard }),
+            false => {
+                let failover_ns = u64::from(self.settings.failover_ms) * 1_000_000;
+                (State::FailsOver, failover_ns, Event::FailedOver { shard })
+            }
+        };
+        let it = &mut self.shards[shard];
+        (it.state, it.has_replica, it.back_ns) = (state, false, now_ns + after_ns);
+        self.at(now_ns + after_ns, event);
+        if is_gone {
+            self.all_of(shard).into_iter().for_each(|(extent, copy)| self.spoil(extent, copy));
+            self.at(back_ns.max(now_ns + after_ns), Event::Returned { shard });
+        } else {
+            self.spoil_what_the_replica_lacks(now_ns, shard);
+        }
+    }
+
+    /// What had not arrived at the replica is stale there.
+    fn spoil_what_the_replica_lacks(&mut self, now_ns: u64, shard: usize) {
+        let lag_ns = u64::from(self.settings.replica_lag_ms) * 1_000_000;
+        let since_ns = now_ns.saturating_sub(lag_ns);
+        let lacks: Vec<_> =
+            self.recent[shard].drain(..).filter(|(at_ns, ..)| *at_ns > since_ns).collect();
+        lacks.into_iter().for_each(|(_, extent, copy)| self.spoil(extent, copy));
+    }
+
+    fn spoil(&mut self, extent: usize, copy: usize) {
+        let copies = usize::from(self.settings.copies);
+        let was_lost = self.bad[extent][..copies].iter().all(|is_bad| *is_bad);
+        self.bad[extent][copy] = true;
+        let is_lost = self.bad[extent][..copies].iter().all(|is_bad| *is_bad);
+        self.found.lost_extents += u64::from(is_lost && !was_lost);
+    }
+
+    /// The copies that a shard has, as they are placed now.
+    fn all_of(&self, shard: usize) -> Vec<(usize, usize)> {
+        let count = self.shards.len();
+        let copies_in = |group: usize| {
+            let slots = self.placement.groups[group].slots.iter().enumerate();
+            slots.filter(move |(_, slot)| owner(count, **slot) == shard).map(|(copy, _)| copy)
+        };
+        let extents = self.settings.extents as usize;
+        let of = |at: usize| copies_in(group_of((at % extents) as u64)).map(move |copy| (at, copy));
+        (0..self.bad.len()).flat_map(of).collect()
+    }
+
+    /// The replica is the primary; all copies that it has are compared.
+    fn fail_over(&mut self, now_ns: u64, shard: usize) {
+        self.shards[shard].state = State::Serves;
+        self.is_known_dead.iter_mut().for_each(|known| known[shard] = false);
+        let dead_since_ns = now_ns - u64::from(self.settings.failover_ms) * 1_000_000;
+        self.look_at_all(now_ns, shard, dead_since_ns);
+        let back_ns = dead_since_ns + u64::from(self.settings.return_s) * SECOND_NS;
+        self.at(back_ns.max(now_ns), Event::Returned { shard });
+    }
+
+    /// Groups of a shard that is gone get slots elsewhere, and their copies are made again.
+    fn give_up(&mut self, now_ns: u64, shard: usize) {
+        let moved = self.placement.misplaced(&topology(&self.shards));
+        let lost = self.all_of(shard);
+        for (group, copy, slot) in moved {
+            self.placement.groups[group].slots[copy] = slot;
+        }
+        self.is_known_dead.iter_mut().for_each(|known| known[shard] = false);
+        self.make_again(now_ns, &lost, now_ns - GIVEN_UP_NS);
+    }
+
+    fn look_at_all(&mut self, now_ns: u64, shard: usize, since_ns: u64) {
+        let all = self.all_of(shard);
+        self.make_again(now_ns, &all, since_ns);
+    }
+
+    /// Each client goes over its own, one after the other.
+    fn make_again(&mut self, now_ns: u64, all: &[(usize, usize)], since_ns: u64) {
+        let extents = self.settings.extents as usize;
+        let mut seen = vec![0; usize::from(self.settings.clients)];
+        for (extent, copy) in all.iter().copied() {
+            let turn = &mut seen[extent / extents];
+            *turn += 1;
+            let at_ns = now_ns + *turn * SECOND_NS / LOOKED_AT;
+            if self.bad[extent][copy] {
+                self.at(at_ns, Event::Repaired { extent, copy, since_ns });
+            }
+        }
+    }
+
+    fn repair(&mut self, now_ns: u64, (extent, copy): (usize, usize), since_ns: u64) {
+        let other_is_bad = self.settings.copies == 1 || self.bad[extent][1 - copy];
+        let shard = self.place(extent, copy);
+        if !self.bad[extent][copy] || other_is_bad || !self.shards[shard].serves() {
+            return;
+        }
+        self.shards[shard].serve(now_ns, WRITE_NS);
+        self.bad[extent][copy] = false;
+        self.found.repaired_copies += 1;
+        self.longest_repair_ns = self.longest_repair_ns.max(now_ns - since_ns);
+    }
+
+    fn place(&self, extent: usize, copy: usize) -> usize {
+        let group = group_of((extent % self.settings.extents as usize) as u64);
+        owner(self.shards.len(), self.placement.groups[group].slots[copy])
+    }
+
+    fn any_extent(&mut self, client: usize) -> usize {
+        let extents = u64::from(self.settings.extents);
+        client * extents as usize + self.chance.below(extents) as usize
+    }
+
+    /// One copy is asked, and where that does not answer, or is not what was written, the other.
+    fn read(&mut self, now_ns: u64, client: usize) {
+        let extent = self.any_extent(client);
+        let copies = usize::from(self.settings.copies);
+        let known = |model: &Self, copy| model.is_known_dead[client][model.place(extent, copy)];
+        let mut order: Vec<usize> = (0..copies).collect();
+        order.sort_by_key(|copy| known(self, *copy));
+        let mut asked_ns = now_ns;
+        for copy in order.iter().copied() {
+            let shard = self.place(extent, copy);
+            if !self.shards[shard].serves() {
+                self.is_known_dead[client][shard] = true;
+                asked_ns += PATIENCE.as_nanos() as u64;
+                continue;
+            }
+            let answered_ns =
+                self.shards[shard].serve(asked_ns + ROUND_TRIP_NS / 2, READ_NS) + ROUND_TRIP_NS / 2;
+            if !self.bad[extent][copy] {
+                self.reads_ns.push(answered_ns - now_ns);
+                return;
+            }
+            asked_ns = answered_ns;
+        }
+        // Nobody has it now: whoever of them comes back first.
+        let back = order.iter().filter(|copy| !self.bad[extent][**copy]);
+        let back_ns = back.map(|copy| self.shards[self.place(extent, *copy)].back_ns).min();
+        match back_ns.filter(|ns| *ns < now_ns + DEADLINE_NS) {
+            Some(ns) => self.reads_ns.push(ns.max(asked_ns) + ROUND_TRIP_NS - now_ns),
+            None => self.found.late_reads += 1,
+        }
+    }
+
+    /// All copies, each when its server is there; a server that is gone is waited for until the
+    /// copy has another.
+    fn write(&mut self, now_ns: u64, client: usize) {
+        let extent = self.any_extent(client);
+        let copies = usize::from(self.settings.copies);
+        let mut done_ns = now_ns;
+        for copy in 0..copies {
+            let shard = self.place(extent, copy);
+            let start_ns = match self.shards[shard].serves() {
+                true => now_ns,
+                false => self.shards[shard].back_ns.max(now_ns),
+            };
+            if start_ns >= now_ns + DEADLINE_NS {
+                self.found.failed_writes += 1;
+                return;
+            }
+            // Who is not there is not kept busy: what waits for it comes by and by.
+            let served_ns = match start_ns == now_ns {
+                true => self.shards[shard].serve(now_ns + ROUND_TRIP_NS / 2, WRITE_NS),
+                false => start_ns + ROUND_TRIP_NS / 2 + WRITE_NS,
+            };
+            self.bad[extent][copy] = self.shards[shard].state == State::Gone;
+            self.note_recent(served_ns, shard, (extent, copy));
+            done_ns = done_ns.max(served_ns + ROUND_TRIP_NS / 2);
+        }
+        self.writes_ns.push(done_ns - now_ns);
+    }
+
+    fn note_recent(&mut self, at_ns: u64, shard: usize, (extent, copy): (usize, usize)) {
+        let lag_ns = u64::from(self.settings.replica_lag_ms) * 1_000_000;
+        let recent = &mut self.recent[shard];
+        while recent.front().is_some_and(|(old_ns, ..)| old_ns + lag_ns < at_ns) {
+            recent.pop_front();
+        }
+        recent.push_back((at_ns, extent, copy));
+    }
+
+    fn result(mut self, end_ns: u64) -> Found {
+        let worked_ns: u64 = self.shards.iter().map(|shard| shard.worked_ns).sum();
+        let all_ns = end_ns as f64 * self.shards.len() as f64;
+        self.found.busy_share = worked_ns as f64 / all_ns;
+        self.found.longest_repair_s = self.longest_repair_ns as f64 / SECOND_NS as f64;
+        self.found.reads = Latencies::of(self.reads_ns);
+        self.found.writes = Latencies::of(self.writes_ns);
+        self.found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings {
+            servers: 6,
+            clients: 4,
+            extents: 1024,
+            copies: 2,
+            reads: 500,
+            writes: 100,
+            deaths: 0,
+            pair_deaths: 0,
+            replica_lag_ms: 50,
+            failover_ms: 1000,
+            return_s: 5,
+            seconds: 30,
+            seed: 3,
+        }
+    }
+
+    #[test]
+    fn without_deaths_nothing_is_lost_and_a_read_takes_its_way_and_its_service() {
+        let found = simulate(&settings());
+        assert_eq!((found.lost_extents, found.late_reads, found.failed_writes), (0, 0, 0));
+        assert_eq!(found.reads.p50_us, (ROUND_TRIP_NS + READ_NS) as f64 / 1000.0);
+        let expected = 4.0 * 500.0 * 30.0;
+        assert!((found.reads.count as f64 / expected - 1.0).abs() < 0.05, "{found:?}");
+    }
+
+    #[test]
+    fn one_copy_is_lost_with_its_server_and_two_are_not() {
+        let dying = Settings { deaths: 6, ..settings() };
+        let one = simulate(&Settings { copies: 1, ..dying.clone() });
+        assert!(one.lost_extents > 0, "{one:?}");
+        // A second copy is nowhere made again without a first.
+        assert_eq!(one.repaired_copies, 0);
+        let pair = Settings { deaths: 0, pair_deaths: 1, ..settings() };
+        assert!(simulate(&Settings { copies: 1, ..pair.clone() }).lost_extents > 300);
+        let two = simulate(&pair);
+        assert_eq!(two.lost_extents, 0, "{two:?}");
+        assert!(two.repaired_copies > 1000 && two.longest_repair_s >= 3.0, "{two:?}");
+    }
+
+    #[test]
+    fn a_read_waits_for_a_dead_server_once_and_then_asks_the_other() {
+        let found = simulate(&Settings { deaths: 3, ..settings() });
+        assert!(found.reads.longest_us >= PATIENCE.as_micros() as f64, "{found:?}");
+        assert!(found.reads.p99_us < 1000.0, "{found:?}");
+        // A write needs both.
+        assert!(found.writes.longest_us > 500_000.0, "{found:?}");
+    }
+
+    #[test]
+    fn many_pairs_that_die_together_lose_pages() {
+        let found = simulate(&Settings { pair_deaths: 30, return_s: 1, ..settings() });
+        assert!(found.lost_extents > 0, "{found:?}");
+    }
+}

@@ -1,0 +1,87 @@
+//! Servers: each a primary with its replica, which have a part of the slots.
+
+use crate::topology::{SLOTS, Topology};
+use crate::url::Address;
+
+/// How long a server is busy with a page that is read, and with an extent that is written.
+pub(super) const READ_NS: u64 = 8_000;
+pub(super) const WRITE_NS: u64 = 60_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Serves,
+    /// The replica is being made the primary.
+    FailsOver,
+    /// Primary and replica are dead, and what they had is lost.
+    Gone,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Shard {
+    pub(super) state: State,
+    /// Until when it is not served, if it is not.
+    pub(super) back_ns: u64,
+    pub(super) has_replica: bool,
+    /// Until when it is busy with what has come.
+    busy_ns: u64,
+    pub(super) worked_ns: u64,
+}
+
+impl Shard {
+    fn new() -> Shard {
+        let (state, back_ns) = (State::Serves, 0);
+        Shard { state, back_ns, has_replica: true, busy_ns: 0, worked_ns: 0 }
+    }
+
+    /// Serves what comes at a time, one thing after the other; when that is done.
+    pub(super) fn serve(&mut self, now_ns: u64, takes_ns: u64) -> u64 {
+        self.busy_ns = self.busy_ns.max(now_ns) + takes_ns;
+        self.worked_ns += takes_ns;
+        self.busy_ns
+    }
+
+    pub(super) fn serves(&self) -> bool {
+        self.state == State::Serves
+    }
+}
+
+/// So many, and which slots each has: as clusters deal them.
+pub(super) fn shards(count: u16) -> Vec<Shard> {
+    vec![Shard::new(); count.into()]
+}
+
+/// What the cluster would tell of itself.
+pub(super) fn topology(shards: &[Shard]) -> Topology {
+    let count = shards.len();
+    let line = |(at, shard): (usize, &Shard)| {
+        let (first, last) = (at * SLOTS / count, (at + 1) * SLOTS / count - 1);
+        let flags = if shard.state == State::Gone { "master,fail" } else { "master" };
+        format!("id{at} node{at}:6379@1 {flags} - 0 0 1 connected {first}-{last}\n")
+    };
+    let text: String = shards.iter().enumerate().map(line).collect();
+    let asked = Address { host: "node0".into(), port: 6379 };
+    Topology::parse(&text, &asked, false).unwrap_or_else(|| Topology::single(asked))
+}
+
+/// Who has a slot.
+pub(super) fn owner(count: usize, slot: u16) -> usize {
+    // The first whose last slot is not before it.
+    let guess = usize::from(slot) * count / SLOTS;
+    if usize::from(slot) > (guess + 1) * SLOTS / count - 1 { guess + 1 } else { guess }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_have_the_owners_that_the_cluster_tells() {
+        for count in [2, 3, 7, 50] {
+            let topology = topology(&shards(count));
+            for slot in 0..SLOTS as u16 {
+                let told = &topology.owner(slot).unwrap().address.host;
+                assert_eq!(*told, format!("node{}", owner(count.into(), slot)), "slot {slot}");
+            }
+        }
+    }
+}
