@@ -141,6 +141,8 @@ uninstall: ## remove what install put there
 deb: build ## build the Debian package into dist/ (needs `cargo install --locked cargo-deb`, dpkg-dev)
 	gzip -9nk "$(RELEASE)"/share/man/man1/*.1
 	gzip -9nc CHANGELOG.md >"$(RELEASE)/share/changelog.gz"
+	packaging/licences.py >"$(RELEASE)/share/licences.txt"
+	gzip -9nk "$(RELEASE)/share/licences.txt"
 	$(call pkg_config,/usr,/usr/lib/x86_64-linux-gnu) >"$(RELEASE)/capi/softswap_c.pc"
 	sed "s|@MAINTAINER@|$$(sed -n 's/^maintainer = "\(.*\)"$$/\1/p' crates/cli/Cargo.toml)|" \
 	  packaging/debian/changelog.in >packaging/debian/changelog
@@ -160,10 +162,12 @@ glibc = $(shell getconf GNU_LIBC_VERSION | sed 's/.* //')
 MANYLINUX ?= manylinux_$(subst .,_,$(shell printf '2.34\n$(glibc)\n' | sort -V | head -1))
 wheel: build ## build the wheel for Python into dist/ (needs `pip install maturin auditwheel`)
 	rm -rf $(data)
-	$(INSTALL) -d $(data)/scripts $(data)/data/lib/softswap $(data)/data/share/man/man1
+	$(INSTALL) -d $(data)/scripts $(data)/data/lib/softswap $(data)/data/share/man/man1 \
+	  $(data)/data/share/doc/softswap
 	$(INSTALL) -s -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" "$(RELEASE)/softswap-remote" $(data)/scripts/
 	$(INSTALL) -s -m 755 "$(RELEASE)/libsoftswap.so" $(data)/data/lib/softswap/
 	$(INSTALL) -m 644 "$(RELEASE)"/share/man/man1/*.1 $(data)/data/share/man/man1/
+	packaging/licences.py >$(data)/data/share/doc/softswap/licences.txt
 	maturin build --release --manifest-path crates/python/Cargo.toml --compatibility $(MANYLINUX) --out dist
 	auditwheel show dist/softswap-*.whl | grep '"$(MANYLINUX)_x86_64"'
 	rm -rf "$(RELEASE)/wheel"

@@ -34,6 +34,7 @@ numpy=$(inside "$python" -c 'import os, numpy; print(os.path.dirname(numpy.__fil
 core=$numpy/_core/tests
 [ -d "$core" ] || core=$numpy/core/tests
 chosen="sort or partition or pickl or IO or fromfile or tofile or fft or linalg or format"
-inside "$python" -m pytest -q -p pool_plugin -p no:cacheprovider --rootdir "$work/home" \
+inside "$python" -m pytest -q -p pool_plugin -p no:faulthandler -p no:cacheprovider \
+    --rootdir "$work/home" \
     -k "($chosen) and not huge and not large and not xerbla" "$core/test_multiarray.py" "$numpy/fft/tests" \
     "$numpy/linalg/tests" "$numpy/lib/tests/test_format.py"

@@ -1,16 +1,15 @@
-"""For pytest (`-p pool_plugin`): all arrays that the tests make lie in a pool."""
+"""For pytest (`-p pool_plugin -p no:faulthandler`): all arrays that the tests make lie in a pool.
+
+Some live until Python ends. pytest would disable Python's handler of faults before, and take
+away the pool's with it."""
 import contextlib
 import tempfile
-
-import pytest
 
 import softswap
 
 LEFT_AT_THE_END = contextlib.ExitStack()
 
 
-# Python's handler of faults, which pytest puts in force, must be there before the first pool.
-@pytest.hookimpl(trylast=True)
 def pytest_configure(config):
     config.pool = softswap.Pool(memory="32M", swap=tempfile.gettempdir())
     LEFT_AT_THE_END.enter_context(config.pool.numpy(at_least=1))

@@ -23,11 +23,14 @@ class Bar:
 
     def __init__(self, figures):
         self.budget = figures["budget_bytes"]
+        self.most = figures["budget_peak_bytes"]
         self.sizes = sizes(figures)
 
     def __repr__(self):
         parts = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in self.sizes.items())
-        return f"budget {self.budget / 2**20:,.1f} MiB: {parts}"
+        # Processes share it: while it is asked, `softswap stat` has some as well.
+        once = f" ({self.most / 2**20:,.1f} MiB once)" if self.most > self.budget else ""
+        return f"budget {self.budget / 2**20:,.1f} MiB{once}: {parts}"
 
     def _repr_html_(self):
         whole = sum(self.sizes.values()) or 1

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Writes the licences of the crates and C libraries that are linked into what is installed, in
+their own words: nearly all ask that their text goes with a binary. Fails on one without any."""
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+INSTALLED = {"softswap-cli", "softswap-bench", "softswap-remote", "softswap-runtime",
+             "softswap-capi", "softswap-python"}
+TEXTS = ("LICENSE*", "LICENCE*", "COPYRIGHT*", "NOTICE*", "UNLICENSE*")
+# What comes with a C library and is not part of it.
+NOT_LINKED = {"contrib", "examples", "programs", "tests"}
+
+
+def linked(metadata):
+    """The crates from elsewhere whose code is in what is installed."""
+    packages = {package["id"]: package for package in metadata["packages"]}
+    nodes = {node["id"]: node["deps"] for node in metadata["resolve"]["nodes"]}
+    left = [key for key, package in packages.items() if package["name"] in INSTALLED]
+    seen = set()
+    while left:
+        key = left.pop()
+        kinds = {kind for target in packages[key]["targets"] for kind in target["kind"]}
+        if key in seen or "proc-macro" in kinds:
+            continue
+        seen.add(key)
+        left += [dependency["pkg"] for dependency in nodes[key]
+                 if any(kind["kind"] is None for kind in dependency["dep_kinds"])]
+    return sorted((packages[key] for key in seen if packages[key]["source"]),
+                  key=lambda package: package["name"])
+
+
+def texts(package):
+    """The texts that lie in its source."""
+    source = Path(package["manifest_path"]).parent
+    found = sorted({path for name in TEXTS for path in source.rglob(name)})
+    return [path.read_text(errors="replace").strip() for path in found
+            if path.is_file() and not NOT_LINKED & set(path.relative_to(source).parts)]
+
+
+metadata = json.loads(subprocess.check_output(
+    ["cargo", "metadata", "--locked", "--format-version", "1",
+     "--filter-platform", "x86_64-unknown-linux-gnu"]))
+whose = {}
+for package in linked(metadata):
+    name = f"{package['name']} {package['version']} ({package['license']})"
+    of_it = texts(package)
+    if not of_it:
+        sys.exit(f"{name} comes without the text of its licence")
+    for text in dict.fromkeys(of_it):
+        whose.setdefault(text, []).append(name)
+print("softswap is linked with what follows: of each licence whose it is, then its text.")
+for text, names in whose.items():
+    print("\n" + "=" * 80, *names, "-" * 80, text, sep="\n")
