@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// Keys of each server.
 const KEYS: u64 = 64;
 
+/// What each key has: a whole extent, and a single page.
+const PARTS: [&str; 2] = ["extent", "page"];
+
 /// A connection to each server, and the keys that it has.
 pub(super) struct Client {
     servers: Vec<(MultiplexedConnection, Vec<String>)>,
@@ -49,21 +52,21 @@ impl Client {
     /// Keys that this server has the slots of, all set.
     async fn own_keys(&self, at: usize) -> Result<Vec<String>, Refusal> {
         let mut keys = Vec::new();
-        for number in 0.. {
-            let key = format!("bench:{{{number}}}");
-            let both = self.values.iter().zip([format!("{key}:extent"), format!("{key}:page")]);
-            for (value, key) in both {
-                let mut connection = self.servers[at].0.clone();
-                let set = redis::cmd("SET").arg(key).arg(value).exec_async(&mut connection).await;
-                match set {
-                    // Another has the slot.
-                    Err(error) if error.kind() == redis::ServerErrorKind::Moved.into() => break,
-                    set => set.map_err(failed)?,
-                }
-            }
-            keys.push(key);
+        for number in 0_u64.. {
             if keys.len() as u64 == KEYS {
                 break;
+            }
+            let key = format!("bench:{{{number}}}");
+            let mut connection = self.servers[at].0.clone();
+            let mut both = redis::pipe();
+            for (value, part) in self.values.iter().zip(PARTS) {
+                both.cmd("SET").arg(format!("{key}:{part}")).arg(value).ignore();
+            }
+            match both.exec_async(&mut connection).await {
+                Ok(()) => keys.push(key),
+                // Another has the slot.
+                Err(error) if error.kind() == redis::ServerErrorKind::Moved.into() => {}
+                Err(error) => return Err(failed(error)),
             }
         }
         Ok(keys)
@@ -72,11 +75,8 @@ impl Client {
     async fn operate(&self, step: Step, number: u64) -> Result<u64, Refusal> {
         let (connection, keys) = &self.servers[number as usize % self.servers.len()];
         let key = &keys[below(number, keys.len() as u64) as usize];
-        let is_extent = step.pages(self.extent_pages) > 1;
-        let (name, value) = match is_extent {
-            true => (format!("{key}:extent"), &self.values[0]),
-            false => (format!("{key}:page"), &self.values[1]),
-        };
+        let part = usize::from(step.pages(self.extent_pages) == 1);
+        let (name, value) = (format!("{key}:{}", PARTS[part]), &self.values[part]);
         let mut connection = connection.clone();
         let start = now_ns();
         if step.is_write() {
