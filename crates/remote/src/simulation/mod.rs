@@ -37,11 +37,11 @@ pub struct Settings {
     pub writes: u32,
 
     /// Primaries that die, at times by chance
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub deaths: u32,
 
     /// Primaries that die together with their replica
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub pair_deaths: u32,
 
     /// By how much replicas follow later

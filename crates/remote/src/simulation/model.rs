@@ -25,7 +25,18 @@ enum Event {
     Returned { shard: usize },
     Repaired { extent: usize, copy: usize, since_ns: u64 },
     Read { client: usize },
+    Ask(Asking),
     Write { client: usize },
+}
+
+/// A read that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Asking {
+    client: usize,
+    extent: usize,
+    /// Copies that were asked in vain.
+    tried: [bool; 2],
+    since_ns: u64,
 }
 
 /// Numbers by chance, the same for the same seed (xorshift64*).
@@ -140,6 +151,7 @@ impl Model<'_> {
                 self.read(now_ns, client);
                 self.next_operation(now_ns, event);
             }
+            Event::Ask(asking) => self.ask(now_ns, asking),
             Event::Write { client } => {
                 self.write(now_ns, client);
                 self.next_operation(now_ns, event);
@@ -265,34 +277,42 @@ impl Model<'_> {
         client * extents as usize + self.chance.below(extents) as usize
     }
 
-    /// One copy is asked, and where that does not answer, or is not what was written, the other.
     fn read(&mut self, now_ns: u64, client: usize) {
         let extent = self.any_extent(client);
-        let copies = usize::from(self.settings.copies);
-        let known = |model: &Self, copy| model.is_known_dead[client][model.place(extent, copy)];
-        let mut order: Vec<usize> = (0..copies).collect();
-        order.sort_by_key(|copy| known(self, *copy));
-        let mut asked_ns = now_ns;
-        for copy in order.iter().copied() {
-            let shard = self.place(extent, copy);
-            if !self.shards[shard].serves() {
-                self.is_known_dead[client][shard] = true;
-                asked_ns += PATIENCE.as_nanos() as u64;
-                continue;
-            }
-            let answered_ns =
-                self.shards[shard].serve(asked_ns + ROUND_TRIP_NS / 2, READ_NS) + ROUND_TRIP_NS / 2;
-            if !self.bad[extent][copy] {
-                self.reads_ns.push(answered_ns - now_ns);
-                return;
-            }
-            asked_ns = answered_ns;
+        self.ask(now_ns, Asking { client, extent, tried: [false; 2], since_ns: now_ns });
+    }
+
+    /// One copy is asked, and where that does not answer, or is not what was written, the other.
+    fn ask(&mut self, now_ns: u64, asking: Asking) {
+        let Asking { client, extent, mut tried, since_ns } = asking;
+        let copies = 0..usize::from(self.settings.copies);
+        let is_known = |copy: &usize| self.is_known_dead[client][self.place(extent, *copy)];
+        let Some(copy) = copies.filter(|copy| !tried[*copy]).min_by_key(is_known) else {
+            return self.wait_for_any(now_ns, asking);
+        };
+        let shard = self.place(extent, copy);
+        tried[copy] = true;
+        let next = Event::Ask(Asking { tried, ..asking });
+        if !self.shards[shard].serves() {
+            let known = std::mem::replace(&mut self.is_known_dead[client][shard], true);
+            // Who is known not to answer has closed its connections, or was asked last.
+            let patience_ns = if known { 0 } else { PATIENCE.as_nanos() as u64 };
+            return self.at(now_ns + patience_ns, next);
         }
-        // Nobody has it now: whoever of them comes back first.
-        let back = order.iter().filter(|copy| !self.bad[extent][**copy]);
-        let back_ns = back.map(|copy| self.shards[self.place(extent, *copy)].back_ns).min();
-        match back_ns.filter(|ns| *ns < now_ns + DEADLINE_NS) {
-            Some(ns) => self.reads_ns.push(ns.max(asked_ns) + ROUND_TRIP_NS - now_ns),
+        let done_ns = self.shards[shard].serve(now_ns + ROUND_TRIP_NS / 2, READ_NS);
+        let answered_ns = done_ns + ROUND_TRIP_NS / 2;
+        match self.bad[extent][copy] {
+            true => self.at(answered_ns, next),
+            false => self.reads_ns.push(answered_ns - since_ns),
+        }
+    }
+
+    /// Nobody has it now: whoever of those with a good copy comes back first.
+    fn wait_for_any(&mut self, now_ns: u64, Asking { extent, since_ns, .. }: Asking) {
+        let copies = (0..usize::from(self.settings.copies)).filter(|copy| !self.bad[extent][*copy]);
+        let back_ns = copies.map(|copy| self.shards[self.place(extent, copy)].back_ns).min();
+        match back_ns.filter(|ns| *ns < since_ns + DEADLINE_NS) {
+            Some(ns) => self.reads_ns.push(ns.max(now_ns) + ROUND_TRIP_NS - since_ns),
             None => self.found.late_reads += 1,
         }
     }

@@ -196,7 +196,7 @@ async fn figures(
                     let pages = step.pages(EXTENT_PAGES);
                     let value_bytes = sizes[usize::from(pages == 1)];
                     let how = (step.depth(how.0), args.seconds);
-                    redis_benchmark::measure(servers.ports()[0], step, how, (value_bytes, pages))?
+                    redis_benchmark::measure(&servers.ports(), step, how, (value_bytes, pages))?
                 }
                 _ => store.measure(step, how, round as u64).await?,
             };

@@ -6,25 +6,35 @@ use std::process::{Command, Stdio};
 
 /// Keys that it spreads its values over.
 const KEYS: u64 = 192;
-/// Operations of a run that is not a trial.
-const LEAST: u64 = 200;
+/// Operations of the first run.
+const LEAST: u64 = 400;
+/// It looks four times a second whether it is done: on average it is by half of that earlier.
+const LATE_S: f64 = 0.125;
 
-/// Measures a step for about so long.
+/// Measures a step for so long at least.
 pub(super) fn measure(
-    port: u16,
+    ports: &[u16],
     step: Step,
     (depth, seconds): (usize, f64),
     (value_bytes, pages): (usize, u64),
 ) -> Result<Figure, Refusal> {
+    let run = |step, operations| run(ports, step, depth, value_bytes, operations);
     if !step.is_write() {
         // What is got must have been set.
-        run(port, Step::WriteExtents, depth, value_bytes, KEYS * 8)?;
+        run(Step::WriteExtents, KEYS * 8)?;
     }
-    // How many it does is to be said before: a trial tells.
-    let trial = run(port, step, depth, value_bytes, LEAST)?;
-    let operations = ((trial.per_second * seconds) as u64).max(LEAST);
-    let found = run(port, step, depth, value_bytes, operations)?;
-    Ok(if step.is_latency() { found.p50_us } else { found.per_second * pages as f64 })
+    // How many it does is to be said before.
+    let mut operations = LEAST;
+    loop {
+        let found = run(step, operations)?;
+        let took_s = operations as f64 / found.per_second - LATE_S;
+        if took_s >= seconds || operations > u64::MAX / 8 {
+            let rate = operations as f64 / took_s * pages as f64;
+            return Ok(if step.is_latency() { found.p50_us } else { rate });
+        }
+        let more = (seconds * 1.2 / took_s.max(LATE_S)).clamp(1.5, 8.0);
+        operations = (operations as f64 * more) as u64;
+    }
 }
 
 /// What it says of its operations.
@@ -34,20 +44,20 @@ struct Found {
 }
 
 fn run(
-    port: u16,
+    ports: &[u16],
     step: Step,
     depth: usize,
     value_bytes: usize,
     operations: u64,
 ) -> Result<Found, Refusal> {
     let (test, title) = if step.is_write() { ("set", "\"SET\"") } else { ("get", "\"GET\"") };
-    // Of those under way, as many as it likes best go over one connection.
-    let pipelined = depth.min(16);
-    let connections = (depth / pipelined).max(1);
+    // It has no fewer connections than servers; one waits for its answer before it asks again.
+    let connections = if depth == 1 { 1 } else { ports.len() };
+    let pipelined = depth.div_ceil(connections);
     let mut command = Command::new("redis-benchmark");
     command.args(["--cluster", "--csv", "-h", "127.0.0.1", "-t", test]);
     let numbers = [
-        ("-p", u64::from(port)),
+        ("-p", ports.first().copied().unwrap_or_default().into()),
         ("-d", value_bytes as u64),
         ("-r", KEYS),
         ("-n", operations),
