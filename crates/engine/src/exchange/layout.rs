@@ -4,7 +4,7 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::birth::NAMESPACE_BITS;
 
 /// What an exchange begins with: another layout has another one.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"sswexch1");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"sswexch2");
 pub(super) const HEADER_WORDS: usize = 8;
 pub(super) const AREA_WORDS: usize = 2;
 /// Words before a request's page numbers, and of its text.
