@@ -8,7 +8,7 @@ use common::softswap;
 use serde_json::Value;
 
 /// Each benchmark in its smallest form; some run with `--swap DIR` added.
-const SMALLEST: [(&str, &[&str], bool); 17] = [
+const SMALLEST: [(&str, &[&str], bool); 18] = [
     (
         "ablation",
         &[
@@ -48,6 +48,24 @@ const SMALLEST: [(&str, &[&str], bool); 17] = [
         "pool",
         &["--pages", "64", "--objects", "64", "--threads", "1", "--rounds", "1", "--no-zram"],
         false,
+    ),
+    (
+        "remote",
+        &[
+            "--rounds",
+            "1",
+            "--program-rounds",
+            "1",
+            "--memory",
+            "16M",
+            "--touches",
+            "50",
+            "--extents",
+            "16",
+            "--seconds",
+            "0.05",
+        ],
+        true,
     ),
     ("samefill", &["--pages", "1024", "--rounds", "1"], false),
     ("seal", &["--pages", "32", "--rounds", "1"], false),
@@ -132,7 +150,12 @@ fn assert_shape(name: &str, found: &mut Value) {
 
 #[test]
 fn every_benchmark_has_its_ratios_in_one_place_and_names_what_is_divided() {
+    let has_redis = std::process::Command::new("redis-benchmark").arg("--version").output().is_ok();
     for (name, options, swaps) in SMALLEST {
+        if name == "remote" && !has_redis {
+            eprintln!("skipped: redis-server is not installed");
+            continue;
+        }
         assert_shape(name, &mut found(name, options, swaps));
     }
 }
