@@ -137,7 +137,8 @@ fn assert_shape(name: &str, found: &mut Value) {
     for (key, value) in ratios.as_object().unwrap() {
         let sides: Vec<_> = key.split("_vs_").collect();
         assert!(sides.len() == 2 && !sides.contains(&""), "{name}: {key} is no name of a ratio");
-        assert!(value.is_null() || value.as_f64() > Some(0.0), "{name}: {key} is {value}");
+        // A side that had no processor in so short a time has done nothing.
+        assert!(value.is_null() || value.as_f64() >= Some(0.0), "{name}: {key} is {value}");
     }
     let mut others = Vec::new();
     keys(found, &mut others);
