@@ -63,8 +63,7 @@ pub(super) fn settle(
     for asked in &asked {
         let order = areas.len();
         if is_url(&asked.text) {
-            let parse = if is_beside_disk { Remote::parse_beside_disk } else { Remote::parse };
-            let remote = parse(&asked.text).map_err(|why| asked.refuse(why))?;
+            let remote = remote(&asked.text, is_beside_disk).map_err(|why| asked.refuse(why))?;
             if remote.is_mirror() {
                 mirrors.push((asked, remote));
             } else {
@@ -101,8 +100,11 @@ pub(super) fn settle(
 /// # Errors
 /// Why it could not.
 pub(crate) fn settled_url(text: &str, is_beside_disk: bool) -> Result<String, String> {
-    let parse = if is_beside_disk { Remote::parse_beside_disk } else { Remote::parse };
-    parse(text).map(|remote| remote.text().into())
+    remote(text, is_beside_disk).map(|remote| remote.text().into())
+}
+
+fn remote(text: &str, is_beside_disk: bool) -> Result<Remote, String> {
+    if is_beside_disk { Remote::parse_beside_disk(text) } else { Remote::parse(text) }
 }
 
 fn is_same_file(one: &Path, other: &Path) -> bool {

@@ -220,7 +220,8 @@ impl Model<'_> {
         self.shards[shard].state = State::Serves;
         self.is_known_dead.iter_mut().for_each(|known| known[shard] = false);
         let dead_since_ns = now_ns - u64::from(self.settings.failover_ms) * 1_000_000;
-        self.look_at_all(now_ns, shard, dead_since_ns);
+        let all = self.all_of(shard);
+        self.make_again(now_ns, &all, dead_since_ns);
         let back_ns = dead_since_ns + u64::from(self.settings.return_s) * SECOND_NS;
         self.at(back_ns.max(now_ns), Event::Returned { shard });
     }
@@ -234,11 +235,6 @@ impl Model<'_> {
         }
         self.is_known_dead.iter_mut().for_each(|known| known[shard] = false);
         self.make_again(now_ns, &lost, now_ns - GIVEN_UP_NS);
-    }
-
-    fn look_at_all(&mut self, now_ns: u64, shard: usize, since_ns: u64) {
-        let all = self.all_of(shard);
-        self.make_again(now_ns, &all, since_ns);
     }
 
     /// Each client goes over its own, one after the other.

@@ -1,13 +1,12 @@
 //! The client library by itself: values as large as the store's, set and got by connections to
 //! each server, without seals, copies, placement or deadlines.
 
-use super::step::{Figure, Step, middle_us};
+use super::step::{self, Figure, Step};
 use crate::measure::noise::{below, noise};
-use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::MultiplexedConnection;
 use softswap_cli::refusal::Refusal;
 use softswap_sys::raw::now_ns;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Keys of each server.
 const KEYS: u64 = 64;
@@ -95,24 +94,10 @@ impl Client {
     pub(super) async fn measure(
         &self,
         step: Step,
-        (depth, time): (usize, Duration),
+        how: (usize, Duration),
         seed: u64,
     ) -> Result<Figure, Refusal> {
-        let mut numbers = noise(seed);
-        let (mut under_way, mut latencies) = (FuturesUnordered::new(), Vec::new());
         let begin = |number| self.operate(step, number);
-        under_way.extend(numbers.by_ref().take(step.depth(depth)).map(begin));
-        let start = Instant::now();
-        while let Some(done) = under_way.next().await {
-            latencies.push(done?);
-            if start.elapsed() < time {
-                under_way.extend(numbers.next().map(begin));
-            }
-        }
-        if step.is_latency() {
-            return Ok(middle_us(latencies));
-        }
-        let pages = latencies.len() as u64 * step.pages(self.extent_pages);
-        Ok(pages as f64 / start.elapsed().as_secs_f64())
+        step::measure(step, noise(seed), how, begin, step.pages(self.extent_pages)).await
     }
 }

@@ -238,8 +238,8 @@ async fn loss(args: &RemoteArgs, url: &Url, mut servers: Servers) -> Result<Endu
         servers.kill_one();
         servers
     });
-    let endured = store.endure(args.depth as usize, LOSS).await;
+    let endured = store.endure((args.depth as usize, LOSS)).await;
     // They end with the last of them.
     drop(death.join());
-    Ok(endured)
+    endured
 }

@@ -1,8 +1,7 @@
 //! The store itself, as the helper of a run uses it: one thread, sealed pages, all copies.
 
-use super::step::{Figure, Step, middle_us};
+use super::step::{self, Figure, Step};
 use crate::measure::noise::{below, fill_with_noise, noise};
-use futures_util::stream::{FuturesUnordered, StreamExt};
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_remote::cluster::{Cluster, EXTENT_PAGES, Run};
 use softswap_remote::control::RunKey;
@@ -10,7 +9,7 @@ use softswap_remote::store::{Page, PageStore, StoreError};
 use softswap_remote::url::{Copies, Url};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// An area of so many extents, all of which are written.
 pub(super) struct Store {
@@ -82,46 +81,30 @@ impl Store {
     pub(super) async fn measure(
         &self,
         step: Step,
-        (depth, time): (usize, Duration),
+        how: (usize, Duration),
         seed: u64,
     ) -> Result<Figure, Refusal> {
-        let mut places = self.places(step, seed);
-        let (mut under_way, mut latencies) = (FuturesUnordered::new(), Vec::new());
         let begin = |at: u64| async move {
             let start = now_ns();
             self.operate(step, at).await.map(|()| now_ns() - start)
         };
-        under_way.extend(places.by_ref().take(step.depth(depth)).map(begin));
-        let start = Instant::now();
-        while let Some(done) = under_way.next().await {
-            latencies.push(done?);
-            if start.elapsed() < time {
-                under_way.extend(places.next().map(begin));
-            }
-        }
-        if step.is_latency() {
-            return Ok(middle_us(latencies));
-        }
         let copies = if step.is_write() { self.copies } else { 1 };
-        let pages = latencies.len() as u64 * step.pages(EXTENT_PAGES) * copies;
-        Ok(pages as f64 / start.elapsed().as_secs_f64())
+        let pages = step.pages(EXTENT_PAGES) * copies;
+        step::measure(step, self.places(step, seed), how, begin, pages).await
     }
 
     /// Reads and writes single pages in turn until the time is over: the longest of either, and
     /// how often one failed.
-    pub(super) async fn endure(&self, depth: usize, time: Duration) -> Endured {
+    pub(super) async fn endure(&self, how: (usize, Duration)) -> Result<Endured, Refusal> {
         let mut endured = Endured::default();
         let turns = [Step::ReadPage, Step::WritePage].into_iter().cycle();
-        let mut work = turns.zip(self.places(Step::ReadPages, 77));
+        let work = turns.zip(self.places(Step::ReadPages, 77));
         let begin = |(step, at): (Step, u64)| async move {
             let start = now_ns();
             let is_good = self.operate(step, at).await.is_ok();
             (step, now_ns() - start, is_good)
         };
-        let mut under_way = FuturesUnordered::new();
-        under_way.extend(work.by_ref().take(depth).map(begin));
-        let start = Instant::now();
-        while let Some((step, ns, is_good)) = under_way.next().await {
+        let done = |(step, ns, is_good): (Step, u64, bool)| {
             let longest_ms = match step.is_write() {
                 true => &mut endured.longest_write_ms,
                 false => &mut endured.longest_read_ms,
@@ -129,11 +112,10 @@ impl Store {
             *longest_ms = longest_ms.max(ns as f64 / 1e6);
             endured.operations += 1;
             endured.failed += u64::from(!is_good);
-            if start.elapsed() < time {
-                under_way.extend(work.next().map(begin));
-            }
-        }
-        endured
+            Ok(())
+        };
+        step::keep_under_way(work, how, begin, done).await?;
+        Ok(endured)
     }
 
     /// Removes all that it has stored.
