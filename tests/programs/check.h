@@ -119,6 +119,31 @@ HELPER size_t option_number(const char *name, size_t otherwise) {
     return value;
 }
 
+/* Work that lasts for --seconds; of 0, until there is a file called "done" in the
+ * directory SOFTSWAP_RUNTIME_DIR: a test that looks at a program says when it has
+ * seen enough, however fast the machine is. */
+struct work {
+    time_t end, looked;
+    char done[256];
+};
+
+HELPER struct work begin_work(void) {
+    struct work work = {0, time(NULL), ""};
+    size_t seconds = option_number("seconds", 1);
+    const char *dir = getenv("SOFTSWAP_RUNTIME_DIR");
+    if (seconds > 0) work.end = work.looked + (time_t)seconds;
+    else if (dir) snprintf(work.done, sizeof work.done, "%s/done", dir);
+    return work;
+}
+
+HELPER bool work_goes_on(struct work *work) {
+    time_t now = time(NULL);
+    if (work->end) return now < work->end;
+    if (now == work->looked) return true;
+    work->looked = now;
+    return !work->done[0] || access(work->done, F_OK) != 0;
+}
+
 HELPER bool option_flag(const char *name) {
     for (int i = 1; i < check_argc; i++)
         if (strncmp(check_argv[i], "--", 2) == 0 && strcmp(check_argv[i] + 2, name) == 0)

@@ -1,6 +1,7 @@
 /* Holds N MiB of data that no compressor shrinks and keeps touching it: for
  * tests of limits and of sudden death. Prints "ready" when everything is
- * written; ends after --seconds (0: never), verified, or exits 1.
+ * written; works for --seconds (0: until told, see work_goes_on), then ends,
+ * verified, or exits 1.
  *
  *   hog [--mib N] [--seconds S] */
 #include "check.h"
@@ -19,7 +20,6 @@ static void expect_line(size_t page) {
 
 static void hold(void) {
     pages = option_number("mib", 64) * MIB / PAGE;
-    size_t seconds = option_number("seconds", 1);
     memory = map_pages(pages * PAGE);
     uint64_t random = 7;
     for (size_t page = 0; page < pages; page++) {
@@ -30,7 +30,7 @@ static void hold(void) {
     puts("ready");
     fflush(stdout);
     if (inject_now()) memory[pages / 2 * WORDS_PER_PAGE] ^= 1;
-    for (time_t end = time(NULL) + (time_t)seconds; seconds == 0 || time(NULL) < end;)
+    for (struct work work = begin_work(); work_goes_on(&work);)
         expect_line(next_random(&random) % pages);
     for (size_t page = 0; page < pages; page++) expect_page(page);
     count_out(memory, pages * PAGE);

@@ -1,6 +1,6 @@
 /* Touches memory in functions of which some wait for pages and one does not: for
- * tests of `softswap record`. Prints "ready"; ends after --seconds (0: never),
- * verified, or exits 1.
+ * tests of `softswap record`. Prints "ready"; works for --seconds (0: until told,
+ * see work_goes_on), then ends, verified, or exits 1.
  *
  *   sites [--seconds S] [--made 1]
  *
@@ -67,7 +67,6 @@ OWN static touch_function make_code(void) {
 }
 
 static void sites(void) {
-    size_t seconds = option_number("seconds", 1);
     touch_function made = option_number("made", 0) ? make_code() : NULL;
     int zero = open("/dev/zero", O_RDONLY);
     CHECK(zero >= 0, "/dev/zero");
@@ -77,7 +76,7 @@ static void sites(void) {
     fflush(stdout);
     if (inject_now()) cold[7] ^= 1;
     uint64_t random = 7;
-    for (time_t end = time(NULL) + (time_t)seconds; seconds == 0 || time(NULL) < end;) {
+    for (struct work work = begin_work(); work_goes_on(&work);) {
         size_t page = next_random(&random) % COLD_PAGES;
         sink += look_up(next_random(&random));
         for (size_t i = 0; i < HOT_PAGES; i++) sink += touch_hot(i);

@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a program may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -19,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub const MEMORY: &str = "memory";
 /// A socket has its name a moment before it is answered.
 const MOMENT: Duration = Duration::from_millis(20);
+/// For a process that has taken its socket away.
+const TIME_TO_END: Duration = Duration::from_secs(5);
 
 /// What `/proc` tells about a process.
 #[derive(Debug)]
@@ -28,6 +30,7 @@ pub struct Process {
     pub uid: u32,
     pub name: String,
     state: char,
+    has_memory: bool,
 }
 
 impl Process {
@@ -50,11 +53,13 @@ impl Process {
             uid: field("Uid")?.split_whitespace().nth(1).and_then(number)?,
             name: visible(field("Name")?),
             state: field("State")?.chars().next()?,
+            has_memory: field("VmSize").is_some(),
         })
     }
 
+    /// What ends has given its memory back before it is a zombie.
     pub fn has_ended(&self) -> bool {
-        matches!(self.state, 'Z' | 'X')
+        matches!(self.state, 'Z' | 'X') || !self.has_memory && !self.is_kernel_thread()
     }
 
     fn is_softswap(&self) -> bool {
@@ -308,6 +313,18 @@ fn no_answer(process: &Process) -> Refusal {
     }
 }
 
+/// Whether a process is gone before long: one that ends has no socket before it has ended.
+pub(crate) fn ends_soon(pid: u32) -> bool {
+    let end = Instant::now() + TIME_TO_END;
+    while Instant::now() < end {
+        if Process::read(pid).is_none_or(|now| now.has_ended()) {
+            return true;
+        }
+        std::thread::sleep(MOMENT);
+    }
+    false
+}
+
 /// Why a process has no socket.
 fn explain(process: &Process) -> Refusal {
     let (pid, name, parent) = (process.pid, &process.name, process.parent);
@@ -319,6 +336,9 @@ fn explain(process: &Process) -> Refusal {
             "process {pid} is softswap itself, and its program has no control socket: not yet, no \
              longer, or none could be made; `softswap stat` of the program's own number says why"
         ));
+    }
+    if Process::read(pid).is_none_or(|now| now.has_ended()) {
+        return failed(format!("process {pid} ({name}) ended while it was asked"));
     }
     if process.is_managed() == Some(false) {
         return failed(format!(

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 /// Print the figures of a program that runs under softswap.
 ///
@@ -26,7 +27,7 @@ use std::process::ExitCode;
 #[command(after_long_help = "\
 The figures are those of the closing summary, so far. With --json they are those of `softswap run
 --report`, with `pid` and `settings` added, and `beside` as it is now; `outcome` has `kind` \"running\", `exit_status` is null; `tree` is there where `softswap run`
-was asked, and alone with `pid` where its program sleeps.
+was asked, and alone with `pid` where its program sleeps. --every costs less than a start each time.
 
 Exit status: 0 when the program has answered, 1 when it cannot be asked, 2 for wrong usage.")]
 pub(crate) struct StatArgs {
@@ -41,6 +42,11 @@ pub(crate) struct StatArgs {
     /// Print metrics of the whole tree, as Prometheus reads them
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
+
+    /// Print again every so many seconds until the process has ended; with --json, a line each
+    #[arg(long, value_name = "SECONDS", conflicts_with = "prometheus",
+          value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    every: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -52,22 +58,38 @@ struct Stat {
 }
 
 pub(crate) fn stat(args: &StatArgs) -> Result<ExitCode, Refusal> {
+    let mut text = look(args)?;
+    let mut due = Instant::now();
+    // A reader that has gone away has read enough.
+    while writeln!(std::io::stdout(), "{}", text.trim_end()).is_ok() {
+        let Some(seconds) = args.every else { break };
+        due += Duration::from_secs(seconds.into());
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        text = match look(args) {
+            Ok(text) => text,
+            Err(_) if control_client::ends_soon(args.pid) => break,
+            Err(refusal) => return Err(refusal),
+        };
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn look(args: &StatArgs) -> Result<String, Refusal> {
     if args.prometheus {
         let tree = Looker::new().with_latencies().tree_of(args.pid)?;
-        // A reader that has gone away has read enough.
-        let _ = std::io::stdout().write_all(metrics::text(&[tree]).as_bytes());
-        return Ok(ExitCode::SUCCESS);
+        return Ok(metrics::text(&[tree]));
     }
     let (process, body) = control_client::ask(args.pid, &Request::Stat)?;
     let Some(tree) = TreeReport::parse(&body) else {
-        return print(&Stat::of(&process, &body)?, None, args.json);
+        return told(&Stat::of(&process, &body)?, None, args);
     };
     let tree = TreeStat { pid: process.pid, tree };
     let program = control_client::ask_program_of(&process, &Request::Stat);
     match program.map(|(program, body)| Stat::of(&program, &body)) {
-        Some(Ok(stat)) => print(&stat, Some(&tree), args.json),
+        Some(Ok(stat)) => told(&stat, Some(&tree), args),
         // It sleeps, or has just ended.
-        _ => print_tree(&tree, args.json),
+        _ if args.json => json(&tree, args),
+        _ => Ok(tree.tree.for_people(tree.pid)),
     }
 }
 
@@ -90,7 +112,7 @@ impl Stat {
 }
 
 /// The figures of a process, and of its tree where that was asked.
-fn print(stat: &Stat, tree: Option<&TreeStat>, as_json: bool) -> Result<ExitCode, Refusal> {
+fn told(stat: &Stat, tree: Option<&TreeStat>, args: &StatArgs) -> Result<String, Refusal> {
     #[derive(Serialize)]
     struct Whole<'a> {
         #[serde(flatten)]
@@ -98,35 +120,26 @@ fn print(stat: &Stat, tree: Option<&TreeStat>, as_json: bool) -> Result<ExitCode
         #[serde(skip_serializing_if = "Option::is_none")]
         tree: Option<&'a TreeReport>,
     }
-    if as_json {
-        return print_json(&Whole { stat, tree: tree.map(|it| &it.tree) });
+    if args.json {
+        return json(&Whole { stat, tree: tree.map(|it| &it.tree) }, args);
     }
     let tree = tree.map_or_else(String::new, |it| it.tree.for_people(it.pid));
-    Ok(print_text(&(tree + &for_people(stat))))
+    Ok(tree + &for_people(stat))
 }
 
-fn print_json(it: &impl Serialize) -> Result<ExitCode, Refusal> {
-    let text = serde_json::to_string_pretty(it).map_err(|error| Refusal::own(error.to_string()))?;
-    Ok(print_text(&text))
-}
-
-fn print_text(text: &str) -> ExitCode {
-    // A reader that has gone away has read enough.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
-    ExitCode::SUCCESS
+/// One that is one of many is a line.
+fn json(it: &impl Serialize, args: &StatArgs) -> Result<String, Refusal> {
+    let text = match args.every {
+        Some(_) => serde_json::to_string(it),
+        None => serde_json::to_string_pretty(it),
+    };
+    text.map_err(|error| Refusal::own(error.to_string()))
 }
 
 #[derive(Serialize)]
 struct TreeStat {
     pid: u32,
     tree: TreeReport,
-}
-
-fn print_tree(tree: &TreeStat, as_json: bool) -> Result<ExitCode, Refusal> {
-    match as_json {
-        true => print_json(tree),
-        false => Ok(print_text(&tree.tree.for_people(tree.pid))),
-    }
 }
 
 fn for_people(stat: &Stat) -> String {

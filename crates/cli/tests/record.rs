@@ -7,7 +7,7 @@ use softswap_sys::control_socket::DIR_VARIABLE;
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Command;
-use support::control_client::{PATIENCE, Program, ask, refused, says, told, wait_for};
+use support::control_client::{Program, ask, refused, says, told, wait_for};
 use support::other_user::{NOBODY, as_nobody, binaries_for_all, is_root};
 use support::{Running, compiled, python, softswap};
 use tempfile::TempDir;
@@ -95,16 +95,23 @@ fn code_that_is_made_at_run_time_has_the_names_that_the_program_tells() {
 
 #[test]
 fn a_process_that_ends_meanwhile_is_told_of_as_far_as_it_came() {
-    let program = Program::start(&[], &compiled("sites"), &["--seconds", "12"]);
+    let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
     let dir = tempfile::tempdir().unwrap();
     let picture = dir.path().join("ended.svg");
     let path = picture.to_str().unwrap();
     let pid = program.pid();
-    let text = told(&["record", &pid, "--seconds", "600", "--output", path]);
-    assert!(text.contains("touch_cold") && text.contains("The process ended after "), "{text}");
-    assert!(picture.exists());
+    std::thread::scope(|scope| {
+        let recorded =
+            scope.spawn(|| told(&["record", &pid, "--seconds", "600", "--output", path]));
+        // It is made when the process has begun to sample.
+        wait_for("the picture", || picture.exists().then_some(()));
+        program.finish().expect_ok("sites");
+        let text = recorded.join().unwrap();
+        let parts = ["touch_cold", "The process ended after "];
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    });
+    assert!(std::fs::metadata(&picture).unwrap().len() > 0);
     refused(&["record", &pid], 1, &["no such process"]);
-    program.running.finish(PATIENCE).expect_ok("sites");
 }
 
 #[test]

@@ -62,6 +62,26 @@ fn stat_tells_how_a_program_fares_in_words_and_as_json() {
 
 /// As servers do that show their state in place of their arguments.
 #[test]
+fn stat_that_repeats_itself_ends_with_the_program() {
+    let program = Program::under_pressure(&[]);
+    let mut command = Command::new(softswap());
+    command.args(["stat", &program.pid(), "--json", "--every", "1"]);
+    let repeats = Running::start(&mut command);
+    wait_for("three answers", || {
+        let lines = repeats.stdout_so_far().iter().filter(|&&byte| byte == b'\n').count();
+        (lines >= 3).then_some(())
+    });
+    program.finish().expect_ok("hog");
+    let ended = repeats.finish(PATIENCE);
+    ended.expect_success("stat");
+    assert_eq!(ended.stderr, "");
+    let text = ended.stdout_text();
+    let answers = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let pages_out: Vec<_> = answers.map(|stat| stat["pages_out"].as_u64()).collect();
+    assert!(pages_out.is_sorted() && pages_out[0] < pages_out[2], "{pages_out:?}");
+}
+
+#[test]
 fn a_program_that_overwrites_its_environment_is_found() {
     let program = Program::script(
         r"

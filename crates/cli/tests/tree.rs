@@ -22,20 +22,20 @@ fn two_that_want_more_than_the_budget_stay_within_it() {
             Command::new(softswap())
         }
     };
-    let mut tree = Tree::of_two_hogs(command, 3);
-    let mut seen = 0;
-    while !tree.running.has_ended() {
-        if let Some(stat) = tree.stat() {
-            assert!(bytes(&stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
-            assert!(bytes(&stat, "used_bytes") <= BUDGET_BYTES, "{stat}");
-            seen = seen.max(bytes(&stat, "used_bytes"));
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    let ended = tree.running.finish(LIMIT);
+    let tree = Tree::of_two_hogs(command);
+    let (mut seen, mut looks) = (0, 0);
+    wait_for("a hundred looks, and half of the budget", || {
+        let stat = tree.stat()?;
+        assert!(bytes(&stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
+        assert!(bytes(&stat, "used_bytes") <= BUDGET_BYTES, "{stat}");
+        seen = seen.max(bytes(&stat, "used_bytes"));
+        looks += 1;
+        (looks >= 100 && seen > BUDGET_BYTES / 2).then_some(())
+    });
+    tree.wait_until_ready(2);
+    let ended = tree.finish();
     ended.expect_success("two hogs");
     assert_eq!(ended.stdout_text().matches("ok hog").count(), 2);
-    assert!(seen > BUDGET_BYTES / 2, "they had only {seen} bytes");
     assert!(ended.stderr.contains("  tree     96.0 MiB, at most "), "{}", ended.stderr);
 }
 
@@ -52,7 +52,7 @@ fn a_pipeline_of_five_gives_the_same_answer() {
 
 #[test]
 fn what_a_process_had_that_is_killed_comes_back() {
-    let tree = Tree::of_two_hogs(Command::new(softswap()), 4);
+    let tree = Tree::of_two_hogs(Command::new(softswap()));
     tree.wait_until_ready(2);
     let stat = tree.stat().unwrap();
     let all = processes(&stat).len();
@@ -64,7 +64,7 @@ fn what_a_process_had_that_is_killed_comes_back() {
         let had_by_one = left.iter().map(|it| bytes(it, "granted_bytes")).max()?;
         (left.len() == all - 1 && had_by_one > BUDGET_BYTES * 3 / 4).then_some(())
     });
-    let ended = tree.running.finish(LIMIT);
+    let ended = tree.finish();
     assert_eq!(ended.stdout_text().matches("ok hog").count(), 1);
 }
 
@@ -78,7 +78,7 @@ if os.fork() == 0:
     for at in range(0, len(block), 4096): block[at] ^= 255
     for at in range(0, len(block), 4096): assert block[at] == before[at] ^ 255
     print('ready', flush=True)
-    time.sleep(2)
+    while not os.path.exists(os.environ['SOFTSWAP_RUNTIME_DIR'] + '/done'): time.sleep(0.05)
     os._exit(0)
 print('child', os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 ";
@@ -88,7 +88,7 @@ print('child', os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
     let stat = tree.stat().unwrap();
     assert_eq!(processes(&stat).len(), 2, "{stat}");
     assert!(bytes(&stat, "granted_bytes") <= 128 << 20, "{stat}");
-    let ended = tree.running.finish(LIMIT);
+    let ended = tree.finish();
     ended.expect_success("fork");
     assert!(ended.stdout_text().ends_with("child 0\n"), "{}", ended.stdout_text());
 }
@@ -106,7 +106,7 @@ for child in range(3):
         for at in range(0, len(block), 4096): block[at] ^= 255
         own = [bytearray(os.urandom(1 << 20)) for _ in range(60)]
         print('ready', flush=True)
-        time.sleep(4)
+        while not os.path.exists(os.environ['SOFTSWAP_RUNTIME_DIR'] + '/done'): time.sleep(0.05)
         assert len(set(map(bytes, own))) == 60
         assert all(block[at] ^ 255 == block[1 << 20 | at] ^ 255 for at in range(0, 1 << 20, 4096))
         os._exit(0)
@@ -120,7 +120,7 @@ print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids], flush=
         let stat = tree.stat()?;
         (bytes(&stat, "used_bytes") <= BUDGET_BYTES + BUDGET_BYTES / 10).then_some(())
     });
-    let ended = tree.running.finish(LIMIT);
+    let ended = tree.finish();
     ended.expect_success("three children");
     assert!(ended.stdout_text().ends_with("[0, 0, 0]\n"), "{}", ended.stdout_text());
     // None has gone on without a budget.
@@ -134,58 +134,58 @@ fn most_granted(tree: &Tree) -> Option<u64> {
 
 #[test]
 fn a_process_that_sleeps_is_woken_where_another_wants_what_it_has() {
-    let script = "\"$0\" --mib 60 --seconds 6 & sleep 1; \"$0\" --mib 90 --seconds 3; wait";
-    let hog = compiled("hog");
-    let program = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), hog.as_os_str()];
-    let tree = Tree::start(Command::new(softswap()), &["--memory", BUDGET], &program);
+    // The other begins when one has been seen to sleep.
+    let script = "\"$0\" --mib 60 --seconds 0 & \
+                  until [ -e \"$SOFTSWAP_RUNTIME_DIR/seen\" ]; do sleep 0.1; done; \
+                  \"$0\" --mib 90 --seconds 0; wait";
+    let tree = Tree::of_hogs(Command::new(softswap()), &["--memory", BUDGET], script);
     tree.wait_until_ready(1);
     let sleeps =
         |stat: &Value| !ask(&["stat", &processes(stat)[0]["pid"].to_string()]).status.success();
     assert!(sleeps(&tree.stat().unwrap()));
+    std::fs::write(tree.sockets.path().join("seen"), "").unwrap();
     wait_for("both to have their share", || {
         let stat = tree.stat()?;
-        let [one, other] = &processes(&stat)[..] else { return None };
+        let hogs = processes(&stat).iter().filter(|it| it["name"] == "hog");
+        let [one, other] = hogs.collect::<Vec<_>>()[..] else { return None };
         assert!(bytes(&stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
         let least = bytes(one, "granted_bytes").min(bytes(other, "granted_bytes"));
         (least > BUDGET_BYTES * 2 / 5).then_some(())
     });
-    let ended = tree.running.finish(LIMIT);
+    let ended = tree.finish();
     assert_eq!(ended.stdout_text().matches("ok hog").count(), 2);
 }
 
 #[test]
 fn a_process_that_sleeps_is_woken_where_the_limit_falls_below_what_it_has() {
-    let hog = compiled("hog");
     // The shell is there, too: it is not alone.
-    let script = "\"$0\" --mib 60 --seconds 4 & wait";
-    let program = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), hog.as_os_str()];
-    let tree = Tree::start(Command::new(softswap()), &["--memory", BUDGET], &program);
+    let script = "\"$0\" --mib 60 --seconds 0 & wait";
+    let tree = Tree::of_hogs(Command::new(softswap()), &["--memory", BUDGET], script);
     tree.wait_until_ready(1);
     assert!(most_granted(&tree).unwrap() >= 60 << 20);
     let set = told(&["ctl", &tree.pid(), "set", "memory", "24M"]);
     assert!(set.starts_with("memory = 24M"), "{set}");
     wait_for("it to keep the limit", || (most_granted(&tree)? <= 24 << 20).then_some(()));
-    let ended = tree.running.finish(LIMIT);
+    let ended = tree.finish();
     assert_eq!(ended.stdout_text().matches("ok hog").count(), 1);
     assert!(ended.stderr.contains("  tree     24.0 MiB, at most "), "{}", ended.stderr);
 }
 
 #[test]
 fn a_process_that_is_alone_sleeps_without_a_thread() {
-    let hog = compiled("hog");
-    let program = [hog.as_os_str(), "--mib".as_ref(), "60".as_ref()];
-    let tree = Tree::start(Command::new(softswap()), &["--memory", BUDGET], &program);
+    let script = "exec \"$0\" --mib 60 --seconds 0";
+    let tree = Tree::of_hogs(Command::new(softswap()), &["--memory", BUDGET], script);
     tree.wait_until_ready(1);
     let stat = tree.stat().unwrap();
     let pid = bytes(&processes(&stat)[0], "pid");
     assert_eq!(std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count(), 1);
-    let ended = tree.running.finish(LIMIT);
+    let ended = tree.finish();
     assert!(ended.stderr.contains("  asleep   "), "{}", ended.stderr);
 }
 
 #[test]
 fn the_limit_of_the_tree_moves_down_and_up() {
-    let tree = Tree::of_two_hogs(Command::new(softswap()), 6);
+    let tree = Tree::of_two_hogs(Command::new(softswap()));
     tree.wait_until_ready(2);
     let run = tree.pid();
     for (limit, bytes_then) in [("48M", 48 << 20), ("80M", 80 << 20)] {
@@ -206,7 +206,7 @@ fn the_limit_of_the_tree_moves_down_and_up() {
     let one = bytes(&processes(&stat)[0], "pid").to_string();
     assert_eq!(told(&["ctl", &one, "set", "codec", "lz4"]), "codec = lz4\n");
     refused(&["ctl", &one, "set", "memory", "64M"], 2, &["shares one budget with its tree"]);
-    let ended = tree.running.finish(LIMIT);
+    let ended = tree.finish();
     assert_eq!(ended.stdout_text().matches("ok hog").count(), 2);
 }
 
@@ -258,13 +258,12 @@ time.sleep(2)
 /// A shell starts one program after another while a hog has all that there is.
 #[test]
 fn programs_start_and_end_where_all_is_granted() {
-    let hog = compiled("hog");
-    let script = "\"$0\" --mib 90 --seconds 6 & i=0; while [ $i -lt 100 ]; do \
-                  /bin/true || exit 1; i=$((i+1)); done; echo started; wait";
-    let program = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), hog.as_os_str()];
+    let script = "\"$0\" --mib 90 --seconds 0 & i=0; while [ $i -lt 100 ]; do \
+                  /bin/true || exit 1; i=$((i+1)); done; echo started; \
+                  touch \"$SOFTSWAP_RUNTIME_DIR/done\"; wait";
     let report = tempfile::tempdir().unwrap();
     let place = format!("--report={}", report.path().join("report").display());
-    let tree = Tree::start(Command::new(softswap()), &["--memory", "64M", &place], &program);
+    let tree = Tree::of_hogs(Command::new(softswap()), &["--memory", "64M", &place], script);
     let ended = tree.running.finish(LIMIT);
     ended.expect_success("many programs");
     assert!(ended.stdout_text().contains("started\n"), "{}", ended.stdout_text());
@@ -277,7 +276,7 @@ fn programs_start_and_end_where_all_is_granted() {
 
 #[test]
 fn where_the_page_is_overwritten_each_process_says_so_once_and_goes_on() {
-    let tree = Tree::of_two_hogs(Command::new(softswap()), 4);
+    let tree = Tree::of_two_hogs(Command::new(softswap()));
     tree.wait_until_ready(2);
     let stat = tree.stat().unwrap();
     let pid = bytes(&processes(&stat)[0], "pid");
@@ -289,7 +288,11 @@ fn where_the_page_is_overwritten_each_process_says_so_once_and_goes_on() {
     let page = std::fs::OpenOptions::new().write(true).open(Path::new(&place)).unwrap();
     let garbage: Vec<u8> = (0..1_u32 << 18).map(|at| ((at * 37) >> 3) as u8).collect();
     page.write_all_at(&garbage, 0).unwrap();
-    let ended = tree.running.finish(LIMIT);
+    wait_for("both to have said so", || {
+        let said = tree.running.stderr_so_far();
+        (said.matches("has been overwritten: process ").count() >= 2).then_some(())
+    });
+    let ended = tree.finish();
     assert_eq!(ended.stdout_text().matches("ok hog").count(), 2, "{}", ended.stderr);
     // Both programs; the shell has no part in it.
     let said = ended.stderr.matches("has been overwritten: process ").count();
@@ -298,16 +301,14 @@ fn where_the_page_is_overwritten_each_process_says_so_once_and_goes_on() {
 
 #[test]
 fn a_budget_for_each_process_is_each_processs_own() {
-    let hog = compiled("hog");
-    let program =
-        [hog.as_os_str(), "--mib".as_ref(), "64".as_ref(), "--seconds".as_ref(), "2".as_ref()];
-    let tree =
-        Tree::start(Command::new(softswap()), &["-q", "--memory-per-process", "32M"], &program);
+    let script = "exec \"$0\" --mib 64 --seconds 0";
+    let options = ["-q", "--memory-per-process", "32M"];
+    let tree = Tree::of_hogs(Command::new(softswap()), &options, script);
     tree.wait_until_ready(1);
     let stat: Value =
         serde_json::from_slice(&ask(&["stat", &tree.pid(), "--json"]).stdout).unwrap();
     assert_eq!((&stat["tree"], bytes(&stat, "budget_bytes")), (&Value::Null, 32 << 20));
-    tree.running.finish(LIMIT).expect_success("hog");
+    tree.finish().expect_success("hog");
     let mut both = Command::new(softswap());
     both.args(["run", "--memory", "64M", "--memory-per-process", "32M", "--", "true"]);
     assert_eq!(both.output().unwrap().status.code(), Some(2));

@@ -136,8 +136,8 @@ fn collect(process: Process, time: Duration) -> Result<Recording, Refusal> {
         match control_client::ask(pid, &Request::Sample(every)) {
             Ok((_, body)) => every = recording.add(&body, every),
             Err(refusal) => {
-                recording.has_ended = Process::read(pid).is_none_or(|now| now.has_ended());
                 // What is there is told of a process that ends, else nothing is.
+                recording.has_ended = control_client::ends_soon(pid);
                 match recording.has_ended {
                     true => break,
                     false => return Err(refusal),

@@ -1,7 +1,7 @@
 //! A tree of processes that share one budget.
 
 use super::control_client::{ask, wait_for};
-use super::{Running, compiled};
+use super::{Ended, LIMIT, Running, compiled};
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::process::Command;
@@ -28,14 +28,24 @@ impl Tree {
         Tree { running: Running::start(&mut command), sockets }
     }
 
-    /// Two programs that each want nearly as much as there is for both.
-    pub(crate) fn of_two_hogs(command: Command, seconds: u32) -> Tree {
+    /// The same of a shell's script, in which `$0` is `hog`.
+    pub(crate) fn of_hogs(command: Command, options: &[&str], script: &str) -> Tree {
         let hog = compiled("hog");
-        let script = format!(
-            "\"$0\" --mib 90 --seconds {seconds} & \"$0\" --mib 90 --seconds {seconds}; wait"
-        );
         let program = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), hog.as_os_str()];
-        Tree::start(command, &["--memory", BUDGET], &program)
+        Tree::start(command, options, &program)
+    }
+
+    /// Two programs that each want nearly as much as there is for both, until
+    /// [`Tree::finish`].
+    pub(crate) fn of_two_hogs(command: Command) -> Tree {
+        let script = "\"$0\" --mib 90 --seconds 0 & \"$0\" --mib 90 --seconds 0; wait";
+        Tree::of_hogs(command, &["--memory", BUDGET], script)
+    }
+
+    /// Lets hogs see the end of their work.
+    pub(crate) fn finish(self) -> Ended {
+        std::fs::write(self.sockets.path().join("done"), "").unwrap();
+        self.running.finish(LIMIT)
     }
 
     pub(crate) fn pid(&self) -> String {
