@@ -70,12 +70,18 @@ def content(page, count):
     return words.ravel()
 
 
+def shuffled(args, step):
+    return numpy.random.default_rng(args.seed + step).permutation(args.pages)
+
+
 def main():
     args = arguments()
     count = args.pages * WORDS
     array = opened(args, count)
     if args.own:
-        print(own_bytes())
+        # With what the steps make on their way.
+        made = [content(0, CHUNK // WORDS) for _ in range(2)], shuffled(args, 0)
+        print(own_bytes() if made else 0)
         return
     array, tell = array
     told, expected, begin = [], 0, time.perf_counter_ns()
@@ -92,7 +98,7 @@ def main():
         is_random, is_write = step >= 2, step % 2 == 1
         pages = numpy.arange(args.pages)
         if is_random:
-            pages = numpy.random.default_rng(args.seed + step).permutation(pages)[:args.touches]
+            pages = shuffled(args, step)[:args.touches]
         tell("random" if is_random else "sequential")
         begin = time.perf_counter_ns()
         for some in numpy.array_split(pages, max(1, len(pages) // 256)):

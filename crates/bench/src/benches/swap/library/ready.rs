@@ -1,6 +1,6 @@
 //! What the programs of the places are started with: those of others only where they are there.
 
-use super::place::{Needs, Place};
+use super::place::{Needs, OVER_LIMIT, Place};
 use crate::benches::swap::limits::Limits;
 use crate::benches::swap::programs::compiled;
 use clap::Args;
@@ -49,7 +49,9 @@ impl Ready {
     ) -> Result<Ready, String> {
         let (environment, own_bytes) = (Vec::new(), 0);
         match place.needs() {
-            Needs::Python => Ready::of_python(place, others.python.as_deref(), dir),
+            Needs::Python => {
+                Ready::of_python(place, others.python.as_deref(), (dir, limit_bytes))
+            }
             Needs::Nothing => Ok(Ready { place, program: task_program()?, environment, own_bytes }),
             Needs::Library(option) => {
                 let given = if place == Place::Umap { &others.umap } else { &others.bigmaac };
@@ -68,14 +70,19 @@ impl Ready {
         }
     }
 
-    fn of_python(place: Place, python: Option<&Path>, dir: &Path) -> Result<Ready, String> {
+    fn of_python(
+        place: Place,
+        python: Option<&Path>,
+        (dir, limit_bytes): (&Path, u64),
+    ) -> Result<Ready, String> {
+        let pages = limit_bytes * OVER_LIMIT / PAGE_SIZE as u64;
         let python = python.ok_or("give a Python that has its module with --python")?;
         let script = dir.join("arrays.py");
         std::fs::write(&script, include_str!("arrays.py")).map_err(|error| plain(&error))?;
         let program = vec![python.into(), script.clone().into()];
         let asked = Command::new(python)
             .arg(script)
-            .args(["--place", place.name(), "--dir", "/", "--own"])
+            .args(["--place", place.name(), "--dir", "/", "--own", "--pages", &pages.to_string()])
             .stdin(Stdio::null())
             .output()
             .map_err(|error| format!("{}: {}", python.display(), plain(&error)))?;

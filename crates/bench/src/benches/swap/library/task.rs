@@ -128,8 +128,12 @@ pub(crate) fn run(args: &LibraryTaskArgs) -> Result<ExitCode, Refusal> {
             let pool = builder.build().map_err(refused)?;
             work(args, pool.map(len).map_err(refused)?)?
         }
-        Place::Run | Place::KernelFile | Place::Umap | Place::Bigmaac => {
-            work(args, vec![0_u8; len])?
+        Place::Run | Place::KernelFile | Place::Umap => work(args, vec![0_u8; len])?,
+        Place::Bigmaac => {
+            // It has no eye for `calloc` of many bytes.
+            let mut bytes = Vec::with_capacity(len);
+            bytes.resize(len, 0);
+            work(args, bytes)?
         }
         Place::File => {
             let path = args.dir.join("data");
