@@ -49,9 +49,7 @@ impl Ready {
     ) -> Result<Ready, String> {
         let (environment, own_bytes) = (Vec::new(), 0);
         match place.needs() {
-            Needs::Python => {
-                Ready::of_python(place, others.python.as_deref(), (dir, limit_bytes))
-            }
+            Needs::Python => Ready::of_python(place, others.python.as_deref(), (dir, limit_bytes)),
             Needs::Nothing => Ok(Ready { place, program: task_program()?, environment, own_bytes }),
             Needs::Library(option) => {
                 let given = if place == Place::Umap { &others.umap } else { &others.bigmaac };
