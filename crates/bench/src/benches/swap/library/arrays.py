@@ -57,7 +57,7 @@ def opened(args, count):
         import zarr
         if args.own:
             return None
-        array = zarr.create_array(path, shape=(count,), chunks=(CHUNK,), dtype="u8")
+        array = zarr.create_array(path, shape=(count,), chunks=(CHUNK,), dtype="u8", overwrite=True)
     return array, None
 
 
