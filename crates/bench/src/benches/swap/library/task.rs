@@ -129,12 +129,8 @@ pub(crate) fn run(args: &LibraryTaskArgs) -> Result<ExitCode, Refusal> {
             work(args, pool.map(len).map_err(refused)?)?
         }
         Place::Run | Place::KernelFile | Place::Umap => work(args, vec![0_u8; len])?,
-        Place::Bigmaac => {
-            // It has no eye for `calloc` of many bytes.
-            let mut bytes = Vec::with_capacity(len);
-            bytes.resize(len, 0);
-            work(args, bytes)?
-        }
+        // It has no eye for `calloc` of many bytes, which zeros would come from.
+        Place::Bigmaac => work(args, vec![1_u8; len])?,
         Place::File => {
             let path = args.dir.join("data");
             let words = softswap_sys::shared::map_new_file(&path, len / 8, 0)
