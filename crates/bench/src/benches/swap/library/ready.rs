@@ -80,7 +80,7 @@ impl Ready {
         let program = vec![python.into(), script.clone().into()];
         let asked = Command::new(python)
             .arg(script)
-            .args(["--place", place.name(), "--dir", "/", "--own", "--pages", &pages.to_string()])
+            .args(["--place", place.name(), "--dir", "/", "--pages", &pages.to_string(), "--own"])
             .stdin(Stdio::null())
             .output()
             .map_err(|error| format!("{}: {}", python.display(), plain(&error)))?;
