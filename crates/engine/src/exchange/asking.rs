@@ -8,6 +8,9 @@ use super::{Exchange, Operation, Page, TEXT_BYTES, load_bytes, store_bytes};
 use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 use crate::ledger::Identity;
 
+/// One of so many requests only reads may take.
+const FOR_READS: usize = 4;
+
 /// Why something that was asked was not done.
 ///
 /// ```
@@ -82,7 +85,7 @@ impl Exchange {
         content: &[&[u8]],
     ) -> Result<Asked, Failure> {
         let clock = Clock::start(self.patience_ns());
-        let ticket = self.take(me, || clock.left_ns())?;
+        let ticket = self.take_for(operation, me, || clock.left_ns())?;
         self.fill(&ticket, content);
         self.ask(&ticket, Question { operation, area, pages })?;
         Ok(Asked { ticket, clock })
@@ -99,7 +102,7 @@ impl Exchange {
         patience_ns: u64,
     ) -> Result<Asked, Failure> {
         let clock = Clock::start(patience_ns);
-        let ticket = self.take(me, || 0)?;
+        let ticket = self.take_for(operation, me, || 0)?;
         self.ask(&ticket, Question { operation, area, pages })?;
         Ok(Asked { ticket, clock })
     }
@@ -114,7 +117,7 @@ impl Exchange {
         (operation, area, pages): (Operation, u64, &[Page]),
         content: &[&[u8]],
     ) -> Result<(), Failure> {
-        let ticket = self.take(me, || 0)?;
+        let ticket = self.take_for(operation, me, || 0)?;
         self.fill(&ticket, content);
         self.ask_as(State::Posted, &ticket, Question { operation, area, pages })
     }
@@ -149,14 +152,24 @@ impl Exchange {
         outcome
     }
 
-    /// Takes a free request, or waits until one becomes free.
-    pub(super) fn take(&self, me: Identity, left_ns: impl Fn() -> u64) -> Result<Ticket, Failure> {
+    /// Takes a free request, or waits until one becomes free. A part of them is for reads alone:
+    /// writes that wait for a server that is gone keep nobody from what others have.
+    pub(super) fn take_for(
+        &self,
+        operation: Operation,
+        me: Identity,
+        left_ns: impl Fn() -> u64,
+    ) -> Result<Ticket, Failure> {
+        let count = match operation {
+            Operation::Read => self.shape.requests,
+            _ => self.shape.requests - self.shape.requests / FOR_READS,
+        };
         loop {
             if !self.is_sound() {
                 return Err(Failure::Unsound);
             }
             let freed = self.header(Header::Freed).load(Acquire);
-            if let Some(ticket) = self.try_take(me) {
+            if let Some(ticket) = self.try_take(count, me) {
                 return Ok(ticket);
             }
             match left_ns() {
@@ -166,8 +179,9 @@ impl Exchange {
         }
     }
 
-    fn try_take(&self, me: Identity) -> Option<Ticket> {
-        (0..self.shape.requests).find_map(|at| {
+    /// A free request among the first `count`.
+    fn try_take(&self, count: usize, me: Identity) -> Option<Ticket> {
+        (0..count).find_map(|at| {
             let word = self.word(at, Word::Status);
             let seen = word.load(Relaxed);
             let before = Status::of(seen).filter(|before| before.state == State::Free)?;

@@ -210,8 +210,12 @@ fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
 
 /// Copies bytes from shared words.
 fn load_bytes(words: &[AtomicU64], bytes: &mut [u8]) {
-    for (word, bytes) in words.iter().zip(bytes.chunks_mut(8)) {
-        bytes.copy_from_slice(&word.load(Relaxed).to_le_bytes()[..bytes.len()]);
+    let (whole, rest) = bytes.as_chunks_mut::<8>();
+    for (word, bytes) in words.iter().zip(&mut *whole) {
+        *bytes = word.load(Relaxed).to_le_bytes();
+    }
+    if let Some(word) = words.get(whole.len()) {
+        rest.copy_from_slice(&word.load(Relaxed).to_le_bytes()[..rest.len()]);
     }
 }
 

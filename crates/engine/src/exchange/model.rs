@@ -29,7 +29,7 @@ fn page(number: u64) -> [Page; 1] {
 }
 
 fn ask(exchange: &Exchange, pid: u32, number: u64) -> Ticket {
-    let ticket = exchange.take(process(pid), || u64::MAX).unwrap();
+    let ticket = exchange.take_for(Operation::Read, process(pid), || u64::MAX).unwrap();
     store_bytes(exchange.buffer(ticket.at, 0), &number.to_le_bytes());
     let pages = &page(number);
     let operation = Operation::Write;
@@ -72,8 +72,10 @@ fn what_is_asked_is_answered_and_nobody_sleeps_for_ever() {
 fn who_waits_for_a_request_gets_the_one_that_becomes_free() {
     check(|| {
         let exchange = exchange();
-        let first = exchange.take(process(7), || u64::MAX).unwrap();
-        let other = thread::spawn(move || exchange.take(process(8), || u64::MAX).unwrap());
+        let first = exchange.take_for(Operation::Read, process(7), || u64::MAX).unwrap();
+        let other = thread::spawn(move || {
+            exchange.take_for(Operation::Read, process(8), || u64::MAX).unwrap()
+        });
         let free = |ticket: &Ticket| {
             let word = exchange.word(ticket.at, Word::Status);
             word.store(ticket.status.to(State::Answered).word(), Release);
@@ -169,7 +171,7 @@ fn requests_of_the_dead_become_free_and_those_of_the_living_stay() {
     check(|| {
         let exchange = exchange();
         // Killed before it asked.
-        let _ = exchange.take(process(7), || u64::MAX).unwrap();
+        let _ = exchange.take_for(Operation::Read, process(7), || u64::MAX).unwrap();
         let fate = |who: Identity| if who.pid == 7 { Fate::Dead } else { Fate::Alive };
         let other = thread::spawn(move || ask(&exchange, 8, 4));
         assert_eq!(exchange.reap(fate, |_| true), 1);
@@ -183,7 +185,7 @@ fn requests_of_the_dead_become_free_and_those_of_the_living_stay() {
 impl Exchange {
     /// A free request, if there is one now.
     fn try_again(&self, me: Identity) -> Option<Ticket> {
-        self.take(me, || 0).ok()
+        self.take_for(Operation::Read, me, || 0).ok()
     }
 
     fn fill_in(&self, ticket: &Ticket, number: u64) {

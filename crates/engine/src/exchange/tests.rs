@@ -114,14 +114,24 @@ fn nobody_waits_for_longer_than_its_deadline() {
     (0..4).for_each(|_| assert_eq!(asked(), Err(Failure::Deadline)));
     assert_eq!(exchange.reap(|_| Fate::Dead, |_| true), 0);
     // With none free, either.
-    assert!((0..3).all(|_| exchange.take(process(2), || 1).is_ok()));
+    assert!((0..3).all(|_| exchange.take_for(Operation::Read, process(2), || 1).is_ok()));
     assert_eq!(asked(), Err(Failure::Deadline));
+}
+
+#[test]
+fn writes_that_nobody_serves_leave_requests_for_reads() {
+    let exchange = Exchange::create(reserve_u64(SHAPE.words()).unwrap(), SHAPE, 1000, LONG_NS);
+    let take = |operation| exchange.take_for(operation, process(1), || 0);
+    let writes = (0..).take_while(|_| take(Operation::Write).is_ok()).count();
+    let discards = (0..).take_while(|_| take(Operation::Discard).is_ok()).count();
+    assert_eq!((writes, discards), (SHAPE.requests * 3 / 4, 0));
+    assert_eq!((0..).take_while(|_| take(Operation::Read).is_ok()).count(), SHAPE.requests / 4);
 }
 
 #[test]
 fn what_is_given_up_in_service_is_freed_by_the_server() {
     let exchange = exchange(1);
-    let ticket = exchange.take(process(1), || 1).unwrap();
+    let ticket = exchange.take_for(Operation::Read, process(1), || 1).unwrap();
     let pages = &[page(1)];
     let question = asking::Question { operation: Operation::Discard, area: 1, pages };
     exchange.ask(&ticket, question).unwrap();
@@ -159,22 +169,23 @@ fn what_is_posted_is_done_and_read_within_a_patience_of_its_own() {
 #[test]
 fn the_dead_lose_their_requests_and_the_unknown_keep_them() {
     let exchange = exchange(LONG_NS);
-    let tickets = [7, 8, 9].map(|pid| exchange.take(process(pid), || 1).unwrap());
+    let tickets =
+        [7, 8, 9].map(|pid| exchange.take_for(Operation::Read, process(pid), || 1).unwrap());
     let fate = |who: Identity| match who {
         Identity { pid: 7, start: 5, namespace: 1 } => Fate::Dead,
         Identity { pid: 8, .. } => Fate::Unknown,
         _ => Fate::Alive,
     };
     assert_eq!(exchange.reap(fate, |_| true), 1);
-    assert_eq!(exchange.take(process(10), || 0).unwrap().at, tickets[0].at);
-    assert!(exchange.take(process(10), || 0).is_err());
+    assert_eq!(exchange.take_for(Operation::Read, process(10), || 0).unwrap().at, tickets[0].at);
+    assert!(exchange.take_for(Operation::Read, process(10), || 0).is_err());
 }
 
 #[test]
 fn requests_of_the_unknown_go_with_their_area() {
     let exchange = exchange(LONG_NS);
     let ask = |pid, area| {
-        let ticket = exchange.take(process(pid), || 1).unwrap();
+        let ticket = exchange.take_for(Operation::Read, process(pid), || 1).unwrap();
         let pages = &[page(1)];
         let operation = Operation::Read;
         let question = asking::Question { operation, area, pages };
@@ -183,7 +194,7 @@ fn requests_of_the_unknown_go_with_their_area() {
     ask(7, 1);
     ask(8, 2);
     // It has not said yet what it is about.
-    exchange.take(process(9), || 1).unwrap();
+    exchange.take_for(Operation::Read, process(9), || 1).unwrap();
     assert_eq!(exchange.reap(|_| Fate::Unknown, |area| area == 1), 1);
     assert_eq!(exchange.reap(|_| Fate::Unknown, |area| area == 1), 0);
     assert_eq!(exchange.reap(|_| Fate::Alive, |_| false), 0);
@@ -221,6 +232,6 @@ proptest! {
         prop_assert!(read(&exchange, process(1), &[page(1)], &mut bytes).is_err());
         exchange.reap(|_| Fate::Dead, |_| true);
         exchange.reap(|_| Fate::Dead, |_| true);
-        prop_assert!(exchange.take(process(2), || 0).is_ok());
+        prop_assert!(exchange.take_for(Operation::Read, process(2), || 0).is_ok());
     }
 }
