@@ -235,7 +235,7 @@ fn reach(process: &Process) -> Result<Option<Peer>, Refusal> {
 /// A `softswap run` whose processes share a budget has a socket where its program has: its own
 /// variables only root may see.
 fn reach_supervisor(supervisor: &Process) -> Result<Option<Peer>, Refusal> {
-    match children_of(supervisor).next() {
+    match children_of(supervisor).first() {
         Some(program) => reach_in(supervisor, program.directories()),
         None => Ok(None),
     }
@@ -279,10 +279,25 @@ fn reach_program_of(supervisor: &Process) -> Result<Option<(Process, Peer)>, Ref
 }
 
 /// What a `softswap run` has started.
-fn children_of(supervisor: &Process) -> impl Iterator<Item = Process> {
-    let parent = Some(supervisor.pid).filter(|_| supervisor.is_softswap());
-    let all = parent.into_iter().flat_map(|_| all_processes());
-    all.filter(move |process| Some(process.parent) == parent)
+fn children_of(supervisor: &Process) -> Vec<Process> {
+    if !supervisor.is_softswap() {
+        return Vec::new();
+    }
+    let parent = supervisor.pid;
+    let children: Box<dyn Iterator<Item = Process>> = match listed_children(parent) {
+        Ok(listed) => Box::new(listed.into_iter().filter_map(Process::read)),
+        Err(_) => Box::new(all_processes()),
+    };
+    children.filter(|process| process.parent == parent).collect()
+}
+
+/// As the kernel lists them, where it was built with such lists.
+fn listed_children(pid: u32) -> procfs::ProcResult<Vec<u32>> {
+    let mut all = Vec::new();
+    for task in procfs::process::Process::new(pid as i32)?.tasks()? {
+        all.extend(task?.children()?);
+    }
+    Ok(all)
 }
 
 fn all_processes() -> impl Iterator<Item = Process> {
@@ -328,7 +343,7 @@ pub(crate) fn ends_soon(pid: u32) -> bool {
 /// Why a process has no socket.
 fn explain(process: &Process) -> Refusal {
     let (pid, name, parent) = (process.pid, &process.name, process.parent);
-    if let Some(program) = children_of(process).find(Process::sleeps) {
+    if let Some(program) = children_of(process).into_iter().find(Process::sleeps) {
         return explain(&program);
     }
     if process.is_softswap() {
