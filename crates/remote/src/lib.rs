@@ -20,6 +20,7 @@ mod node;
 mod router;
 mod shared;
 mod copies;
+mod removal;
 mod scan;
 mod upkeep;
 pub mod cluster;

@@ -113,15 +113,15 @@ impl Connector {
         if let Some(password) = self.password.read().map_err(|refusal| refusal.to_string())? {
             info = info.set_password(&*password);
         }
-        let allowed = Arc::new(AtomicU64::new(64 << 10));
+        let traffic = Arc::new(Traffic { allowed: AtomicU64::new(64 << 10), ..Traffic::default() });
         // Who asks has a deadline of its own.
         let settings = AsyncConnectionConfig::default().set_response_timeout(None);
-        let bounded = Bounded { stream, allowed: Arc::clone(&allowed) };
+        let bounded = Bounded { stream, traffic: Arc::clone(&traffic) };
         let (connection, driver) = MultiplexedConnection::new_with_config(&info, bounded, settings)
             .await
             .map_err(|error| error.to_string())?;
         let driver = tokio::spawn(driver).abort_handle();
-        let mut link = Link { connection, allowed, driver: Arc::new(Driver(driver)), client: None };
+        let mut link = Link { connection, traffic, driver: Arc::new(Driver(driver)), client: None };
         let mut first = redis::pipe();
         first.cmd("CLIENT").arg("ID").cmd("INFO").arg("server");
         let answers = link.ask(&first, 64 << 10).await?;
@@ -148,7 +148,7 @@ impl Connector {
 #[derive(Clone)]
 pub(crate) struct Link {
     connection: MultiplexedConnection,
-    allowed: Arc<AtomicU64>,
+    traffic: Arc<Traffic>,
     driver: Arc<Driver>,
     /// Our number at the server, where it may be asked.
     pub(crate) client: Option<Client>,
@@ -204,6 +204,11 @@ impl Link {
         Arc::ptr_eq(&self.driver, &other.driver)
     }
 
+    /// Bytes that the server has sent so far.
+    pub(crate) fn heard_bytes(&self) -> u64 {
+        self.traffic.heard.load(Ordering::Relaxed)
+    }
+
     /// Sends all commands and waits for all answers, errors among them. `contents_bytes` is what
     /// the answers may have beside what each has anyway.
     pub(crate) async fn ask(
@@ -213,7 +218,7 @@ impl Link {
     ) -> Result<Vec<Value>, String> {
         let more = contents_bytes + commands.len() as u64 * ANSWER_BYTES;
         let add = |allowed: u64| Some((allowed + more).min(MOST_BYTES));
-        _ = self.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        _ = self.traffic.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         self.connection
             .send_packed_commands(commands, 0, commands.len())
             .await
@@ -225,7 +230,15 @@ impl Link {
 /// believed by who reads it.
 struct Bounded<S> {
     stream: S,
-    allowed: Arc<AtomicU64>,
+    traffic: Arc<Traffic>,
+}
+
+/// What comes from a server, in bytes.
+#[derive(Default)]
+struct Traffic {
+    /// What it may send yet.
+    allowed: AtomicU64,
+    heard: AtomicU64,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
@@ -238,7 +251,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         let outcome = Pin::new(&mut self.stream).poll_read(context, into);
         let count = (into.filled().len() - before) as u64;
         let take = |allowed: u64| allowed.checked_sub(count);
-        match self.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+        self.traffic.heard.fetch_add(count, Ordering::Relaxed);
+        match self.traffic.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
             Ok(_) => outcome,
             Err(_) => Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::InvalidData,

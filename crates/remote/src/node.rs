@@ -39,6 +39,9 @@ struct Breaker {
     open_until: Option<Instant>,
     slow_until: Option<Instant>,
     reason: String,
+    /// Since when nothing has been heard though it was asked, and how many bytes before: who
+    /// asks may have gone to another copy long before it gives this server up.
+    silent: Option<(Instant, u64)>,
 }
 
 impl Node {
@@ -97,6 +100,10 @@ impl Node {
         }
         let mut link = self.connected(until).await?;
         let sent = Instant::now();
+        if self.is_silent(&link, sent) {
+            let reason = format!("no answer for {:?}", self.stall);
+            return Err(self.give_up(link, reason).await);
+        }
         let stalled = sent + self.stall;
         let asked = link.ask(commands, contents_bytes);
         match timeout_at(until.min(stalled), asked).await {
@@ -113,6 +120,19 @@ impl Node {
                 Err(self.give_up(link, reason).await)
             }
             Err(_) => Err(self.away(format!("no answer for {:?}", sent.elapsed()))),
+        }
+    }
+
+    /// Whether a question before this one has had no answer for too long.
+    fn is_silent(&self, link: &Link, now: Instant) -> bool {
+        let heard = link.heard_bytes();
+        let mut breaker = self.breaker();
+        match breaker.silent {
+            Some((since, before)) if before == heard => now > since + self.stall,
+            _ => {
+                breaker.silent = Some((now, heard));
+                false
+            }
         }
     }
 
@@ -152,6 +172,7 @@ impl Node {
             connection.link = None;
             connection.stale = link.client;
             drop(connection);
+            self.breaker().silent = None;
             return self.failed(reason);
         }
         self.away(reason)

@@ -17,11 +17,26 @@ pub(crate) const GROUPS: usize = 512;
 
 const _: () = assert!(EXTENT_BYTES + HEADER_BYTES <= 128 << 10);
 
-/// The slots of one group's copies, and where the first was until what moves has arrived.
+/// The slots of one group's copies, and where copies were until what moves has arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) slots: Vec<u16>,
-    pub(crate) former: Option<u16>,
+    pub(crate) former: Vec<u16>,
+}
+
+impl Group {
+    /// Where copies may be, those that are to stay in front.
+    pub(crate) fn places(&self) -> impl Iterator<Item = u16> {
+        self.slots.iter().chain(&self.former).copied()
+    }
+
+    /// Gives a copy another slot.
+    pub(crate) fn move_copy(&mut self, copy: usize, slot: u16) {
+        let left = std::mem::replace(&mut self.slots[copy], slot);
+        self.former.push(left);
+        // One that comes back is where it is to be.
+        self.former.retain(|former| !self.slots.contains(former));
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +104,7 @@ impl Placement {
             if copies == 2 {
                 group.push(places.slot_apart_from(&[first], number / primaries)?);
             }
-            Some(Group { slots: group, former: None })
+            Some(Group { slots: group, former: Vec::new() })
         };
         let groups: Option<Vec<Group>> = (0..GROUPS).map(group).collect();
         Some(Self { groups: groups?, version: 1 })
@@ -117,26 +132,29 @@ impl Placement {
         self.groups.iter().enumerate().filter_map(wrong).collect()
     }
 
-    /// The version and the slots, little-endian.
+    /// The version, the slots, and of each former one the group and it, little-endian.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = self.version.to_le_bytes().to_vec();
-        for slot in self.groups.iter().flat_map(|group| &group.slots) {
-            bytes.extend_from_slice(&slot.to_le_bytes());
-        }
-        bytes
+        let slots = self.groups.iter().flat_map(|group| &group.slots);
+        let former = (0..).zip(&self.groups).flat_map(|(number, group): (u16, &Group)| {
+            group.former.iter().flat_map(move |slot| [number, *slot])
+        });
+        let numbers = slots.copied().chain(former);
+        self.version.to_le_bytes().into_iter().chain(numbers.flat_map(u16::to_le_bytes)).collect()
     }
 
     pub(crate) fn from_bytes(bytes: &[u8], copies: usize) -> Option<Self> {
         let (version, slots) = bytes.split_first_chunk::<8>()?;
         let (slots, rest) = slots.as_chunks::<2>();
         let slots: Vec<u16> = slots.iter().map(|slot| u16::from_le_bytes(*slot)).collect();
-        let is_whole = rest.is_empty() && slots.len() == GROUPS * copies;
-        if !is_whole || slots.iter().any(|slot| usize::from(*slot) >= SLOTS) {
-            return None;
+        let is_whole = rest.is_empty() && slots.iter().all(|slot| usize::from(*slot) < SLOTS);
+        let (slots, former) = slots.split_at_checked(GROUPS * copies).filter(|_| is_whole)?;
+        let (former, rest) = former.as_chunks::<2>();
+        let group = |slots: &[u16]| Group { slots: slots.to_vec(), former: Vec::new() };
+        let mut groups: Vec<Group> = slots.chunks(copies).map(group).collect();
+        for [number, slot] in former {
+            groups.get_mut(usize::from(*number))?.former.push(*slot);
         }
-        let group = |slots: &[u16]| Group { slots: slots.to_vec(), former: None };
-        let groups = slots.chunks(copies).map(group).collect();
-        Some(Self { groups, version: u64::from_le_bytes(*version) })
+        rest.is_empty().then_some(Self { groups, version: u64::from_le_bytes(*version) })
     }
 }
 
@@ -258,10 +276,21 @@ mod tests {
             let misplaced = placement.misplaced(&after);
             assert!(!misplaced.is_empty());
             for (group, copy, slot) in misplaced {
-                placement.groups[group].slots[copy] = slot;
+                placement.groups[group].move_copy(copy, slot);
             }
             assert_eq!(placement.misplaced(&after), []);
+            assert_eq!(Placement::from_bytes(&placement.to_bytes(), 2).unwrap(), placement);
         }
+    }
+
+    #[test]
+    fn a_group_that_moves_twice_knows_of_both_places() {
+        let mut group = Group { slots: vec![1, 2], former: Vec::new() };
+        group.move_copy(0, 3);
+        group.move_copy(1, 4);
+        assert_eq!(group.places().collect::<Vec<u16>>(), [3, 4, 1, 2]);
+        group.move_copy(1, 2);
+        assert_eq!(group, Group { slots: vec![3, 2], former: vec![1, 4] });
     }
 
     #[test]

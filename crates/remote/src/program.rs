@@ -16,6 +16,7 @@ use tokio::runtime::Runtime;
 const FAILED: u8 = 1;
 /// What was given cannot be used.
 const USAGE: u8 = 2;
+const WORKERS: usize = 2;
 
 /// Memory of other machines: check a cluster, see and remove what is stored there.
 #[derive(Parser)]
@@ -109,7 +110,9 @@ pub fn command() -> clap::Command {
 #[must_use]
 pub fn main() -> ExitCode {
     let command = Cli::parse().command;
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    // One thread seals and copies while another waits for the network.
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = match builder.worker_threads(WORKERS).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return refuse(FAILED, &format!("no threads or descriptors: {error}")),
     };

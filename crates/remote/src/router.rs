@@ -27,7 +27,6 @@ const TOPOLOGY_BYTES: u64 = 4 << 20;
 const ASKED_AT_ONCE: usize = 16;
 
 /// Commands about one slot, to be carried out in their order.
-#[derive(Clone)]
 pub(crate) struct Request {
     pub(crate) slot: u16,
     pub(crate) commands: Vec<Cmd>,
@@ -43,6 +42,8 @@ pub(crate) struct Router {
     stall: Duration,
     is_single: bool,
     refreshes: AtomicUsize,
+    /// When somebody last learned who has what; held by who asks.
+    refreshed: tokio::sync::Mutex<Option<Instant>>,
     known: Mutex<Known>,
 }
 
@@ -63,6 +64,7 @@ impl Router {
             stall: (url.deadline / 4).min(Duration::from_secs(2)),
             is_single: url.single,
             refreshes: AtomicUsize::new(0),
+            refreshed: tokio::sync::Mutex::default(),
             known: Mutex::new(Known { nodes: HashMap::new(), topology, moved: HashMap::new() }),
         })
     }
@@ -103,6 +105,25 @@ impl Router {
         if self.is_single {
             return Ok(());
         }
+        let begun = Instant::now();
+        let Ok(mut refreshed) = timeout_at(until, self.refreshed.lock()).await else {
+            return Err(self.nobody_answers());
+        };
+        // Another has asked meanwhile.
+        if refreshed.is_some_and(|at| at >= begun) {
+            return Ok(());
+        }
+        self.ask_who_has_what(until).await?;
+        *refreshed = Some(Instant::now());
+        Ok(())
+    }
+
+    fn nobody_answers(&self) -> Trouble {
+        let reason = "no server of the cluster answers".into();
+        Trouble::Away { node: self.seeds[0].clone(), reason }
+    }
+
+    async fn ask_who_has_what(&self, until: Instant) -> Result<(), Trouble> {
         let mut asked: FuturesUnordered<_> = self
             .who_may_tell()
             .into_iter()
@@ -124,10 +145,7 @@ impl Router {
         let say_so = |signature: u64| told.iter().filter(|(other, _)| *other == signature).count();
         let best = told.iter().max_by_key(|(told, topology)| (say_so(*told), topology.epoch));
         let Some(topology) = best.map(|(_, topology)| topology.clone()) else {
-            return Err(trouble.unwrap_or_else(|| Trouble::Away {
-                node: self.seeds[0].clone(),
-                reason: "no server of the cluster answers".into(),
-            }));
+            return Err(trouble.unwrap_or_else(|| self.nobody_answers()));
         };
         let mut known = self.known();
         known.moved.clear();
@@ -171,7 +189,7 @@ impl Router {
     /// Sends each request once, on to whom the servers name, and gives their answers in order.
     /// The commands of a request have all been carried out, or its trouble is that of the first
     /// that was not.
-    pub(crate) async fn once(&self, requests: &[Request], until: Instant) -> Vec<Answer> {
+    pub(crate) async fn once(&self, requests: Vec<Request>, until: Instant) -> Vec<Answer> {
         let mut answers: Vec<Answer> = requests
             .iter()
             .map(|request| match self.owner(request.slot) {
@@ -179,73 +197,97 @@ impl Router {
                 None => Err(Trouble::Nobody { slot: request.slot }),
             })
             .collect();
+        let mut left: Vec<(usize, Request)> = requests.into_iter().enumerate().collect();
         for _ in 0..REDIRECTIONS {
-            let mut groups: HashMap<Address, Vec<(usize, bool)>> = HashMap::new();
-            for (index, answer) in answers.iter().enumerate() {
-                if let Err(Trouble::Moved { to, only_this_time }) = answer {
-                    groups.entry(to.clone()).or_default().push((index, *only_this_time));
+            let mut groups: HashMap<Address, Vec<Sent>> = HashMap::new();
+            for (index, request) in left.drain(..) {
+                if let Err(Trouble::Moved { to, only_this_time }) = &answers[index] {
+                    let sent = Sent { index, request, is_asking: *only_this_time };
+                    groups.entry(to.clone()).or_default().push(sent);
                 }
             }
             if groups.is_empty() {
                 break;
             }
-            let asked = groups.into_iter().map(|(address, group)| async move {
-                let got = self.ask_one(&address, requests, &group, until).await;
-                (group, got)
-            });
-            for (group, got) in join_all(asked).await {
-                for ((index, _), answer) in group.into_iter().zip(got) {
-                    if let Err(Trouble::Moved { to, only_this_time: false }) = &answer {
-                        self.known().moved.insert(requests[index].slot, to.clone());
-                    }
-                    answers[index] = answer;
+            let asked = groups
+                .into_iter()
+                .map(|(address, group)| async move { self.ask_one(&address, group, until).await });
+            for (index, request, answer) in join_all(asked).await.into_iter().flatten() {
+                if let Err(Trouble::Moved { to, only_this_time: false }) = &answer {
+                    self.known().moved.insert(request.slot, to.clone());
                 }
+                answers[index] = answer;
+                left.push((index, request));
             }
         }
         answers
     }
 
+    /// Their answers, with the requests, which have their commands again where those are to be
+    /// sent on: commands are long, and few are.
     async fn ask_one(
         &self,
         address: &Address,
-        requests: &[Request],
-        group: &[(usize, bool)],
+        mut group: Vec<Sent>,
         until: Instant,
-    ) -> Vec<Answer> {
+    ) -> Vec<(usize, Request, Answer)> {
         let mut pipeline = Pipeline::new();
         let mut answer_bytes = 0;
-        for (index, is_asking) in group {
-            let request = &requests[*index];
+        let mut counts = Vec::with_capacity(group.len());
+        for Sent { request, is_asking, .. } in &mut group {
             answer_bytes += request.answer_bytes;
-            for command in &request.commands {
+            counts.push(request.commands.len());
+            for command in request.commands.drain(..) {
                 if *is_asking {
                     pipeline.cmd("ASKING");
                 }
-                pipeline.add_command(command.clone());
+                pipeline.add_command(command);
             }
         }
-        let values = match self.node(address).ask(&pipeline, answer_bytes, until).await {
-            Ok(values) => values,
-            Err(trouble) => return vec![Err(trouble); group.len()],
+        let mut values = match self.node(address).ask(&pipeline, answer_bytes, until).await {
+            Ok(values) => Ok(values.into_iter()),
+            Err(trouble) => Err(trouble),
         };
-        let mut values = values.into_iter();
-        let one = |(index, is_asking): &(usize, bool)| {
-            let mut answers = Vec::new();
-            let mut trouble = None;
-            for _ in &requests[*index].commands {
-                if *is_asking {
-                    values.next();
-                }
-                match values.next() {
-                    Some(Value::ServerError(error)) => {
-                        trouble.get_or_insert_with(|| Trouble::from_answer(address, &error));
-                    }
-                    Some(value) => answers.push(value),
-                    None => {}
-                }
+        let mut commands = pipeline.cmd_iter();
+        let one = |(sent, count): (Sent, usize)| {
+            let Sent { index, mut request, is_asking } = sent;
+            let own: Vec<&Cmd> = commands.by_ref().take(count << u8::from(is_asking)).collect();
+            let answer = match &mut values {
+                Ok(values) => answer_of(address, values.by_ref().take(own.len()), is_asking),
+                Err(trouble) => Err(trouble.clone()),
+            };
+            if matches!(answer, Err(Trouble::Moved { .. })) {
+                let skipped = usize::from(is_asking);
+                let own = own.into_iter().skip(skipped).step_by(1 + skipped);
+                request.commands = own.cloned().collect();
             }
-            trouble.map_or(Ok(answers), Err)
+            (index, request, answer)
         };
-        group.iter().map(one).collect()
+        group.into_iter().zip(counts).map(one).collect()
     }
+}
+
+/// A request on its way to one server.
+struct Sent {
+    /// Which of all requests it is.
+    index: usize,
+    request: Request,
+    /// The server serves it this time only.
+    is_asking: bool,
+}
+
+/// The answer to one request of the server's answers to its commands.
+fn answer_of(address: &Address, values: impl Iterator<Item = Value>, is_asking: bool) -> Answer {
+    let skipped = usize::from(is_asking);
+    let mut answers = Vec::new();
+    let mut trouble = None;
+    for value in values.skip(skipped).step_by(1 + skipped) {
+        match value {
+            Value::ServerError(error) => {
+                trouble.get_or_insert_with(|| Trouble::from_answer(address, &error));
+            }
+            value => answers.push(value),
+        }
+    }
+    trouble.map_or(Ok(answers), Err)
 }

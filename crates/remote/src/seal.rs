@@ -13,7 +13,7 @@
 
 use crate::store::{PAGE_BYTES, Page};
 use ring::hmac;
-use std::fmt;
+use std::{fmt, io};
 
 pub(crate) const HEADER_BYTES: usize = 32;
 pub(crate) const SEALED_BYTES: usize = HEADER_BYTES + PAGE_BYTES;
@@ -43,6 +43,20 @@ impl fmt::Display for Found {
     }
 }
 
+/// A page and its header.
+#[derive(Clone, Copy)]
+pub(crate) struct Sealed<'a> {
+    header: [u8; HEADER_BYTES],
+    contents: &'a Page,
+}
+
+impl Sealed<'_> {
+    pub(crate) fn write_to(&self, mut out: impl io::Write) -> io::Result<()> {
+        out.write_all(&self.header)?;
+        out.write_all(self.contents)
+    }
+}
+
 /// Makes and checks headers for one area of one run.
 pub(crate) struct Sealer {
     key: hmac::Key,
@@ -69,12 +83,12 @@ impl Sealer {
         tag
     }
 
-    /// Puts the header and the page behind what is in `out`.
-    pub(crate) fn seal(&self, page: u64, generation: u64, contents: &Page, out: &mut Vec<u8>) {
-        out.extend_from_slice(&generation.to_le_bytes());
-        out.extend_from_slice(&page.to_le_bytes());
-        out.extend_from_slice(&self.tag(page, generation, contents));
-        out.extend_from_slice(contents);
+    pub(crate) fn seal<'a>(&self, page: u64, generation: u64, contents: &'a Page) -> Sealed<'a> {
+        let mut header = [0; HEADER_BYTES];
+        header[..8].copy_from_slice(&generation.to_le_bytes());
+        header[8..TAG_AT].copy_from_slice(&page.to_le_bytes());
+        header[TAG_AT..].copy_from_slice(&self.tag(page, generation, contents));
+        Sealed { header, contents }
     }
 
     /// What is put behind other things that are stored, by which they are known as this run's.
@@ -121,7 +135,7 @@ mod tests {
 
     fn sealed(sealer: &Sealer, page: u64, generation: u64) -> Vec<u8> {
         let mut out = Vec::new();
-        sealer.seal(page, generation, &[7; PAGE_BYTES], &mut out);
+        sealer.seal(page, generation, &[7; PAGE_BYTES]).write_to(&mut out).unwrap();
         out
     }
 

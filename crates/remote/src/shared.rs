@@ -8,7 +8,7 @@ use crate::store::StoreError;
 use crate::trouble::Trouble;
 use crate::url::Url;
 use redis::Value;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -26,8 +26,9 @@ pub(crate) struct Shared {
     pub(crate) sealer: Sealer,
     pub(crate) keys: Keys,
     placement: RwLock<Placement>,
-    /// Of each extent that may be stored: which of its pages may be, a bit each.
-    live: Mutex<HashMap<u64, u32>>,
+    /// Of each extent that may be stored: which of its pages may be, a bit each; of one that is
+    /// to be removed none.
+    live: Mutex<BTreeMap<u64, u32>>,
     /// Held for reading while an extent's pages are read or written, for writing while the extent
     /// is removed or moved.
     locks: Vec<tokio::sync::RwLock<()>>,
@@ -69,14 +70,18 @@ impl Shared {
         change(&mut self.placement.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    pub(crate) fn live(&self) -> MutexGuard<'_, HashMap<u64, u32>> {
+    pub(crate) fn live(&self) -> MutexGuard<'_, BTreeMap<u64, u32>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The extents with pages.
     pub(crate) fn stored_extents(&self) -> Vec<u64> {
-        let mut extents: Vec<u64> = self.live().keys().copied().collect();
-        extents.sort_unstable();
-        extents
+        self.live().iter().filter(|(_, pages)| **pages != 0).map(|(extent, _)| *extent).collect()
+    }
+
+    /// Those without any, which are to be removed.
+    pub(crate) fn emptied_extents(&self) -> Vec<u64> {
+        self.live().iter().filter(|(_, pages)| **pages == 0).map(|(extent, _)| *extent).collect()
     }
 
     /// The locks of these extents, each once and in one order.
@@ -112,6 +117,19 @@ impl Shared {
         Ok(held)
     }
 
+    /// The locks of those of these extents that nobody uses: who waited for the others would have
+    /// all wait that come after.
+    pub(crate) fn lock_unused(&self, extents: &[u64]) -> (Vec<u64>, Vec<RwLockWriteGuard<'_, ()>>) {
+        let mut locks = BTreeMap::new();
+        let is_free = |extent: &u64| {
+            let number = extent % LOCKS;
+            let lock = locks.entry(number);
+            lock.or_insert_with(|| self.locks[number as usize].try_write().ok()).is_some()
+        };
+        let free = extents.iter().copied().filter(is_free).collect();
+        (free, locks.into_values().flatten().collect())
+    }
+
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.url.deadline
     }
@@ -141,26 +159,29 @@ impl Shared {
     }
 
     /// Has all requests carried out, each until it is accepted: again and again until the
-    /// deadline, to whoever has the slot by then.
+    /// deadline, to whoever has the slot by then. A request is made by its number, and by how
+    /// often it has been tried.
     pub(crate) async fn carry_out(
         &self,
         count: usize,
         until: Instant,
-        request: impl Fn(usize) -> Request,
+        request: impl Fn(usize, u32) -> Request,
         is_accepted: impl Fn(&[Value]) -> Result<(), String>,
     ) -> Result<(), StoreError> {
         let mut left: Vec<usize> = (0..count).collect();
         for tries in 0.. {
-            let requests: Vec<Request> = left.iter().map(|number| request(*number)).collect();
-            let answers = self.router.once(&requests, until).await;
+            let requests: Vec<Request> =
+                left.iter().map(|number| request(*number, tries)).collect();
+            let slots: Vec<u16> = requests.iter().map(|request| request.slot).collect();
+            let answers = self.router.once(requests, until).await;
             let mut troubles = Vec::new();
             let mut again = Vec::new();
-            for ((number, request), answer) in left.iter().zip(&requests).zip(answers) {
+            for ((number, slot), answer) in left.iter().zip(slots).zip(answers) {
                 let trouble = match answer.map(|values| is_accepted(&values)) {
                     Ok(Ok(())) => continue,
-                    Ok(Err(reason)) => match self.router.owner(request.slot) {
+                    Ok(Err(reason)) => match self.router.owner(slot) {
                         Some(node) => Trouble::Busy { node, reason },
-                        None => Trouble::Nobody { slot: request.slot },
+                        None => Trouble::Nobody { slot },
                     },
                     Err(trouble) => trouble,
                 };

@@ -1,12 +1,13 @@
 //! What goes on beside reading and writing: keeping both copies of everything apart and there,
 //! and the lease alive.
 
-use crate::copies::{read_request, write_request};
+use crate::copies::{Put, read_request, write_request};
 use crate::placement::{EXTENT_BYTES, GROUPS, PAGES, Placement, group_of};
 use crate::router::Request;
 use crate::seal::SEALED_BYTES;
 use crate::shared::Shared;
 use crate::url::Address;
+use futures_util::future::join_all;
 use redis::{Value, cmd};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
@@ -17,6 +18,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// A primary that is lost may have a successor within this time; then its copies get other slots.
 const SUCCESSOR_WITHIN: Duration = Duration::from_secs(3);
 const EACH_WITHIN: Duration = Duration::from_secs(2);
+/// How many extents are made whole at a time: reads and writes go on beside.
+const COMPLETED_AT_ONCE: usize = 8;
 /// How many extents are looked at in a second while nothing is wrong.
 const LOOKED_AT: usize = 512;
 
@@ -55,6 +58,7 @@ impl Upkeep {
             self.replace(shared).await;
             self.compare(shared).await;
             self.look(shared).await;
+            shared.remove_emptied(&shared.emptied_extents()).await;
             self.renew(shared).await;
         }
     }
@@ -83,16 +87,14 @@ impl Upkeep {
             })
             .collect();
         // Those of an earlier round that did not all arrive.
-        let unfinished = placement.groups.iter().any(|group| group.former.is_some());
+        let unfinished = placement.groups.iter().any(|group| !group.former.is_empty());
         if due.is_empty() && !unfinished {
             return;
         }
         if !due.is_empty() {
             placement.version += 1;
             for (group, copy, slot) in due {
-                let group = &mut placement.groups[group];
-                group.former = Some(group.slots[copy]);
-                group.slots[copy] = slot;
+                placement.groups[group].move_copy(copy, slot);
             }
             // A helper that is started again must know before anything is written there.
             if !shared.put_placement(&placement).await {
@@ -100,18 +102,16 @@ impl Upkeep {
             }
             shared.change_placement(|current| *current = placement.clone());
         }
+        let moves = |extent: &u64| !placement.groups[group_of(*extent)].former.is_empty();
+        let moving = shared.stored_extents().into_iter().filter(moves).collect();
         let mut is_group_done = vec![true; GROUPS];
-        for extent in shared.stored_extents() {
-            self.renew(shared).await;
-            let group = group_of(extent);
-            if placement.groups[group].former.is_some() && !complete(shared, extent).await {
-                is_group_done[group] = false;
-            }
+        for extent in self.complete_all(shared, moving).await {
+            is_group_done[group_of(extent)] = false;
         }
         shared.change_placement(|current| {
             for (group, is_done) in current.groups.iter_mut().zip(is_group_done) {
                 if is_done {
-                    group.former = None;
+                    group.former.clear();
                 }
             }
         });
@@ -137,15 +137,10 @@ impl Upkeep {
         if self.to_compare.is_empty() {
             return;
         }
-        let mut left = BTreeSet::new();
-        for extent in shared.stored_extents() {
-            self.renew(shared).await;
-            let group = group_of(extent);
-            if self.to_compare.contains(&group) && !complete(shared, extent).await {
-                left.insert(group);
-            }
-        }
-        self.to_compare = left;
+        let differs = |extent: &u64| self.to_compare.contains(&group_of(*extent));
+        let differing = shared.stored_extents().into_iter().filter(differs).collect();
+        let left = self.complete_all(shared, differing).await;
+        self.to_compare = left.into_iter().map(group_of).collect();
     }
 
     /// Looks whether both copies of extents are there: some each time, all when something is
@@ -161,12 +156,23 @@ impl Upkeep {
         self.next_extent = start + count;
         let looked_at: Vec<u64> = extents.iter().cycle().skip(start).take(count).copied().collect();
         for extents in looked_at.chunks(LOOKED_AT) {
-            for extent in incomplete(shared, extents).await {
-                if !complete(shared, extent).await {
-                    shared.is_doubtful.store(true, Ordering::Relaxed);
-                }
+            let incomplete = incomplete(shared, extents).await;
+            if !self.complete_all(shared, incomplete).await.is_empty() {
+                shared.is_doubtful.store(true, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Completes extents, some at a time; those for which a server did not do its part. The lease
+    /// must not end meanwhile.
+    async fn complete_all(&mut self, shared: &Shared, extents: Vec<u64>) -> Vec<u64> {
+        let mut left = Vec::new();
+        for extents in extents.chunks(COMPLETED_AT_ONCE) {
+            self.renew(shared).await;
+            let done = join_all(extents.iter().map(|extent| complete(shared, *extent))).await;
+            left.extend(extents.iter().zip(done).filter(|(_, done)| !done).map(|(it, _)| *it));
+        }
+        left
     }
 }
 
@@ -182,7 +188,7 @@ async fn incomplete(shared: &Shared, extents: &[u64]) -> Vec<u64> {
             asked.push(*extent);
         }
     }
-    let answers = shared.router.once(&questions, Instant::now() + EACH_WITHIN).await;
+    let answers = shared.router.once(questions, Instant::now() + EACH_WITHIN).await;
     let is_short = |answer: &[Value]| match answer {
         [Value::Int(length)] => *length != EXTENT_BYTES as i64,
         _ => false,
@@ -201,43 +207,67 @@ async fn incomplete(shared: &Shared, extents: &[u64]) -> Vec<u64> {
 async fn complete(shared: &Shared, extent: u64) -> bool {
     let until = Instant::now() + EACH_WITHIN;
     let Ok(_held) = shared.lock_to_change([extent].into_iter(), until).await else { return false };
-    if !shared.live().contains_key(&extent) {
+    let live = shared.live().get(&extent).copied().unwrap_or(0);
+    if live == 0 {
         return true;
     }
     let group = shared.group(extent);
-    let places: Vec<u16> = group.slots.iter().copied().chain(group.former).collect();
+    let places: Vec<u16> = group.places().collect();
     let all = 0..EXTENT_BYTES - 1;
     let questions: Vec<Request> =
         places.iter().map(|slot| read_request(shared, *slot, extent, all.clone())).collect();
-    let answers = shared.router.once(&questions, until).await;
+    let answers = shared.router.once(questions, until).await;
     let copies: Vec<Option<Vec<u8>>> = answers.into_iter().map(bytes_of).collect();
     let wanted = &copies[..group.slots.len()];
     if wanted.iter().any(Option::is_none) {
         return false;
     }
-    let mut writes = Vec::new();
-    for place in 0..PAGES as usize {
-        let page = extent * PAGES + place as u64;
-        let of =
-            |copy: &Option<Vec<u8>>| -> u64 { generation(shared, page, place, copy.as_deref()) };
-        let best = copies.iter().max_by_key(|copy| of(copy));
-        let newest = best.map_or(0, of);
-        let sealed = best.and_then(|copy| copy.as_deref()?.chunks_exact(SEALED_BYTES).nth(place));
-        // Of a page that was never written no copy has anything.
-        let Some(sealed) = sealed.filter(|_| newest > 0) else { continue };
-        for (slot, _) in group.slots.iter().zip(wanted).filter(|(_, copy)| of(copy) < newest) {
-            writes.push(write_request(shared, *slot, extent, place, sealed));
-        }
-    }
-    if shared.router.once(&writes, until).await.iter().any(Result::is_err) {
+    let all_have_told = copies.iter().all(Option::is_some);
+    let generations: Vec<Vec<u64>> = copies
+        .iter()
+        .map(|copy| {
+            let of = |place| generation(shared, extent * PAGES + place, place, copy.as_deref());
+            (0..PAGES).map(of).collect()
+        })
+        .collect();
+    // Of each place the newest page, and in which copy.
+    let newest: Vec<(u64, usize)> = (0..PAGES as usize)
+        .map(|place| {
+            let found = generations.iter().map(|copy| copy[place]).zip(0..);
+            found.max_by_key(|(generation, _)| *generation).unwrap_or_default()
+        })
+        .collect();
+    // A page that was never written is in no copy. One that was may be where a server does not
+    // answer: that is what is left of it.
+    let is_lost = |(place, found): (usize, &(u64, usize))| found.0 == 0 && live & 1 << place != 0;
+    if !all_have_told && newest.iter().enumerate().any(is_lost) {
         return false;
     }
-    if let Some(former) = group.former {
+    let mut writes = Vec::new();
+    for (slot, own) in group.slots.iter().zip(&generations) {
+        let from: Vec<(usize, Option<usize>)> = newest
+            .iter()
+            .zip(own)
+            .map(|((newest, from), own)| (own < newest).then_some(*from))
+            .enumerate()
+            .collect();
+        for run in from.chunk_by(|one, next| one.1 == next.1) {
+            let (first, Some(from)) = run[0] else { continue };
+            let bytes = first * SEALED_BYTES..(first + run.len()) * SEALED_BYTES;
+            let sealed = copies[from].as_deref().and_then(|copy| copy.get(bytes));
+            let put = Put { slot: *slot, extent, first, is_there: false };
+            writes.extend(sealed.map(|sealed| write_request(shared, &put, sealed)));
+        }
+    }
+    if shared.router.once(writes, until).await.iter().any(Result::is_err) {
+        return false;
+    }
+    for former in group.former {
         let mut unlink = cmd("UNLINK");
         unlink.arg(shared.keys.extent(former, extent));
         let request = Request { slot: former, commands: vec![unlink], answer_bytes: 0 };
         // If it stays, the end of the run removes it.
-        _ = shared.router.once(&[request], until).await;
+        _ = shared.router.once(vec![request], until).await;
     }
     true
 }
@@ -250,8 +280,9 @@ fn bytes_of(answer: crate::router::Answer) -> Option<Vec<u8>> {
 }
 
 /// The generation of the page at that place of a copy; 0 where there is none that is ours.
-fn generation(shared: &Shared, page: u64, place: usize, copy: Option<&[u8]>) -> u64 {
-    let range = place * SEALED_BYTES..(place + 1) * SEALED_BYTES;
+fn generation(shared: &Shared, page: u64, place: u64, copy: Option<&[u8]>) -> u64 {
+    let start = place as usize * SEALED_BYTES;
+    let range = start..start + SEALED_BYTES;
     let sealed = copy.and_then(|bytes| bytes.get(range));
     sealed.and_then(|sealed| shared.sealer.generation(page, sealed).ok()).unwrap_or(0)
 }
@@ -271,7 +302,7 @@ impl Shared {
             Request { slot, commands: vec![set], answer_bytes: 0 }
         };
         let requests: Vec<Request> = self.a_slot_each().into_iter().map(request).collect();
-        let answers = self.router.once(&requests, Instant::now() + EACH_WITHIN).await;
+        let answers = self.router.once(requests, Instant::now() + EACH_WITHIN).await;
         answers.iter().filter(|answer| answer.is_ok()).count()
     }
 

@@ -1,0 +1,69 @@
+//! Removing extents that have no pages any more: as far as nobody uses them, and the servers answer
+//! soon. The upkeep does the rest, for nobody is to wait for a server only to give room back.
+
+use crate::placement::{PAGES, extent_of};
+use crate::router::Request;
+use crate::shared::Shared;
+use redis::cmd;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How many extents are removed in one go.
+const REMOVED_AT_ONCE: usize = 64;
+/// Readers wait meanwhile.
+const REMOVED_WITHIN: Duration = Duration::from_millis(250);
+
+impl Shared {
+    pub(crate) async fn remove_pages(&self, pages: Range<u64>) {
+        if !pages.is_empty() {
+            let emptied = self.note_removed(&pages);
+            self.remove_emptied(&emptied).await;
+        }
+    }
+
+    /// Notes that these pages are gone; the extents that have no others.
+    fn note_removed(&self, removed: &Range<u64>) -> Vec<u64> {
+        let extents = extent_of(removed.start)..=extent_of(removed.end - 1);
+        let mut emptied = Vec::new();
+        for (extent, pages) in self.live().range_mut(extents) {
+            let first = extent * PAGES;
+            let gone = (0..PAGES).filter(|place| removed.contains(&(first + place)));
+            *pages &= !gone.fold(0, |gone, place| gone | 1 << place);
+            if *pages == 0 {
+                emptied.push(*extent);
+            }
+        }
+        emptied
+    }
+
+    /// Removes these extents where they are without pages yet, until a server does not answer.
+    pub(crate) async fn remove_emptied(&self, extents: &[u64]) {
+        for extents in extents.chunks(REMOVED_AT_ONCE) {
+            let (free, _held) = self.lock_unused(extents);
+            let is_empty = |extent: &u64| self.live().get(extent) == Some(&0);
+            let mut removed: BTreeSet<u64> = free.into_iter().filter(is_empty).collect();
+            let mut of = Vec::new();
+            let mut requests = Vec::new();
+            for extent in &removed {
+                for slot in self.group(*extent).places() {
+                    let mut unlink = cmd("UNLINK");
+                    unlink.arg(self.keys.extent(slot, *extent));
+                    requests.push(Request { slot, commands: vec![unlink], answer_bytes: 0 });
+                    of.push(*extent);
+                }
+            }
+            let answers = self.router.once(requests, Instant::now() + REMOVED_WITHIN).await;
+            for (extent, _) in of.iter().zip(&answers).filter(|(_, answer)| answer.is_err()) {
+                removed.remove(extent);
+            }
+            let mut live = self.live();
+            removed.iter().for_each(|extent| _ = live.remove(extent));
+            drop(live);
+            if answers.iter().any(Result::is_err) {
+                return;
+            }
+        }
+    }
+}
