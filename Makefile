@@ -40,7 +40,7 @@ remap_rust = $(RUSTFLAGS) $(addprefix --remap-path-prefix=,$(paths))
 remap_c = $(CFLAGS) $(addprefix -ffile-prefix-map=,$(paths))
 
 .DEFAULT_GOAL := build
-.PHONY: build check demo test bench doc test-compat test-faults test-trees test-guest deny fuzz miri tsan install uninstall deb wheel test-wheel dist clean help
+.PHONY: build check demo test bench doc test-compat test-faults test-trees test-remote test-guest deny fuzz miri tsan install uninstall deb wheel test-wheel dist clean help
 
 build wheel: export RUSTFLAGS := $(remap_rust)
 build wheel: export CFLAGS := $(remap_c)
@@ -82,6 +82,12 @@ test-faults: ## inject 500 faults of devices, limits and signals under a whole p
 test-trees: ## wake, kill and resize trees of processes 1,000 times each (an hour and more; root)
 	$(CARGO) build --workspace
 	SOFTSWAP_TURNS=$${SOFTSWAP_TURNS:-1000} nice $(CARGO) test -p softswap-cli --test tree_turns
+
+# SOFTSWAP_TURNS=N and SOFTSWAP_TURNS_SEED=N choose how many, and which;
+# SOFTSWAP_REDIS_SERVER=valkey-server another server than redis-server.
+test-remote: ## have 500 things happen to a cluster under whole programs (an hour; redis-server)
+	$(CARGO) build --workspace
+	SOFTSWAP_TURNS=$${SOFTSWAP_TURNS:-500} nice $(CARGO) test -p softswap-cli --test remote_turns -- --nocapture
 
 test-guest: ## boot Debian kernels in QEMU and run checks inside
 	tests/guest/run.sh

@@ -11,6 +11,7 @@ use bed::{Bed, bed, eventually};
 use std::ffi::OsString;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use support::tree::{HELPER, child_called, kill};
 use support::{LIMIT, Report, Running, Swapped, plain, python, softswap};
 
 /// Writes to and reads all of 96 MiB, in rounds that it tells of.
@@ -57,27 +58,6 @@ fn keys(bed: &Bed) -> i64 {
     bed.primaries().into_iter().map(|at| bed.nodes[at].number(&["DBSIZE"])).sum()
 }
 
-/// The process of the helper that `run` with this number has started now.
-fn helper_of(run: i32) -> Option<i32> {
-    let children = std::fs::read_to_string(format!("/proc/{run}/task/{run}/children")).ok()?;
-    // Also those that its threads have started.
-    let tasks = std::fs::read_dir(format!("/proc/{run}/task")).ok()?;
-    let of_tasks = tasks
-        .flatten()
-        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    let all: Vec<String> = of_tasks.chain([children]).collect();
-    let numbers = all.iter().flat_map(|text| text.split_whitespace());
-    numbers.filter_map(|number| number.parse().ok()).find(|number: &i32| {
-        std::fs::read(format!("/proc/{number}/comm"))
-            .is_ok_and(|name| name.starts_with(b"softswap-remot"))
-    })
-}
-
-fn kill(process: i32) {
-    let process = rustix::process::Pid::from_raw(process).expect("a process");
-    rustix::process::kill_process(process, rustix::process::Signal::KILL).expect("its end");
-}
-
 /// Waits until the program says something.
 fn await_output(running: &mut Running, text: &str) {
     let end = Instant::now() + Duration::from_secs(300);
@@ -116,7 +96,7 @@ fn the_helper_and_a_primary_are_killed_and_the_answer_is_the_same() {
     let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
     for turn in 1..3 {
         await_output(&mut running, &format!("turn {turn}"));
-        let helper = || helper_of(running.id());
+        let helper = || child_called(running.id(), HELPER);
         eventually("there is a helper", || helper().is_some());
         helper().into_iter().for_each(kill);
     }

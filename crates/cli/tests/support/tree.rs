@@ -79,3 +79,21 @@ pub(crate) fn kill(pid: i32) {
     // It may have ended meanwhile.
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
 }
+
+/// What a helper that speaks to a cluster is called, as far as the kernel keeps names.
+pub(crate) const HELPER: &str = "softswap-remote";
+
+/// The process of that name that one with this number has started, if it lives.
+pub(crate) fn child_called(parent: i32, name: &str) -> Option<i32> {
+    // A process is its thread's child.
+    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).ok()?;
+    let children = tasks
+        .flatten()
+        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<String> = children.collect();
+    let numbers = children.iter().flat_map(|text| text.split_whitespace());
+    numbers.filter_map(|number| number.parse().ok()).find(|number: &i32| {
+        let own = std::fs::read_to_string(format!("/proc/{number}/comm"));
+        own.is_ok_and(|own| own.trim_end() == name)
+    })
+}

@@ -1,5 +1,7 @@
 //! A cluster on this machine: three primaries, a replica of each, with TLS, client certificates
 //! and passwords. All tests share it, one after the other; it ends with the test program.
+//!
+//! `SOFTSWAP_REDIS_SERVER` names another server than `redis-server`, such as `valkey-server`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -10,20 +12,23 @@ use std::time::{Duration, Instant};
 
 pub(crate) const PASSWORD: &str = "correct horse";
 /// Only keeps a hang from lasting for ever.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) const PRIMARIES: usize = 3;
 const NODES: usize = 6;
 
+/// The server's program.
+fn server_program() -> String {
+    std::env::var("SOFTSWAP_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into())
+}
+
 /// What a test needs that is not installed, if anything is.
-fn missing() -> Option<&'static str> {
+fn missing() -> Option<String> {
     let runs = |program: &str, argument: &str| {
         let found = Command::new(program).arg(argument).output();
         found.is_ok_and(|output| output.status.success())
     };
-    if !runs("redis-server", "--version") {
-        return Some("redis-server");
-    }
-    (!runs("openssl", "version")).then_some("openssl")
+    let needed = [(server_program(), "--version"), ("openssl".into(), "version")];
+    needed.into_iter().find(|(program, argument)| !runs(program, argument)).map(|(name, _)| name)
 }
 
 /// One server. A shell stands over it that kills it when this program is gone.
@@ -42,9 +47,9 @@ pub(crate) struct Node {
 
 impl Node {
     fn start(&mut self) {
-        let script = "redis-server redis.conf >>log 2>&1 & echo $!; read -r _; kill -9 $!";
+        let script = "\"$0\" redis.conf >>log 2>&1 & echo $!; read -r _; kill -9 $!";
         let mut guard = Command::new("sh")
-            .args(["-c", script])
+            .args(["-c", script, &server_program()])
             .current_dir(&self.directory)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -209,13 +214,20 @@ impl Bed {
             let (first, last) = (range.0.to_string(), range.1.to_string());
             self.nodes[number].ask(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
         }
-        for node in &self.nodes[1..] {
-            let (port, bus) = (self.nodes[0].tls_port.to_string(), bus_port(&self.nodes[0]));
-            node.ask(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
-        }
         eventually("all know all", || {
-            let is_whole = |node: &Node| node.text(&["CLUSTER", "NODES"]).lines().count() == NODES;
-            self.nodes.iter().all(is_whole)
+            let knows_all = |node: &Node| {
+                let told = node.text(&["CLUSTER", "NODES"]);
+                told.lines().filter(|line| !line.contains("handshake")).count() == NODES
+            };
+            let are_strangers: Vec<&Node> =
+                self.nodes.iter().filter(|node| !knows_all(node)).collect();
+            // Again where it came to nothing: a server has a second to introduce itself.
+            for node in are_strangers.iter().filter(|node| node.port != self.nodes[0].port) {
+                let (port, bus) = (self.nodes[0].tls_port.to_string(), bus_port(&self.nodes[0]));
+                node.ask(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
+            }
+            std::thread::sleep(Duration::from_millis(500));
+            are_strangers.is_empty()
         });
         for number in PRIMARIES..NODES {
             let id = self.nodes[number - PRIMARIES].id.clone();
@@ -228,20 +240,31 @@ impl Bed {
 
     /// Back to how tests want it: all servers run, empty, each primary with its replica.
     fn heal(&mut self) {
+        self.run_all();
+        self.nodes.iter().for_each(|node| node.announce(None));
+        self.repair();
+        for node in self.nodes.iter().filter(|node| node.is_primary()) {
+            node.ask(&["FLUSHALL"]);
+        }
+    }
+
+    /// All servers run.
+    fn run_all(&mut self) {
         for node in &mut self.nodes {
             match &node.server {
                 Some(_) => node.signal(rustix::process::Signal::CONT),
                 None => node.start(),
             }
         }
-        self.nodes.iter().for_each(|node| node.announce(None));
+    }
+
+    /// All servers run with what they have, each primary with its replica.
+    pub(crate) fn repair(&mut self) {
+        self.run_all();
         eventually("the cluster is whole", || self.is_whole());
         for node in &self.nodes {
             node.set("maxmemory", "268435456");
             node.set("maxmemory-policy", "noeviction");
-            if node.is_primary() {
-                node.ask(&["FLUSHALL"]);
-            }
         }
     }
 
@@ -410,7 +433,7 @@ static BED: LazyLock<Option<Mutex<Bed>>> = LazyLock::new(|| match missing() {
 /// The cluster, whole and empty, for one test; `None` where it cannot be had here.
 pub(crate) fn bed() -> Option<MutexGuard<'static, Bed>> {
     let Some(bed) = BED.as_ref() else {
-        eprintln!("skipped: {} is not installed", missing().unwrap_or("redis-server"));
+        eprintln!("skipped: {} is not installed", missing().unwrap_or_default());
         return None;
     };
     let mut bed = bed.lock().unwrap_or_else(PoisonError::into_inner);

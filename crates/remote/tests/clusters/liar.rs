@@ -1,6 +1,7 @@
 //! A proxy before a server that hands back other bytes than the server gave.
 
 use crate::job::Random;
+use crate::lies::lie;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
@@ -55,24 +56,11 @@ async fn pass_on(client: TcpStream, server: TcpStream, state: Arc<State>) {
         let mut answer = buffer[..count].to_vec();
         if state.is_lying.load(Ordering::Relaxed) {
             state.told.fetch_add(1, Ordering::Relaxed);
-            lie(&mut answer, &mut random);
+            lie(&mut answer, &mut |limit| random.below(limit));
         }
         if to_client.write_all(&answer).await.is_err() {
             break;
         }
     }
     questions.abort();
-}
-
-fn lie(answer: &mut Vec<u8>, random: &mut Random) {
-    let at = random.below(answer.len() as u64) as usize;
-    match random.below(8) {
-        // An answer that claims to be huge.
-        0 => *answer = b"$536870912\r\n".to_vec(),
-        // Answers that nobody asked for.
-        1 => answer.extend_from_slice(b":1\r\n$3\r\nabc\r\n"),
-        2 => answer.truncate(at),
-        3 => answer.rotate_left(at),
-        _ => answer[at] ^= 1 << random.below(8),
-    }
 }

@@ -2,6 +2,7 @@
 
 mod bed;
 mod job;
+mod lies;
 mod liar;
 mod failures;
 mod commands;

@@ -1,0 +1,142 @@
+//! Ways to servers: a proxy before each, which passes everything on until it is told to be slow,
+//! to stand still at times, or to lie.
+
+use crate::lies::lie;
+use crate::support::mix64;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+/// What a slow way adds, in each direction.
+const DELAY: Duration = Duration::from_millis(20);
+
+/// How a way is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weather {
+    Fair = 0,
+    /// Everything takes 20 ms more.
+    Slow = 1,
+    /// As where packets are lost: what is on its way stands still for as long as it takes to send
+    /// it again, and connections break.
+    Lossy = 2,
+    /// Answers are altered.
+    Lying = 3,
+}
+
+#[derive(Default)]
+struct State {
+    weather: AtomicU8,
+    connections: AtomicU64,
+    /// How often a chunk of bytes was not passed on at once and as it was.
+    struck: AtomicU64,
+}
+
+impl State {
+    fn is(&self, weather: Weather) -> bool {
+        self.weather.load(Relaxed) == weather as u8
+    }
+}
+
+pub(crate) struct Way {
+    pub(crate) port: u16,
+    state: Arc<State>,
+}
+
+impl Way {
+    /// To a server of this machine.
+    pub(crate) fn to(server: u16, seed: u64) -> Way {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("a port").port();
+        let state = Arc::new(State::default());
+        let shared = Arc::clone(&state);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
+                let number = shared.connections.fetch_add(1, Relaxed);
+                let dice = |way: u64| Dice(mix64(seed ^ u64::from(port) << 32 ^ number << 1 ^ way));
+                pass_on(&client, &server, Arc::clone(&shared), dice(0), false);
+                pass_on(&server, &client, Arc::clone(&shared), dice(1), true);
+            }
+        });
+        Way { port, state }
+    }
+
+    pub(crate) fn become_weather(&self, weather: Weather) {
+        self.state.weather.store(weather as u8, Relaxed);
+    }
+
+    pub(crate) fn struck(&self) -> u64 {
+        self.state.struck.load(Relaxed)
+    }
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        mix64(self.0) % limit
+    }
+}
+
+/// Passes bytes on in two threads, so that those that are late hold nobody up but those behind
+/// them.
+fn pass_on(from: &TcpStream, to: &TcpStream, state: Arc<State>, mut dice: Dice, answers: bool) {
+    let (Ok(mut from), Ok(mut to)) = (from.try_clone(), to.try_clone()) else { return };
+    let _ = to.set_nodelay(true);
+    let (came, goes) = sync_channel::<(Instant, Vec<u8>)>(64);
+    let other = (from.try_clone(), to.try_clone());
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            if came.send((Instant::now(), buffer[..count].to_vec())).is_err() {
+                break;
+            }
+        }
+    });
+    std::thread::spawn(move || {
+        for (when, mut bytes) in goes {
+            if !strike(&state, &mut dice, when, &mut bytes, answers)
+                || to.write_all(&bytes).is_err()
+            {
+                break;
+            }
+        }
+        for end in [other.0, other.1].into_iter().flatten() {
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    });
+}
+
+/// Does to bytes what the weather is; false where the connection breaks.
+fn strike(
+    state: &State,
+    dice: &mut Dice,
+    when: Instant,
+    bytes: &mut Vec<u8>,
+    answers: bool,
+) -> bool {
+    if state.is(Weather::Fair) {
+        return true;
+    }
+    if state.is(Weather::Slow) {
+        std::thread::sleep((when + DELAY).saturating_duration_since(Instant::now()));
+    } else if state.is(Weather::Lossy) {
+        match dice.below(200) {
+            0 => return false,
+            // As often as 4 % of packets, and as TCP sends again.
+            1..8 => std::thread::sleep(Duration::from_millis(200 << dice.below(4))),
+            _ => return true,
+        }
+    } else if answers {
+        if dice.below(2) == 0 {
+            return true;
+        }
+        lie(bytes, &mut |limit| dice.below(limit));
+    }
+    state.struck.fetch_add(1, Relaxed);
+    true
+}
