@@ -1,18 +1,20 @@
 //! The store: an area of one run on a cluster.
 
 use crate::link::Helper;
+use crate::node::Node;
 use crate::placement::{self, Keys, Kind, PAGES, Placement, parse_key};
 use crate::refusal::Refusal;
 use crate::router::Router;
-use crate::scan::{all_primaries, ask, each_batch, unreachable};
+use crate::scan::{self, all_primaries, ask, each_batch, primaries_but, unreachable};
 use crate::seal::{SEALED_BYTES, Sealer};
-use crate::shared::Shared;
+use crate::shared::{ALL, Shared};
 use crate::store::{Page, PageStore, StoreError};
 use crate::upkeep::Upkeep;
 use crate::url::Url;
 use redis::{Value, cmd};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
@@ -21,8 +23,6 @@ pub const EXTENT_PAGES: u64 = PAGES;
 pub const EXTENT_BYTES: usize = placement::EXTENT_BYTES;
 /// What a page takes there, with its header.
 pub const STORED_PAGE_BYTES: usize = SEALED_BYTES;
-/// All pages of an extent.
-const ALL: u32 = (1 << PAGES) - 1;
 
 /// Whose pages they are.
 pub struct Run {
@@ -131,10 +131,7 @@ impl Cluster {
 }
 
 /// Removes keys of one server, each by itself, as they are in many slots.
-pub(crate) async fn unlink(
-    node: &crate::node::Node,
-    keys: impl Iterator<Item = String>,
-) -> Result<(), Refusal> {
+pub(crate) async fn unlink(node: &Node, keys: impl Iterator<Item = String>) -> Result<(), Refusal> {
     let mut pipeline = redis::pipe();
     for key in keys {
         pipeline.cmd("UNLINK").arg(key);
@@ -147,26 +144,14 @@ pub(crate) async fn unlink(
 }
 
 impl Shared {
-    /// Learns from the servers what a helper before this one has stored, and where.
+    /// Learns from the servers what a helper before this one has stored, and where. With two copies
+    /// one primary may be missing: what it has others have, too, and so they do the table.
     async fn find_what_is_stored(&self) -> Result<(), Refusal> {
-        let pattern = format!("softswap:{{*}}:{:016x}:{}:*", self.keys.run, self.keys.area);
+        let (nodes, is_one_missing) = primaries_but(self.copies() - 1, &self.router).await?;
+        self.may_have_more.store(is_one_missing, Ordering::Relaxed);
         let mut newest: Option<Placement> = None;
-        for node in all_primaries(&self.router).await? {
-            let mut tables = Vec::new();
-            each_batch(&node, &pattern, async |keys| {
-                for key in keys {
-                    match parse_key(&key) {
-                        Some((_, Kind::Extent { extent, .. })) => {
-                            self.live().insert(extent, ALL);
-                        }
-                        Some((_, Kind::Placement { .. })) => tables.push(key),
-                        _ => {}
-                    }
-                }
-                Ok(())
-            })
-            .await?;
-            for key in tables {
+        for node in nodes {
+            for key in self.find_extents(&node).await? {
                 let mut get = cmd("GET");
                 get.arg(key);
                 let Value::BulkString(bytes) = ask(&node, get).await? else { continue };
@@ -188,6 +173,39 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Notes the extents that a server has. Gives the keys of its tables.
+    async fn find_extents(&self, node: &Node) -> Result<Vec<String>, Refusal> {
+        let pattern = format!("softswap:{{*}}:{:016x}:{}:*", self.keys.run, self.keys.area);
+        let mut tables = Vec::new();
+        let mut batches = scan::Keys::of(node, &pattern);
+        while let Some(keys) = batches.next().await? {
+            for key in keys {
+                match parse_key(&key) {
+                    Some((_, Kind::Extent { extent, .. })) => {
+                        self.live().insert(extent, ALL);
+                    }
+                    Some((_, Kind::Placement { .. })) => tables.push(key),
+                    _ => {}
+                }
+            }
+        }
+        Ok(tables)
+    }
+
+    /// Looks once more, where a primary was missing when this helper began.
+    pub(crate) async fn find_the_rest(&self) {
+        if !self.may_have_more.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(nodes) = all_primaries(&self.router).await else { return };
+        for node in nodes {
+            if self.find_extents(&node).await.is_err() {
+                return;
+            }
+        }
+        self.may_have_more.store(false, Ordering::Relaxed);
     }
 
     fn read_placement(&self, bytes: &[u8]) -> Option<Placement> {

@@ -259,11 +259,7 @@ impl Shared {
             .iter()
             .map(|piece| {
                 let bits = (1u64 << piece.pages.len()) - 1;
-                let mut live = self.live();
-                let pages = live.entry(piece.extent).or_default();
-                let was_there = *pages != 0;
-                *pages |= (bits << piece.first) as u32;
-                was_there
+                self.note_stored(piece.extent, (bits << piece.first) as u32)
             })
             .collect();
         let request = |number: usize, tries: u32| {

@@ -15,16 +15,25 @@ const EACH_WITHIN: Duration = Duration::from_secs(10);
 
 /// Every primary; an error where one is missing, as a list without it would be wrong.
 pub(crate) async fn all_primaries(router: &Router) -> Result<Vec<Arc<Node>>, Refusal> {
+    primaries_but(0, router).await.map(|(nodes, _)| nodes)
+}
+
+/// The primaries, of which at most so many may be missing; whether any is.
+pub(crate) async fn primaries_but(
+    most_missing: usize,
+    router: &Router,
+) -> Result<(Vec<Arc<Node>>, bool), Refusal> {
     router.refresh(Instant::now() + EACH_WITHIN).await.map_err(|t| unreachable(&t))?;
     let topology = router.topology();
-    let failed = topology.members.iter().find(|member| member.is_primary && member.is_failed);
-    if let Some(member) = failed {
+    let missing = topology.missing_primaries();
+    if let Some(member) = missing.get(most_missing) {
         return Err(Refusal::new(format!(
             "{} is down: what it has cannot be told; try again when the cluster is whole",
             member.address
         )));
     }
-    Ok(topology.primaries().iter().map(|(member, _)| router.node(&member.address)).collect())
+    let nodes = topology.primaries().iter().map(|(it, _)| router.node(&it.address)).collect();
+    Ok((nodes, !missing.is_empty()))
 }
 
 pub(crate) fn unreachable(trouble: &Trouble) -> Refusal {
@@ -44,25 +53,41 @@ pub(crate) async fn ask(node: &Node, command: redis::Cmd) -> Result<Value, Refus
     }
 }
 
+/// Goes through the keys of one server that match a pattern, batch after batch.
+pub(crate) struct Keys<'a> {
+    node: &'a Node,
+    pattern: &'a str,
+    /// `None` when all have come.
+    cursor: Option<String>,
+}
+
+impl<'a> Keys<'a> {
+    pub(crate) fn of(node: &'a Node, pattern: &'a str) -> Self {
+        Self { node, pattern, cursor: Some("0".into()) }
+    }
+
+    /// The next ones, be there any among them; one may come twice.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<String>>, Refusal> {
+        let Some(cursor) = self.cursor.take() else { return Ok(None) };
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(&cursor).arg("MATCH").arg(self.pattern).arg("COUNT").arg(KEYS_AT_ONCE);
+        let answer = ask(self.node, scan).await?;
+        let (next, keys): (String, Vec<String>) = redis::from_redis_value(answer)
+            .map_err(|_| Refusal::new(format!("{}: SCAN is answered oddly", self.node.address)))?;
+        self.cursor = Some(next).filter(|next| next != "0");
+        Ok(Some(keys))
+    }
+}
+
 /// The keys of one server that match a pattern, batch after batch; one may come twice.
 pub(crate) async fn each_batch(
     node: &Node,
     pattern: &str,
     mut take: impl AsyncFnMut(Vec<String>) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
-    let mut cursor = "0".to_string();
-    loop {
-        let mut scan = redis::cmd("SCAN");
-        scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(KEYS_AT_ONCE);
-        let answer = ask(node, scan).await?;
-        let (next, keys): (String, Vec<String>) = redis::from_redis_value(answer)
-            .map_err(|_| Refusal::new(format!("{}: SCAN is answered oddly", node.address)))?;
-        if !keys.is_empty() {
-            take(keys).await?;
-        }
-        if next == "0" {
-            return Ok(());
-        }
-        cursor = next;
+    let mut batches = Keys::of(node, pattern);
+    while let Some(keys) = batches.next().await? {
+        take(keys).await?;
     }
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! What reading, writing, removing and upkeep of one area have in common: who is where, what is
 //! there, and the locks of extents.
 
-use crate::placement::{Group, Keys, Placement, group_of};
+use crate::placement::{Group, Keys, PAGES, Placement, group_of};
 use crate::router::{Request, Router};
 use crate::seal::Sealer;
 use crate::store::StoreError;
@@ -9,12 +9,14 @@ use crate::trouble::Trouble;
 use crate::url::Url;
 use redis::Value;
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+/// All pages of an extent.
+pub(crate) const ALL: u32 = (1 << PAGES) - 1;
 /// Extents share their locks.
 const LOCKS: u64 = 1024;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
@@ -32,6 +34,8 @@ pub(crate) struct Shared {
     /// Held for reading while an extent's pages are read or written, for writing while the extent
     /// is removed or moved.
     locks: Vec<tokio::sync::RwLock<()>>,
+    /// A primary was missing when it was looked what is stored: it may have other extents.
+    pub(crate) may_have_more: AtomicBool,
     /// Something was found that should not be so: the upkeep is to look at everything.
     pub(crate) is_doubtful: AtomicBool,
 }
@@ -52,6 +56,7 @@ impl Shared {
             placement: RwLock::new(placement),
             live: Mutex::default(),
             locks: (0..LOCKS).map(|_| tokio::sync::RwLock::default()).collect(),
+            may_have_more: AtomicBool::new(false),
             is_doubtful: AtomicBool::new(false),
         }
     }
@@ -72,6 +77,20 @@ impl Shared {
 
     pub(crate) fn live(&self) -> MutexGuard<'_, BTreeMap<u64, u32>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that these pages of an extent may be stored from now on; whether others were.
+    pub(crate) fn note_stored(&self, extent: u64, pages: u32) -> bool {
+        // Of what is not known there may be others: they must not go when these do.
+        let others = if self.may_have_more.load(Ordering::Relaxed) { ALL } else { 0 };
+        let mut live = self.live();
+        let Some(stored) = live.get_mut(&extent) else {
+            live.insert(extent, others | pages);
+            return false;
+        };
+        let had_others = *stored != 0;
+        *stored |= pages;
+        had_others
     }
 
     /// The extents with pages.

@@ -84,6 +84,15 @@ impl Topology {
 
     /// The primaries that work and have slots, each with its slots.
     pub(crate) fn primaries(&self) -> Vec<(&Member, Vec<u16>)> {
+        self.owners_that(|member| !member.is_failed)
+    }
+
+    /// The primaries that are down and have slots yet. One whose replica has taken over has none.
+    pub(crate) fn missing_primaries(&self) -> Vec<&Member> {
+        self.owners_that(|member| member.is_failed).into_iter().map(|(member, _)| member).collect()
+    }
+
+    fn owners_that(&self, is_so: impl Fn(&Member) -> bool) -> Vec<(&Member, Vec<u16>)> {
         let mut found: Vec<(&Member, Vec<u16>)> =
             self.members.iter().map(|member| (member, Vec::new())).collect();
         for (slot, owner) in (0..).zip(&self.owners) {
@@ -91,7 +100,7 @@ impl Topology {
                 slots.push(slot);
             }
         }
-        found.retain(|(member, slots)| member.is_primary && !member.is_failed && !slots.is_empty());
+        found.retain(|(member, slots)| member.is_primary && is_so(member) && !slots.is_empty());
         found
     }
 }
@@ -168,6 +177,14 @@ mod tests {
         assert!(topology.owner(16383).unwrap().is_failed);
         let primaries = topology.primaries();
         assert_eq!((primaries.len(), primaries[0].1.len()), (1, 8192));
+        let missing = topology.missing_primaries();
+        assert_eq!((missing.len(), missing[0].address.port), (1, 7001));
+        // Its replica has taken over.
+        let after = text.replace(" 8192 8194-16383", "");
+        let after =
+            after.replace("slave b1 0 0 9 connected", "master - 0 0 9 connected 8192-16383");
+        let after = Topology::parse(&after, &asked, false).unwrap();
+        assert_eq!((after.primaries().len(), after.missing_primaries().len()), (2, 0));
         let others: Vec<&str> = text.lines().rev().collect();
         let other = Topology::parse(&others.join("\n"), &asked, false).unwrap();
         assert_eq!(other.signature(), topology.signature());

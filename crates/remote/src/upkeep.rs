@@ -55,6 +55,7 @@ impl Upkeep {
             if shared.router.refresh(Instant::now() + EACH_WITHIN).await.is_err() {
                 continue;
             }
+            shared.find_the_rest().await;
             self.replace(shared).await;
             self.compare(shared).await;
             self.look(shared).await;
@@ -125,6 +126,7 @@ impl Upkeep {
                     && self.owners.insert(*slot, owner).is_some()
                 {
                     self.to_compare.insert(number);
+                    self.lease_due = Instant::now();
                 }
             }
         }
@@ -151,12 +153,19 @@ impl Upkeep {
             return;
         }
         let is_doubtful = shared.is_doubtful.swap(false, Ordering::Relaxed);
+        if is_doubtful {
+            self.lease_due = Instant::now();
+        }
         let count = if is_doubtful { extents.len() } else { LOOKED_AT.min(extents.len()) };
         let start = self.next_extent % extents.len();
         self.next_extent = start + count;
         let looked_at: Vec<u64> = extents.iter().cycle().skip(start).take(count).copied().collect();
         for extents in looked_at.chunks(LOOKED_AT) {
             let incomplete = incomplete(shared, extents).await;
+            if !incomplete.is_empty() {
+                // A server that has lost pages has lost the lease and the table, too.
+                self.lease_due = Instant::now();
+            }
             if !self.complete_all(shared, incomplete).await.is_empty() {
                 shared.is_doubtful.store(true, Ordering::Relaxed);
             }

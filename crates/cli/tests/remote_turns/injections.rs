@@ -167,7 +167,7 @@ pub(crate) const LOSSES: &[Loss] = &[
             scene.bed.nodes.iter().for_each(|node| node.signal(Signal::STOP));
         })
     },
-    loss("memory full", FULL, |scene| fill(scene)),
+    loss("memory full", FULL, fill),
     Loss {
         may_go_on: true,
         ..loss("memory full for a moment", FULL, |scene| {
