@@ -87,7 +87,7 @@ test-trees: ## wake, kill and resize trees of processes 1,000 times each (an hou
 # SOFTSWAP_REDIS_SERVER=valkey-server another server than redis-server.
 test-remote: ## have 500 things happen to a cluster under whole programs (an hour; redis-server)
 	$(CARGO) build --workspace
-	SOFTSWAP_TURNS=$${SOFTSWAP_TURNS:-500} nice $(CARGO) test -p softswap-cli --test remote_turns -- --nocapture
+	SOFTSWAP_TURNS=$${SOFTSWAP_TURNS:-500} nice $(CARGO) test -p softswap-cli --test remote_turns -- --ignored --nocapture
 
 test-guest: ## boot Debian kernels in QEMU and run checks inside
 	tests/guest/run.sh

@@ -174,6 +174,7 @@ impl Turns {
 }
 
 #[test]
+#[ignore = "minutes: `make test-remote` runs it"]
 fn whatever_happens_to_a_cluster_no_byte_is_wrong_and_nothing_goes_unsaid() {
     let Some(bed) = bed::bed() else { return };
     let wanted = number("SOFTSWAP_TURNS", BY_DEFAULT);
