@@ -284,11 +284,12 @@ fn children_of(supervisor: &Process) -> Vec<Process> {
         return Vec::new();
     }
     let parent = supervisor.pid;
-    let children: Box<dyn Iterator<Item = Process>> = match listed_children(parent) {
-        Ok(listed) => Box::new(listed.into_iter().filter_map(Process::read)),
-        Err(_) => Box::new(all_processes()),
+    let mut children: Vec<Process> = match listed_children(parent) {
+        Ok(listed) => listed.into_iter().filter_map(Process::read).collect(),
+        Err(_) => all_processes().collect(),
     };
-    children.filter(|process| process.parent == parent).collect()
+    children.retain(|process| process.parent == parent);
+    children
 }
 
 /// As the kernel lists them, where it was built with such lists.
@@ -316,7 +317,7 @@ fn converse(process: &Process, peer: &Peer, line: &str) -> Result<Answer, Refusa
 fn no_answer(process: &Process) -> Refusal {
     let (pid, name) = (process.pid, &process.name);
     match Process::read(pid).filter(|now| !now.has_ended()) {
-        None => failed(format!("process {pid} ({name}) ended while it was asked")),
+        None => ended(process),
         Some(now) if now.is_stopped() => {
             failed(format!("process {pid} ({name}) is stopped; `kill -CONT {pid}` lets it go on"))
         }
@@ -328,11 +329,19 @@ fn no_answer(process: &Process) -> Refusal {
     }
 }
 
+fn is_gone(pid: u32) -> bool {
+    Process::read(pid).is_none_or(|now| now.has_ended())
+}
+
+fn ended(process: &Process) -> Refusal {
+    failed(format!("process {} ({}) ended while it was asked", process.pid, process.name))
+}
+
 /// Whether a process is gone before long: one that ends has no socket before it has ended.
 pub(crate) fn ends_soon(pid: u32) -> bool {
     let end = Instant::now() + TIME_TO_END;
     while Instant::now() < end {
-        if Process::read(pid).is_none_or(|now| now.has_ended()) {
+        if is_gone(pid) {
             return true;
         }
         std::thread::sleep(MOMENT);
@@ -352,8 +361,8 @@ fn explain(process: &Process) -> Refusal {
              longer, or none could be made; `softswap stat` of the program's own number says why"
         ));
     }
-    if Process::read(pid).is_none_or(|now| now.has_ended()) {
-        return failed(format!("process {pid} ({name}) ended while it was asked"));
+    if is_gone(pid) {
+        return ended(process);
     }
     if process.is_managed() == Some(false) {
         return failed(format!(
@@ -412,7 +421,7 @@ pub fn sweep() {
             let name = entry.file_name();
             let pid = name.as_bytes().strip_suffix(b".sock").map(String::from_utf8_lossy);
             let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
-            if Process::read(pid).is_none_or(|process| process.has_ended()) {
+            if is_gone(pid) {
                 control_socket::remove_stale(&entry.path());
             }
         }

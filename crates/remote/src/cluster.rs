@@ -5,7 +5,7 @@ use crate::node::Node;
 use crate::placement::{self, Keys, Kind, PAGES, Placement, parse_key};
 use crate::refusal::Refusal;
 use crate::router::Router;
-use crate::scan::{self, all_primaries, ask, each_batch, primaries_but, unreachable};
+use crate::scan::{Batches, all_primaries, ask, primaries_but, unreachable};
 use crate::seal::{SEALED_BYTES, Sealer};
 use crate::shared::{ALL, Shared};
 use crate::store::{Page, PageStore, StoreError};
@@ -102,7 +102,8 @@ impl Cluster {
         let mut leases = Vec::new();
         let mut has_other_areas = false;
         for node in all_primaries(&self.shared.router).await? {
-            each_batch(&node, &pattern, async |keys| {
+            let mut batches = Batches::of(&node, &pattern);
+            while let Some(keys) = batches.next().await? {
                 let mut own = Vec::new();
                 for key in keys {
                     match parse_key(&key) {
@@ -117,9 +118,8 @@ impl Cluster {
                         None => {}
                     }
                 }
-                unlink(&node, own.into_iter()).await
-            })
-            .await?;
+                unlink(&node, own.into_iter()).await?;
+            }
         }
         if !has_other_areas {
             for (node, key) in leases {
@@ -179,12 +179,13 @@ impl Shared {
     async fn find_extents(&self, node: &Node) -> Result<Vec<String>, Refusal> {
         let pattern = format!("softswap:{{*}}:{:016x}:{}:*", self.keys.run, self.keys.area);
         let mut tables = Vec::new();
-        let mut batches = scan::Keys::of(node, &pattern);
+        let mut batches = Batches::of(node, &pattern);
         while let Some(keys) = batches.next().await? {
             for key in keys {
                 match parse_key(&key) {
                     Some((_, Kind::Extent { extent, .. })) => {
-                        self.live().insert(extent, ALL);
+                        // What is known of it holds.
+                        self.live().entry(extent).or_insert(ALL);
                     }
                     Some((_, Kind::Placement { .. })) => tables.push(key),
                     _ => {}

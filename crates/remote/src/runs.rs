@@ -4,7 +4,7 @@ use crate::cluster::unlink;
 use crate::placement::{EXTENT_BYTES, Kind, parse_key};
 use crate::refusal::Refusal;
 use crate::router::Router;
-use crate::scan::{all_primaries, ask, each_batch};
+use crate::scan::{Batches, all_primaries, ask};
 use crate::url::Url;
 use redis::{Value, cmd};
 use serde::Serialize;
@@ -48,7 +48,8 @@ async fn list_by(router: &Router) -> Result<Vec<StoredRun>, Refusal> {
     let mut runs: BTreeMap<u64, StoredRun> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for node in &nodes {
-        each_batch(node, PATTERN, async |keys| {
+        let mut batches = Batches::of(node, PATTERN);
+        while let Some(keys) = batches.next().await? {
             for key in keys {
                 let Some((run, kind)) = parse_key(&key) else { continue };
                 let stored = runs.entry(run).or_default();
@@ -61,18 +62,15 @@ async fn list_by(router: &Router) -> Result<Vec<StoredRun>, Refusal> {
                     stored.bytes += EXTENT_BYTES as u64;
                 }
             }
-            Ok(())
-        })
-        .await?;
+        }
     }
     // Leases are looked for last: who has pages by now had a lease before.
     for node in &nodes {
         let mut leases = Vec::new();
-        each_batch(node, "softswap:{*}:*:lease", async |keys| {
+        let mut batches = Batches::of(node, "softswap:{*}:*:lease");
+        while let Some(keys) = batches.next().await? {
             leases.extend(keys);
-            Ok(())
-        })
-        .await?;
+        }
         for key in leases {
             let Some((run, Kind::Lease)) = parse_key(&key) else { continue };
             let mut time_left = cmd("PTTL");
@@ -125,14 +123,14 @@ pub async fn collect(
     }
     let names: BTreeSet<&str> = gone.iter().map(|run| run.run.as_str()).collect();
     for node in all_primaries(&router).await? {
-        each_batch(&node, PATTERN, async |keys| {
+        let mut batches = Batches::of(&node, PATTERN);
+        while let Some(keys) = batches.next().await? {
             let is_gone = |key: &String| {
                 parse_key(key)
                     .is_some_and(|(run, _)| names.contains(format!("{run:016x}").as_str()))
             };
-            unlink(&node, keys.into_iter().filter(is_gone)).await
-        })
-        .await?;
+            unlink(&node, keys.into_iter().filter(is_gone)).await?;
+        }
     }
     Ok(gone)
 }

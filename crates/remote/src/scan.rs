@@ -54,14 +54,14 @@ pub(crate) async fn ask(node: &Node, command: redis::Cmd) -> Result<Value, Refus
 }
 
 /// Goes through the keys of one server that match a pattern, batch after batch.
-pub(crate) struct Keys<'a> {
+pub(crate) struct Batches<'a> {
     node: &'a Node,
     pattern: &'a str,
     /// `None` when all have come.
     cursor: Option<String>,
 }
 
-impl<'a> Keys<'a> {
+impl<'a> Batches<'a> {
     pub(crate) fn of(node: &'a Node, pattern: &'a str) -> Self {
         Self { node, pattern, cursor: Some("0".into()) }
     }
@@ -77,17 +77,4 @@ impl<'a> Keys<'a> {
         self.cursor = Some(next).filter(|next| next != "0");
         Ok(Some(keys))
     }
-}
-
-/// The keys of one server that match a pattern, batch after batch; one may come twice.
-pub(crate) async fn each_batch(
-    node: &Node,
-    pattern: &str,
-    mut take: impl AsyncFnMut(Vec<String>) -> Result<(), Refusal>,
-) -> Result<(), Refusal> {
-    let mut batches = Keys::of(node, pattern);
-    while let Some(keys) = batches.next().await? {
-        take(keys).await?;
-    }
-    Ok(())
 }

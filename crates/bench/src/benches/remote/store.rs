@@ -1,4 +1,5 @@
-//! The store itself, as the helper of a run uses it: one thread, sealed pages, all copies.
+//! The store itself, as the helper of a run uses it: sealed pages, all copies. On one
+//! thread; the helper has two.
 
 use super::step::{self, Figure, Step};
 use crate::measure::noise::{below, fill_with_noise, noise};

@@ -81,7 +81,8 @@ def main():
     if args.own:
         # With what the steps make on their way.
         made = [content(0, CHUNK // WORDS) for _ in range(2)], shuffled(args, 0)
-        print(own_bytes() if made else 0)
+        print(own_bytes())
+        del made
         return
     array, tell = array
     told, expected, begin = [], 0, time.perf_counter_ns()

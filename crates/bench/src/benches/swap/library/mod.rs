@@ -20,13 +20,12 @@ use crate::measure::sample::rotated;
 use crate::measure::task_pipe::TaskPipe;
 use clap::Args;
 use outcome::{Cell, LibraryOutcome};
-use place::{Needs, OVER_LIMIT, Place};
+use place::{Needs, OVER_LIMIT, Place, region_pages};
 use ready::{Others, Ready};
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::units::{self, parse_size};
 use softswap_cli::{library, swapdir};
 use softswap_engine::door::settings::{AreaSpec, Config, MIN_MEMORY_BYTES};
-use softswap_sys::PAGE_SIZE;
 use softswap_sys::child::SignalQueue;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -175,7 +174,7 @@ fn ask(
     };
     let mut command = held.command(environment, Path::new(&ready.program[0]));
     without_settings(&mut command);
-    let pages = args.memory * OVER_LIMIT / PAGE_SIZE as u64;
+    let pages = region_pages(args.memory);
     command.args(&ready.program[1..]).args(["--place", ready.place.name(), "--dir"]).arg(dir);
     let numbers = [
         ("--pages", pages),

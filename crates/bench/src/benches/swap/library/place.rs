@@ -2,9 +2,14 @@
 
 use clap::ValueEnum;
 use serde::Serialize;
+use softswap_sys::PAGE_SIZE;
 
 /// The region over the limit.
 pub(super) const OVER_LIMIT: u64 = 4;
+
+pub(super) fn region_pages(limit_bytes: u64) -> u64 {
+    limit_bytes * OVER_LIMIT / PAGE_SIZE as u64
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]

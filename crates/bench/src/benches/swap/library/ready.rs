@@ -1,6 +1,6 @@
 //! What the programs of the places are started with: those of others only where they are there.
 
-use super::place::{Needs, OVER_LIMIT, Place};
+use super::place::{Needs, Place, region_pages};
 use crate::benches::swap::limits::Limits;
 use crate::benches::swap::programs::compiled;
 use clap::Args;
@@ -73,14 +73,14 @@ impl Ready {
         python: Option<&Path>,
         (dir, limit_bytes): (&Path, u64),
     ) -> Result<Ready, String> {
-        let pages = limit_bytes * OVER_LIMIT / PAGE_SIZE as u64;
+        let pages = region_pages(limit_bytes).to_string();
         let python = python.ok_or("give a Python that has its module with --python")?;
         let script = dir.join("arrays.py");
         std::fs::write(&script, include_str!("arrays.py")).map_err(|error| plain(&error))?;
         let program = vec![python.into(), script.clone().into()];
         let asked = Command::new(python)
             .arg(script)
-            .args(["--place", place.name(), "--dir", "/", "--pages", &pages.to_string(), "--own"])
+            .args(["--place", place.name(), "--dir", "/", "--pages", &pages, "--own"])
             .stdin(Stdio::null())
             .output()
             .map_err(|error| format!("{}: {}", python.display(), plain(&error)))?;
