@@ -379,6 +379,14 @@ impl Stats {
         self.words[counter as usize].store(value, Relaxed);
     }
 
+    /// In a forked child: it has had no faults, and no traffic.
+    pub(crate) fn begin_anew(&self) {
+        let of_tiers = TIERS.into_iter().flat_map(|tier| self.histogram(tier as usize));
+        of_tiers.for_each(|word| word.store(0, Relaxed));
+        let counters = [Counter::StalledNs, Counter::BytesRead, Counter::BytesWritten];
+        counters.into_iter().for_each(|counter| self.set(counter, 0));
+    }
+
     /// Raises a peak.
     pub(crate) fn peak(&self, counter: Counter, value: u64) {
         let word = &self.words[counter as usize];
@@ -526,6 +534,19 @@ mod tests {
         let p100 = stats.fault_quantile_ns(Tier::Pool, 1.0).unwrap();
         assert!((900_000..1_200_000).contains(&p100), "{p100}");
         assert_eq!(stats.faults(Tier::Pool), 100);
+    }
+
+    #[test]
+    fn a_child_counts_its_own_faults_and_has_what_it_inherits() {
+        let stats = stats();
+        stats.record_fault(Tier::Disk, 8_000);
+        stats.add(Counter::BytesRead, 4096);
+        stats.set(Counter::DiskBytes, 4096);
+        stats.begin_anew();
+        assert_eq!(stats.faults(Tier::Disk) + stats.get(Counter::StalledNs), 0);
+        assert_eq!((stats.get(Counter::BytesRead), stats.get(Counter::DiskBytes)), (0, 4096));
+        stats.record_fault(Tier::Disk, 8_000);
+        assert_eq!(stats.faults(Tier::Disk), 1);
     }
 
     #[test]

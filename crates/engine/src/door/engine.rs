@@ -551,6 +551,7 @@ impl Engine {
         self.core.memory.window.reopen_after_fork(&managed)?;
         self.core.memory.window.inherit(&managed, false)?;
         softswap_sys::shared::make_private(self.core.stats.words())?;
+        self.core.stats.begin_anew();
         self.core.stores.areas.sealers().for_each(Sealer::lock_again);
         self.contexts.give_up_rings(&mut at_rest.contexts);
         // Before anything is freed: what becomes free in a shared area is the parent's to give back.

@@ -19,9 +19,9 @@ const FOR_READS: usize = 4;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// There is no room for it.
-    #[error("the cluster has no room")]
-    Full,
+    /// There is no room for it; says where.
+    #[error("{0}")]
+    Full(Box<str>),
     /// Nobody has answered in time. It may have been done, and may yet be.
     #[error("nobody answered in time")]
     Deadline,
@@ -265,7 +265,7 @@ impl Exchange {
         let text = || self.text(ticket.at, len);
         match OutcomeCode::of(code) {
             Some(OutcomeCode::Done) => Ok(()),
-            Some(OutcomeCode::Full) => Err(Failure::Full),
+            Some(OutcomeCode::Full) => Err(Failure::Full(text())),
             Some(OutcomeCode::Lost) => Err(Failure::Lost(text())),
             Some(OutcomeCode::Failed) => Err(Failure::Failed(text())),
             None => Err(Failure::Unsound),

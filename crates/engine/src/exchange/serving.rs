@@ -8,14 +8,14 @@ use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 ///
 /// ```
 /// use softswap_engine::exchange::Outcome;
-/// assert_ne!(Outcome::Full, Outcome::Done);
+/// assert_ne!(Outcome::Full("here".into()), Outcome::Done);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// It is done.
     Done,
-    /// There is no room.
-    Full,
+    /// There is no room: where.
+    Full(String),
     /// A page cannot be had any more: which, and where it was looked for.
     Lost(String),
     /// It could not be done: why.
@@ -42,7 +42,7 @@ impl Outcome {
     fn parts(&self) -> (OutcomeCode, &str) {
         match self {
             Outcome::Done => (OutcomeCode::Done, ""),
-            Outcome::Full => (OutcomeCode::Full, ""),
+            Outcome::Full(text) => (OutcomeCode::Full, text),
             Outcome::Lost(text) => (OutcomeCode::Lost, text),
             Outcome::Failed(text) => (OutcomeCode::Failed, text),
         }

@@ -3,10 +3,10 @@
 use softswap_sys::birth::NAMESPACE_BITS;
 
 /// What a ledger begins with: another layout has another one.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"sswledg2");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"sswledg3");
 pub(super) const HEADER_WORDS: usize = 8;
-/// Two cache lines, so that processes that publish do not disturb each other.
-pub(super) const SEAT_WORDS: usize = 16;
+/// Three cache lines, so that processes that publish do not disturb each other.
+pub(super) const SEAT_WORDS: usize = 24;
 
 /// How many seats and steps there are.
 ///
@@ -68,9 +68,21 @@ pub(super) enum Word {
     /// Bytes that it uses of what it holds, and the most that it has used.
     Used,
     Peak,
-    /// Faults that brought something back, and what threads waited for, in ns.
-    Faults,
+    /// Faults by tier, and what threads waited for, in ns.
+    ZeroFaults,
+    StagedFaults,
+    StandbyFaults,
+    FilledFaults,
+    PoolFaults,
+    DiskFaults,
     StalledNs,
+    /// Bytes from and to the swap areas.
+    Read,
+    Written,
+    /// Bytes that it has in each place.
+    Resident,
+    Pool,
+    Disk,
     /// What it is called: so many bytes, and as many more.
     Name,
     NameRest,
@@ -87,15 +99,29 @@ const fn mask(bits: u32) -> u64 {
 }
 
 impl Word {
-    /// What is a tenant's own, and nothing at its beginning.
-    pub(super) const OF_TENANT: [Word; 9] = [
+    /// What is counted of a tenant.
+    pub(super) const COUNTS: [Word; 9] = [
+        Word::ZeroFaults,
+        Word::StagedFaults,
+        Word::StandbyFaults,
+        Word::FilledFaults,
+        Word::PoolFaults,
+        Word::DiskFaults,
+        Word::StalledNs,
+        Word::Read,
+        Word::Written,
+    ];
+
+    /// What a tenant has.
+    pub(super) const SIZES: [Word; 3] = [Word::Resident, Word::Pool, Word::Disk];
+
+    /// What else is a tenant's own, and nothing at its beginning.
+    pub(super) const OF_TENANT: [Word; 7] = [
         Word::Asked,
         Word::Wanted,
         Word::Worth,
         Word::Used,
         Word::Peak,
-        Word::Faults,
-        Word::StalledNs,
         Word::Name,
         Word::NameRest,
     ];

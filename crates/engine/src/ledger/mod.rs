@@ -20,6 +20,7 @@
 
 mod layout;
 mod seat;
+mod account;
 mod reaping;
 mod ringing;
 #[cfg(not(loom))]
@@ -31,6 +32,7 @@ mod tests;
 
 use crate::base::primitive::AtomicU64;
 use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};
+pub use account::{Counts, Sizes};
 use layout::{HEADER_WORDS, Header, MAGIC, SEAT_WORDS, Word};
 pub use layout::{SHAPE, Shape};
 pub use reaping::{Fate, Tenant};

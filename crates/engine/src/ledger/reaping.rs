@@ -1,7 +1,7 @@
 //! Taking back what dead processes hold, and what nobody holds for a seat that is not.
 
 use super::layout::{Owner, Word, holder, start_of};
-use super::{Identity, Ledger};
+use super::{Counts, Identity, Ledger, Sizes};
 use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 use softswap_sys::birth::{self, Seen};
 
@@ -42,10 +42,10 @@ pub struct Tenant {
     pub used_bytes: u64,
     /// The most that it has said.
     pub peak_bytes: u64,
-    /// Faults that brought something back, and for how long they were waited for.
-    pub faults: u64,
-    /// See `faults`.
-    pub stalled_ns: u64,
+    /// What it has last said that it has done.
+    pub counts: Counts,
+    /// What it has last said that it has.
+    pub sizes: Sizes,
     /// What it is called, up to the first 0.
     pub name: [u8; 16],
 }
@@ -105,13 +105,16 @@ impl Ledger {
             let mut name = [0; 16];
             name[..8].copy_from_slice(&of(Word::Name).to_le_bytes());
             name[8..].copy_from_slice(&of(Word::NameRest).to_le_bytes());
+            // Until it has said when it began, what is there is of the one before it.
+            let start = start_of(owner.generation, self.seat_word(at, Word::Start).load(Acquire));
+            let (counts, sizes) = start.map(|_| self.account(at)).unwrap_or_default();
             let tenant = Tenant {
                 identity: self.identity(at, owner),
                 steps: *steps,
                 used_bytes: of(Word::Used),
                 peak_bytes: of(Word::Peak),
-                faults: of(Word::Faults),
-                stalled_ns: of(Word::StalledNs),
+                counts,
+                sizes,
                 name,
             };
             (owner.pid != 0).then_some(tenant)

@@ -96,7 +96,8 @@ impl Ledger {
             if before.pid != 0 || word.compare_exchange(seen, taken, AcqRel, Relaxed).is_err() {
                 return None;
             }
-            for word in Word::OF_TENANT {
+            let own = Word::OF_TENANT.into_iter().chain(Word::COUNTS).chain(Word::SIZES);
+            for word in own {
                 self.seat_word(at, word).store(0, Relaxed);
             }
             let seat = of(at, generation);
@@ -232,13 +233,6 @@ impl Seat {
         self.ledger.seat_word(self.at, Word::Worth).store(worth, Relaxed);
         self.ledger.seat_word(self.at, Word::Used).store(used_bytes, Relaxed);
         self.ledger.seat_word(self.at, Word::Peak).fetch_max(used_bytes, Relaxed);
-    }
-
-    /// Says how many faults have brought something back so far, and for how long they were
-    /// waited for.
-    pub fn publish_faults(&self, faults: u64, stalled_ns: u64) {
-        self.ledger.seat_word(self.at, Word::Faults).store(faults, Relaxed);
-        self.ledger.seat_word(self.at, Word::StalledNs).store(stalled_ns, Relaxed);
     }
 
     /// Says what the process is called, for reports: as the kernel has it, in 16 bytes.

@@ -430,15 +430,21 @@ fn what_a_process_says_of_itself_is_its_own_only() {
     let ledger = ledger_of(SMALL, LIMIT);
     let seat = ledger.take_seat(process(1)).unwrap();
     seat.publish(5, 4096);
-    seat.publish_faults(7, 9);
+    let faults = [1, 2, 3, 4, 5, 6];
+    let counts = Counts { faults, stalled_ns: 7, bytes_read: 8, bytes_written: 9 };
+    let sizes = Sizes { resident_bytes: 10, pool_bytes: 11, disk_bytes: 12 };
+    seat.publish_counts(&counts);
+    seat.publish_sizes(&sizes);
     seat.publish_name(*b"a name of 16 let");
     let tenant = ledger.tenants()[0];
-    assert_eq!((tenant.faults, tenant.stalled_ns, tenant.peak_bytes), (7, 9, 4096));
+    assert_eq!((tenant.counts, tenant.sizes, tenant.peak_bytes), (counts, sizes, 4096));
+    assert_eq!((tenant.used_bytes, seat.asked(), seat.is_sound()), (4096, None, true));
     assert_eq!(&tenant.name, b"a name of 16 let");
     seat.leave();
     assert!(ledger.take_seat(process(2)).is_some());
     let tenant = ledger.tenants()[0];
-    assert_eq!((tenant.faults, tenant.stalled_ns, tenant.peak_bytes), (0, 0, 0));
+    let nothing = (Counts::default(), Sizes::default(), 0);
+    assert_eq!((tenant.counts, tenant.sizes, tenant.peak_bytes), nothing);
     assert_eq!(tenant.name, [0; 16]);
 }
 

@@ -5,7 +5,7 @@
 //! than kept in thread-local storage; holding one is also what fork waits for.
 
 use crate::codec::{self, Workspaces};
-use crate::store::swap::Lanes;
+use crate::store::swap::{AreaFull, Lanes};
 use softswap_sys::memory::{Page, reserve_pages};
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -29,6 +29,9 @@ pub(crate) struct Context {
     /// Whether it may take pages out to make room: not while it forks, when
     /// the address space must stay as it is. The few pages are the reserve's.
     pub(crate) may_reclaim: bool,
+    /// What the last write came to where an area took nothing: whoever has the context asks only
+    /// others, until it has waited. A device may take long to refuse.
+    pub(crate) refusal: Option<AreaFull>,
 }
 
 /// All contexts of an engine: those shared by faults, then some with one user
@@ -64,6 +67,7 @@ impl Contexts {
                 packed,
                 first_frame: index * BATCH_PAGES,
                 may_reclaim: index + 1 < count,
+                refusal: None,
             }));
         }
         Ok(Contexts { slots: slots.into_boxed_slice(), forker: AtomicI32::new(0), workspaces })
@@ -76,7 +80,8 @@ impl Contexts {
             return lock(&self.slots[self.slots.len() - 1]);
         }
         for step in 0..shared {
-            if let Ok(context) = self.slots[(cpu + step) % shared].try_lock() {
+            if let Ok(mut context) = self.slots[(cpu + step) % shared].try_lock() {
+                context.refusal = None;
                 return context;
             }
         }
@@ -143,5 +148,7 @@ fn current_thread() -> i32 {
 }
 
 fn lock(slot: &Mutex<Context>) -> MutexGuard<'_, Context> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
+    let mut context = slot.lock().unwrap_or_else(PoisonError::into_inner);
+    context.refusal = None;
+    context
 }

@@ -9,7 +9,7 @@ use crate::core::errors::NoSlot;
 use crate::memory::context::{BATCH_PAGES, Context};
 use crate::policy::admission::Admission;
 use crate::store::io::IoError;
-use crate::store::swap::{Opened, SlotBatch};
+use crate::store::swap::{AreaFull, Opened, SlotBatch};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, now_ns};
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,13 +18,13 @@ use std::sync::atomic::Ordering::Relaxed;
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Written {
     pages: u32,
-    /// It is not single places that are bad.
-    pub(crate) is_refused: bool,
+    /// It is not single places that are bad: the area as a whole takes nothing now.
+    pub(crate) refusal: Option<AreaFull>,
 }
 
 impl Written {
     fn all(count: usize) -> Written {
-        Written { pages: u32::MAX >> (BATCH_PAGES - count), is_refused: false }
+        Written { pages: u32::MAX >> (BATCH_PAGES - count), refusal: None }
     }
 
     pub(crate) fn has(self, at: usize) -> bool {
@@ -35,17 +35,25 @@ impl Written {
 const _: () = assert!(BATCH_PAGES == u32::BITS as usize && BATCH_PAGES <= SlotBatch::MOST);
 const _: () = assert!(packed_slot::MAX_PARTS <= PART_LIMIT as usize);
 
-/// Up to `want` slots.
+/// Up to `want` slots; of no area that has just taken nothing from this context.
 ///
 /// # Errors
 /// When there is none, or the area is not this process's to write to.
-pub(crate) fn allocate(stores: &Stores, want: usize) -> Result<SlotBatch, NoSlot> {
+pub(crate) fn allocate(
+    stores: &Stores,
+    context: &Context,
+    want: usize,
+) -> Result<SlotBatch, NoSlot> {
     if !stores.may_write() {
         return Err(no_area(stores));
     }
     loop {
         let seen = stores.areas.count();
-        let full = match stores.areas.alloc_batch(current_cpu(), want) {
+        let found = match context.refusal {
+            None => stores.areas.alloc_batch(current_cpu(), want),
+            Some(refusal) => stores.areas.alloc_elsewhere(current_cpu(), want).map_err(|_| refusal),
+        };
+        let full = match found {
             Ok(batch) => return Ok(batch),
             Err(full) => full,
         };
@@ -85,36 +93,34 @@ pub(crate) fn write_sealed(
         stores.seal(*slot, copy);
     }
     let mut written = Written::default();
+    let Some(first) = slots.first().copied() else { return written };
     match write(stores, admission, context, slots, copies) {
         Ok(()) => return Written::all(slots.len()),
         // It may be some of them that have no storage.
         Err(error) if error.is_no_space() && slots.len() > 1 => {}
-        Err(error) => written.is_refused = is_refusal(stores, slots, &error),
+        Err(error) => written.refusal = stores.areas.refusal(first, &error),
     }
     for (at, (slot, copy)) in slots.iter().zip(copies.chunks_exact(PAGE_SIZE)).enumerate() {
-        if !written.is_refused && slots.len() > 1 {
+        if written.refusal.is_none() && slots.len() > 1 {
             match write(stores, admission, context, &[*slot], copy) {
                 Ok(()) => {
                     written.pages |= 1 << at;
                     continue;
                 }
-                Err(error) => written.is_refused = is_refusal(stores, slots, &error),
+                Err(error) => written.refusal = stores.areas.refusal(first, &error),
             }
         }
-        if written.is_refused {
+        if written.refusal.is_some() {
             stores.areas.give_back(*slot, 1);
         } else {
             stores.areas.retire(*slot, 1);
         }
     }
+    if matches!(written.refusal, Some(AreaFull::Write { .. })) {
+        context.refusal = written.refusal;
+    }
     stores.report_areas();
     written
-}
-
-/// Whether an error says that the area as a whole takes nothing now.
-fn is_refusal(stores: &Stores, slots: &[u64], error: &IoError) -> bool {
-    let is_whole = error.is_no_space() || error.is_of_device();
-    is_whole || slots.first().is_some_and(|slot| stores.areas.has_failed(*slot))
 }
 
 /// One write; a failure is counted.

@@ -24,7 +24,6 @@ use crate::steps::staging::{self, InFrame, Staged};
 use crate::steps::swap_cache;
 use crate::steps::write_out::{allocate, write_sealed};
 use crate::store::bounce::Buffer;
-use crate::store::swap::AreaFull;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, thread_cpu_ns};
 
@@ -357,7 +356,7 @@ fn write_staged(
     let mut done = 0;
     while done < pages.len() {
         // 8. Slots in few runs of one area.
-        let slots = match allocate(stores, pages.len() - done) {
+        let slots = match allocate(stores, context, pages.len() - done) {
             Ok(slots) => slots,
             Err(full) => {
                 outcome.area_full = Some(full);
@@ -379,8 +378,8 @@ fn write_staged(
                 staging::give_back_all(core, std::slice::from_ref(page));
             }
         }
-        if written.is_refused {
-            outcome.area_full = Some(AreaFull::Failed.into());
+        if let Some(refusal) = written.refusal {
+            outcome.area_full = Some(refusal.into());
         }
         done += slots.len();
     }

@@ -14,6 +14,7 @@ use crate::memory::context::{BATCH_PAGES, Context, Contexts};
 use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::WRITE_BACK_PERCENT;
 use crate::steps::swap_cache;
+use crate::store::swap::AreaFull;
 use crate::walks::page_out;
 use crate::walks::pool_upkeep;
 use crate::walks::upkeep::Upkeep;
@@ -32,6 +33,9 @@ const GIVE_UP_NS: u64 = 1_500_000_000;
 /// A try that takes longer counts for so long: a process that was stopped meanwhile, or
 /// whose disk was, has not tried.
 const LONGEST_TRY_NS: u64 = 100_000_000;
+/// A try that takes longer because a device did not answer in time, and then failed, counts
+/// for so long: a few of them are enough.
+const FAILED_TRY_NS: u64 = GIVE_UP_NS / 3 + 1;
 
 /// A lower limit for which nothing has left for so long is given up.
 const PATIENCE_NS: u64 = GIVE_UP_NS / 4;
@@ -158,6 +162,7 @@ pub(crate) fn make_room(
         }
         core.background.wake();
         core.stats.add(Counter::DirectReclaims, 1);
+        let began_ns = now_ns();
         match round_for_room(core, context) {
             Round::Progress => {
                 stuck = Stuck::default();
@@ -170,7 +175,9 @@ pub(crate) fn make_room(
             Round::Stuck(why) => {
                 // It may have just turned out that there is no area.
                 core.count_inherited(0);
-                stuck.pause(core, why, open)?;
+                stuck.pause(core, (why, began_ns), open)?;
+                // It may take something again.
+                context.refusal = None;
             }
         }
     }
@@ -185,9 +192,14 @@ struct Stuck {
 }
 
 impl Stuck {
-    /// After a try in vain: waits for others' progress, unless that has been tried for long
-    /// enough, or a signal is to be taken.
-    fn pause(&mut self, core: &Core, why: Option<NoSlot>, open: Mask) -> Result<(), Exhausted> {
+    /// After a try in vain that began then: waits for others' progress, unless that has been tried
+    /// for long enough, or a signal is to be taken.
+    fn pause(
+        &mut self,
+        core: &Core,
+        (why, began_ns): (Option<NoSlot>, u64),
+        open: Mask,
+    ) -> Result<(), Exhausted> {
         let interrupted_wait = &core.background.interrupted_wait;
         let now = now_ns();
         let before = self.tried_at_ns.replace(now).unwrap_or_else(|| {
@@ -195,7 +207,12 @@ impl Stuck {
             self.ns = waited_ns;
             at_ns
         });
-        self.ns += (now - before).min(LONGEST_TRY_NS);
+        self.ns += match why {
+            Some(NoSlot::Area(AreaFull::Write { .. })) if now - began_ns > LONGEST_TRY_NS => {
+                FAILED_TRY_NS
+            }
+            _ => (now - before).min(LONGEST_TRY_NS),
+        };
         self.pauses += 1;
         if self.pauses.is_multiple_of(PAUSES_TO_RELEASE) {
             core.stores.standby.release();

@@ -14,15 +14,17 @@ use softswap_sys::file::errno;
 use softswap_sys::memory::reserve_u32;
 use softswap_sys::{PAGE_SIZE, exemption, raw};
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Beside the generation of a page that may be missing: what the cluster mirrors may be.
 const GONE: u32 = 1 << 31;
-/// So many messages of either kind are kept for ever; a program stops by the first page that is
-/// lost.
-const MOST_TEXTS: u32 = 16;
+/// So many different messages of either kind are kept for ever; a program stops by the first
+/// page that is lost.
+const MOST_TEXTS: usize = 16;
+type Texts = [OnceLock<&'static str>; MOST_TEXTS];
 /// A discard is waited for no longer: a fork may wait for who discards.
 const DISCARD_PATIENCE_NS: u64 = 1_000_000_000;
 
@@ -45,8 +47,8 @@ pub struct ExchangeDevice {
     /// Pages from 0 on that are claimed.
     claimed: AtomicU64,
     owner: Owner,
-    texts: AtomicU32,
-    texts_of_lost: AtomicU32,
+    texts: Texts,
+    texts_of_lost: Texts,
 }
 
 /// Who asks, as far as is known: found out again in a forked child.
@@ -147,10 +149,13 @@ impl ExchangeDevice {
 
     fn kind_of(&self, failure: Failure) -> IoErrorKind {
         match failure {
-            Failure::Full => IoErrorKind::Errno(errno::ENOSPC),
-            Failure::Deadline => IoErrorKind::Errno(errno::ETIMEDOUT),
-            Failure::Lost(text) => told(&self.texts_of_lost, text),
-            Failure::Failed(text) => told(&self.texts, text),
+            Failure::Full(text) => IoErrorKind::NoSpace(told(&self.texts, text)),
+            Failure::Deadline => IoErrorKind::Told(
+                "the helper that speaks to the cluster has not answered in time: it has ended and \
+                 cannot be started again, or reaches no server",
+            ),
+            Failure::Lost(text) => IoErrorKind::Told(told(&self.texts_of_lost, text)),
+            Failure::Failed(text) => IoErrorKind::Told(told(&self.texts, text)),
             Failure::Unsound => IoErrorKind::Told(
                 "the page by which processes speak to the cluster's helper was overwritten",
             ),
@@ -243,11 +248,20 @@ impl ExchangeDevice {
 }
 
 /// A message that stays, as an error is a plain value. Not every one of many.
-fn told(texts: &AtomicU32, text: Box<str>) -> IoErrorKind {
-    match texts.fetch_add(1, Relaxed) < MOST_TEXTS {
-        true => IoErrorKind::Told(Box::leak(text)),
-        false => IoErrorKind::Told("the cluster failed, as it did before"),
+fn told(texts: &Texts, text: Box<str>) -> &'static str {
+    for kept in texts {
+        match kept.get() {
+            Some(kept) if **kept == *text => return kept,
+            Some(_) => {}
+            None => {
+                let text: &'static str = Box::leak(text);
+                // Another may have been quicker: then this one is not found again.
+                let _ = kept.set(text);
+                return text;
+            }
+        }
     }
+    "the cluster failed, as it did before"
 }
 
 /// The first and the last of whole pages, as a request to discard names them.

@@ -268,6 +268,8 @@ pub enum IoErrorKind {
     Stopped,
     /// No extent of the area holds the slot; a bug of the engine.
     Unmapped,
+    /// There is no room, as the device says itself.
+    NoSpace(&'static str),
     /// As the device says itself.
     Told(&'static str),
 }
@@ -278,7 +280,7 @@ impl fmt::Display for IoErrorKind {
             Self::Errno(number) => io::Error::from_raw_os_error(*number).fmt(f),
             Self::Stopped => f.write_str("the device transferred no more"),
             Self::Unmapped => f.write_str("no extent holds it, a bug in softswap"),
-            Self::Told(text) => f.write_str(text),
+            Self::NoSpace(text) | Self::Told(text) => f.write_str(text),
         }
     }
 }
@@ -334,7 +336,11 @@ impl IoError {
     /// The device has no room; another device may have.
     #[must_use]
     pub(crate) fn is_no_space(&self) -> bool {
-        matches!(self.kind, IoErrorKind::Errno(errno::ENOSPC | errno::EDQUOT | errno::EFBIG))
+        matches!(
+            self.kind,
+            IoErrorKind::Errno(errno::ENOSPC | errno::EDQUOT | errno::EFBIG)
+                | IoErrorKind::NoSpace(_)
+        )
     }
 }
 

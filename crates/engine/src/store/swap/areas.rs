@@ -296,9 +296,9 @@ impl Areas {
     /// When none has; says what stopped them.
     pub(crate) fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
         // Those that failed come last: one may have recovered.
-        self.alloc_working(cpu, want, false).or_else(|full| {
-            let any_failed = self.own().any(Area::has_failed);
-            if any_failed { self.alloc_working(cpu, want, true) } else { Err(full) }
+        self.alloc_among(cpu, want, false).or_else(|full| {
+            let is_any_last = self.own().any(Area::is_last);
+            if is_any_last { self.alloc_among(cpu, want, true) } else { Err(full) }
         })
     }
 
@@ -311,12 +311,12 @@ impl Areas {
         self.complete(cpu, want, |want| self.alloc_run(cpu, want))
     }
 
-    /// As [`Areas::alloc_batch`], but in no area that has failed.
+    /// As [`Areas::alloc_batch`], but in no area that is asked last.
     ///
     /// # Errors
     /// When none of the others has any.
     pub(crate) fn alloc_elsewhere(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
-        self.complete(cpu, want, |want| self.alloc_working(cpu, want, false))
+        self.complete(cpu, want, |want| self.alloc_among(cpu, want, false))
     }
 
     /// The first run that can be had, and what its area has beside it, up to so many slots.
@@ -337,10 +337,10 @@ impl Areas {
         Ok(batch)
     }
 
-    /// Asks the areas that have failed, or those that have not.
-    fn alloc_working(&self, cpu: usize, want: usize, failed: bool) -> Result<Run, AreaFull> {
+    /// Asks the areas that are asked last, or the others.
+    fn alloc_among(&self, cpu: usize, want: usize, last: bool) -> Result<Run, AreaFull> {
         if self.has_inherited() {
-            return self.alloc_added(cpu, want, failed);
+            return self.alloc_added(cpu, want, last);
         }
         let mut refused = None;
         for equals in &self.order {
@@ -349,7 +349,7 @@ impl Areas {
             for step in 0..count {
                 let index = equals.members[(first + step) % count];
                 let area = self.area(index);
-                if area.has_failed() != failed {
+                if area.is_last() != last {
                     continue;
                 }
                 match area.alloc_run(cpu, want) {
@@ -365,12 +365,12 @@ impl Areas {
         })
     }
 
-    /// As [`Areas::alloc_working`], in the areas that were added, one after the other.
-    fn alloc_added(&self, cpu: usize, want: usize, failed: bool) -> Result<Run, AreaFull> {
+    /// As [`Areas::alloc_among`], in the areas that were added, one after the other.
+    fn alloc_added(&self, cpu: usize, want: usize, last: bool) -> Result<Run, AreaFull> {
         let mut refused = AreaFull::Failed;
         for index in self.first_own()..self.count() {
             let area = self.area(index);
-            if area.has_failed() != failed {
+            if area.is_last() != last {
                 continue;
             }
             match area.alloc_run(cpu, want) {
@@ -506,6 +506,12 @@ impl Areas {
     ) -> Result<(), IoError> {
         let (area, local) = self.of(slot);
         area.read_page(lane_of(lanes, slot), local, page)
+    }
+
+    /// Why the area of `slot` takes nothing now, where an error of a write says that.
+    #[must_use]
+    pub(crate) fn refusal(&self, slot: u64, error: &IoError) -> Option<AreaFull> {
+        self.of(slot).0.refusal(error)
     }
 
     /// Whether a slot's area has failed.

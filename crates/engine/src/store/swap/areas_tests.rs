@@ -234,12 +234,32 @@ fn want_of_space_is_no_failure_of_the_device() {
     let mut lanes = areas.open_lanes();
     let page = reserve_bytes(PAGE_SIZE).unwrap();
     disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(errno::ENOSPC));
+    let full_one = areas.alloc_run(0, 1).unwrap();
     for _ in 0..20 {
-        let run = areas.alloc_run(0, 1).unwrap();
-        write_run(&areas, &mut lanes, run, page).unwrap_err();
-        areas.give_back(run.first, 1);
+        let error = write_run(&areas, &mut lanes, full_one, page).unwrap_err();
+        assert!(matches!(areas.refusal(full_one.first, &error), Some(AreaFull::NoSpace { .. })));
     }
     assert!(!areas.iter().any(Area::has_failed));
+}
+
+#[test]
+fn an_area_that_takes_nothing_now_is_asked_last() {
+    for number in [errno::ENOSPC, errno::ETIMEDOUT] {
+        let (disks, areas) = areas(&[(4, 9), (4, 0)]);
+        let mut lanes = areas.open_lanes();
+        let page = reserve_bytes(PAGE_SIZE).unwrap();
+        disks[0].fail(Operation::Write, 0, u64::MAX, Fault::Errno(number));
+        let run = areas.alloc_run(0, 1).unwrap();
+        assert_eq!(index_of(run.first), 0);
+        write_run(&areas, &mut lanes, run, page).unwrap_err();
+        areas.give_back(run.first, 1);
+        // The next is in the other one; and in this one where that is full.
+        let run = areas.alloc_run(0, 1).unwrap();
+        assert_eq!(index_of(run.first), 1);
+        let (order, full) = fill_up(&areas);
+        assert_eq!(order.first(), Some(&1), "{full}");
+        assert!(order.contains(&0), "{full}");
+    }
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub(crate) fn write_back(core: &Core, context: &mut Context) -> Result<usize, No
     let before_ns = thread_cpu_ns();
     // The slots first: asking for the oldest closes their slab to new pages,
     // which would be for nothing if they had nowhere to go.
-    let slots = allocate(&core.stores, BATCH_PAGES)?;
+    let slots = allocate(&core.stores, context, BATCH_PAGES)?;
     let mut moved = [const { None }; WRITE_BACK_PAGES];
     let batch = Batch::new(&mut cluster, slots.as_slice().len());
     let count = fill_batch(core, context, batch, &mut moved);

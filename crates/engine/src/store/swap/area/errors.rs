@@ -3,6 +3,7 @@
 use crate::store::io::IoError;
 use crate::store::swap::cluster::CLUSTER_BYTES;
 use crate::store::swap::extent::AppendError;
+use softswap_sys::file::errno;
 use std::io;
 
 /// Why an area could not be set up.
@@ -65,6 +66,34 @@ pub enum AreaError {
     Device(#[from] IoError),
 }
 
+impl AreaError {
+    /// The error number that says the same.
+    #[must_use]
+    pub fn raw_os_error(&self) -> i32 {
+        match self {
+            AreaError::NoRoom { .. } => errno::ENOSPC,
+            AreaError::Tables(error) => error.raw_os_error().unwrap_or(errno::EIO),
+            AreaError::Device(_) => errno::EIO,
+            _ => errno::EINVAL,
+        }
+    }
+}
+
+/// Of the memory of other machines there is no file system, and no reserve.
+fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
+    if reserve_bytes == 0 {
+        return format!(
+            "swap area is full at {size_bytes} bytes: {free_bytes} bytes are free beside it; free \
+             some space, or add an area elsewhere"
+        );
+    }
+    format!(
+        "swap area is full at {size_bytes} bytes: its file system has {free_bytes} bytes free, of \
+         which {reserve_bytes} are to stay free; free some space, lower the reserve, or add an area \
+         elsewhere"
+    )
+}
+
 /// Why no slot is to be had, and what would help.
 ///
 /// ```
@@ -83,10 +112,7 @@ pub enum AreaFull {
         limit_bytes: u64,
     },
     /// Growing would eat into the reserve.
-    #[error(
-        "swap area is full at {size_bytes} bytes: its file system has {free_bytes} bytes free, of which \
-         {reserve_bytes} are to stay free; free some space, lower the reserve, or add an area elsewhere"
-    )]
+    #[error("{}", full_text(*size_bytes, *free_bytes, *reserve_bytes))]
     Reserve {
         /// What the area has.
         size_bytes: u64,
@@ -153,11 +179,17 @@ pub enum AreaFull {
         /// What they have.
         size_bytes: u64,
     },
-    /// Writes failed again and again.
+    /// The device takes no page, wherever it is to lie.
     #[error(
-        "no swap area can be written any more: writes fail again and again; see to the device, or \
-         add an area elsewhere"
+        "the swap area cannot be written any more: {cause}; see to the device, or add an area \
+         elsewhere"
     )]
+    Write {
+        /// What the device said.
+        cause: IoError,
+    },
+    /// None is left that works.
+    #[error("no swap area works any more; see to the devices, or add an area elsewhere")]
     Failed,
 }
 
@@ -167,6 +199,14 @@ impl AreaFull {
         match cause.is_no_space() {
             true => AreaFull::NoSpace { size_bytes, cause },
             false => AreaFull::Device { size_bytes, cause },
+        }
+    }
+
+    /// What it means that an area so large takes no page.
+    pub(super) fn refused_write(size_bytes: u64, cause: IoError) -> AreaFull {
+        match cause.is_no_space() {
+            true => AreaFull::NoSpace { size_bytes, cause },
+            false => AreaFull::Write { cause },
         }
     }
 }

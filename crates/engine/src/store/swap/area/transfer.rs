@@ -21,11 +21,7 @@ impl Area {
         buf: &[u8],
     ) -> Result<(), IoError> {
         let result = self.write_pieces(lane, slots, buf);
-        // Want of space is no failure of the device: it has to be claimed first
-        // where that works, and elsewhere it comes to light only here.
-        if !result.is_err_and(|error| error.is_no_space()) {
-            self.health.note_write(result.is_ok());
-        }
+        self.health.note_write(result, now_ns());
         result
     }
 

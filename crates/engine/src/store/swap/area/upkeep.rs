@@ -2,12 +2,14 @@
 //!
 //! Clusters that became empty are discarded in the background, if that is
 //! wanted: a device may then reuse the flash below, a file gives its blocks
-//! back. And an area whose storage fails write after write is asked last.
+//! back. And an area whose storage fails write after write, or takes nothing, is asked last.
 
-use super::Area;
 use super::health::Discarded;
+use super::{Area, AreaFull};
+use crate::store::io::IoError;
 use crate::store::swap::cluster::{CLUSTER_SLOTS, PAGE_BYTES};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use softswap_sys::raw::now_ns;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
 impl Area {
     /// Discards one cluster that waits for it. Nobody allocates from it
@@ -56,7 +58,20 @@ impl Area {
     /// write that succeeds makes up for it.
     #[must_use]
     pub(crate) fn has_failed(&self) -> bool {
-        self.health.has_failed.load(Acquire)
+        self.health.has_failed()
+    }
+
+    /// Whether it is asked for room last: it has failed, or took nothing a short time ago.
+    #[must_use]
+    pub(crate) fn is_last(&self) -> bool {
+        self.has_failed() || self.health.has_rested() && self.health.rests(now_ns())
+    }
+
+    /// Why it takes nothing now, where a failed write says that; `None` where a place was bad.
+    #[must_use]
+    pub(crate) fn refusal(&self, error: &IoError) -> Option<AreaFull> {
+        let is_whole = error.is_no_space() || error.is_of_device() || self.has_failed();
+        is_whole.then(|| AreaFull::refused_write(self.size_bytes(), *error))
     }
 
     /// Whether what it holds is to be brought elsewhere.
