@@ -8,10 +8,16 @@
  * int return 0, or a negative errno; softswap_strerror_detail() says more. Sizes are in bytes.
  *
  * A system call cannot wait for a page that is out, and fails with EFAULT: softswap_pin() what
- * is handed to one, or make the pool with guard_calls. A touch is a SIGBUS that the library handles; SIGBUS for other reasons goes
- * to the handler that was there before the first pool. A thread needs 64 KiB of its stack where
- * it touches a region. A forked child has nothing of its parent's pools: a touch there is a
- * SIGSEGV, and calls are refused.
+ * is handed to one, or make the pool with guard_calls. A touch is a SIGBUS that the library
+ * handles; SIGBUS for other reasons goes to the handler that was there before the first pool. A
+ * thread needs 64 KiB of its stack where it touches a region.
+ *
+ * Advice goes by softswap_advise(): a madvise() that drops pages of a region (MADV_DONTNEED) takes
+ * away what only DRAM holds, and ends the program at a later touch, perhaps after seconds.
+ *
+ * A forked child has nothing of its parent's pools: a touch there is a SIGSEGV, and calls are
+ * refused. It may make pools of its own: fork() waits while another thread makes or drops one. Do
+ * not fork while another thread is in a call of the library otherwise.
  *
  * Link with -lsoftswap_c (pkg-config softswap_c). */
 #ifndef SOFTSWAP_H
@@ -31,8 +37,9 @@ typedef struct softswap_pool softswap_pool;
 struct softswap_options {
     size_t size;           /* sizeof(struct softswap_options) */
     uint64_t memory_bytes; /* the limit on DRAM; 0: 1 GiB. At least 8 MiB. */
-    const char *swap;      /* "DIRECTORY", "DIRECTORY:SIZE", or a swap file or device; several are
-                              separated by line breaks. NULL: "/var/tmp". Read in the call only. */
+    const char *swap;      /* "DIRECTORY" on a disk, "DIRECTORY:SIZE", or a swap file or device;
+                              several are separated by line breaks. NULL: "/var/tmp". Read in the
+                              call only. */
     uint32_t no_encrypt;   /* 1: what is written to the disk is not encrypted */
     uint32_t guard_calls;  /* 1: system calls may be given regions as they are, but those that name
                               their buffers in a structure (readv, sendmsg). It puts a seccomp filter
@@ -61,7 +68,9 @@ enum softswap_advice {
     SOFTSWAP_NORMAL = 5      /* the order is found out, as at first */
 };
 
-/* Makes a pool; options may be NULL. The caller owns *pool, until softswap_pool_destroy(). */
+/* Makes a pool; options may be NULL. The caller owns *pool, until softswap_pool_destroy(). ENOMEM
+ * for too little memory_bytes, or too many pools; ENOENT, EACCES, ENOSPC and their like for swap
+ * (EINVAL for a tmpfs, which is DRAM); ENOSYS where the kernel lacks what it takes. */
 int softswap_pool_create(const struct softswap_options *options, softswap_pool **pool);
 
 /* Gives the pool up; it ends when its last region is unmapped. NULL is nothing. EINVAL for a
@@ -83,7 +92,7 @@ int softswap_advise(void *address, size_t len, int advice);
 int softswap_pin(void *address, size_t len, uint64_t *pin);
 int softswap_unpin(uint64_t pin);
 
-/* Changes the limit on DRAM. */
+/* Changes the limit on DRAM: up at once, down as pages leave. */
 int softswap_set_memory(softswap_pool *pool, uint64_t bytes);
 
 int softswap_pool_stats(softswap_pool *pool, struct softswap_stats *stats);

@@ -1,12 +1,13 @@
 //! NumPy's own arrays in a pool (NEP 49): a handler by which NumPy allocates what the arrays
-//! hold. Small ones stay with the C library: a region is whole pages.
+//! hold. Small ones stay with the C library: a region is whole pages. So do all in a forked child,
+//! which has nothing of the pool.
 
 use crate::pool::Pool;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
-use softswap::Region;
+use softswap::{Error, Region};
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -51,13 +52,15 @@ impl Context {
         unsafe { &*context.cast::<Context>() }
     }
 
-    fn allocate(&self, bytes: usize) -> *mut c_void {
+    /// `plain` is the C library's function for so many bytes, one at least.
+    fn allocate(&self, bytes: usize, plain: impl Fn(usize) -> *mut c_void) -> *mut c_void {
         if bytes < self.least_bytes {
-            // SAFETY: any size may be asked for; NumPy expects a pointer also for none.
-            return unsafe { libc::malloc(bytes.max(1)) };
+            return plain(bytes.max(1));
         }
-        let Ok(mut region) = self.pool.map(bytes) else {
-            return ptr::null_mut();
+        let mut region = match self.pool.map(bytes) {
+            Ok(region) => region,
+            Err(Error::OtherProcess) => return plain(bytes),
+            Err(_) => return ptr::null_mut(),
         };
         let start = region.as_mut_ptr();
         self.lock().insert(start.addr(), region);
@@ -75,21 +78,21 @@ impl Context {
 }
 
 extern "C" fn malloc(context: *mut c_void, bytes: usize) -> *mut c_void {
+    // SAFETY: any size may be asked for.
+    let plain = |bytes| unsafe { libc::malloc(bytes) };
     // SAFETY: NumPy passes the context of the handler whose function this is.
-    unsafe { Context::of(context) }.allocate(bytes)
+    unsafe { Context::of(context) }.allocate(bytes, plain)
 }
 
 extern "C" fn calloc(context: *mut c_void, count: usize, each: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(each) else {
         return ptr::null_mut();
     };
-    let start = malloc(context, bytes);
+    // Regions are zero as they are.
+    // SAFETY: any size may be asked for.
+    let plain = |bytes| unsafe { libc::calloc(1, bytes) };
     // SAFETY: NumPy passes the context of the handler whose function this is.
-    if !start.is_null() && bytes < unsafe { Context::of(context) }.least_bytes {
-        // SAFETY: that many bytes have just been allocated there. Regions are zero as they are.
-        unsafe { ptr::write_bytes(start.cast::<u8>(), 0, bytes) };
-    }
-    start
+    unsafe { Context::of(context) }.allocate(bytes, plain)
 }
 
 extern "C" fn realloc(context: *mut c_void, old: *mut c_void, bytes: usize) -> *mut c_void {

@@ -1,6 +1,8 @@
 """What the wheel brings, as it is installed: `tests/wheel.sh` runs this in a fresh environment."""
+import errno
 import json
 import os
+import pathlib
 import pickle
 import socket
 import subprocess
@@ -92,6 +94,11 @@ class APool(unittest.TestCase):
         self.assertRaises(ValueError, self.pool.advise, a, "hope")
         self.assertRaises(ValueError, self.pool.advise, a[::2], "cold")
         self.assertRaises(ValueError, self.pool.advise, numpy.ones(3), "cold")
+        view = a.view()
+        view.flags.writeable = False
+        self.assertRaises(ValueError, self.pool.advise, view, "dontneed")
+        self.pool.advise(view, "cold")
+        self.assertEqual(int(a.sum()), 3 * MIB)
 
     def test_files_and_sockets_take_arrays(self):
         expected = numpy.arange(8 * MIB, dtype="f8")
@@ -158,11 +165,51 @@ class APool(unittest.TestCase):
     def test_what_cannot_be_is_refused(self):
         self.assertRaises(ValueError, softswap.Pool, memory="lots")
         self.assertRaises(MemoryError, softswap.Pool, memory="1M")
-        self.assertRaises(OSError, softswap.Pool, memory="16M", swap="/nowhere")
+        for directory, number, says in [("/nowhere", errno.ENOENT, "does not exist"),
+                                        ("/dev/shm", errno.EINVAL, "is a tmpfs"),
+                                        ("/proc", errno.EOPNOTSUPP, "takes no files")]:
+            with self.assertRaises((OSError, ValueError)) as refused:
+                softswap.Pool(memory="16M", swap=directory)
+            self.assertEqual(getattr(refused.exception, "errno", errno.EINVAL), number)
+            self.assertIn(says, str(refused.exception))
+        self.assertRaises(ValueError, softswap.Pool, memory=-1)
+        self.assertRaises(ValueError, softswap.Pool, swap=[])
+        self.assertRaises(TypeError, softswap.Pool, memory=2.0)
+        self.assertRaises(TypeError, softswap.Pool, swap=[b"/var/tmp"])
         self.pool.set_memory("24M")
         self.assertEqual(self.pool.stats()["budget_bytes"], 24 * MIB)
         self.pool.set_memory(20 * MIB)
         self.assertEqual(self.pool.stats()["budget_bytes"], 20 * MIB)
+
+    def test_paths_and_numbers_of_other_types(self):
+        directory = pathlib.Path(tempfile.gettempdir())
+        for swap in (directory, [directory], (str(directory),)):
+            pool = softswap.Pool(numpy.int64(16 * MIB), swap)
+            self.assertEqual(pool.stats()["budget_bytes"], 16 * MIB)
+        self.assertEqual(pool.empty(numpy.int64(5)).shape, (5,))
+        self.assertEqual(pool.empty((numpy.int32(2), 3)).shape, (2, 3))
+        pool.set_memory(numpy.uint32(20 * MIB))
+        self.assertEqual(pool.stats()["budget_bytes"], 20 * MIB)
+        self.assertRaises(TypeError, pool.set_memory, 2.0)
+        self.assertRaises(TypeError, pool.empty, 2.0)
+
+    def test_a_forked_child_allocates_plain_memory(self):
+        with self.pool.numpy():
+            kept = numpy.ones(MIB)
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    a = numpy.arange(MIB, dtype="f8")
+                    zeros = numpy.zeros((1000, 1000))
+                    grown = numpy.fromiter(range(300_000), "i8")
+                    expected = (MIB * (MIB - 1) // 2, 0, 299_999 * 150_000)
+                    status = int((a.sum(), zeros.sum(), grown.sum()) != expected)
+                    del a, zeros, grown, kept
+                finally:
+                    os._exit(status)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+        self.assertEqual(float(kept.sum()), MIB)
 
     def test_numpy_allocates_in_it(self):
         before = numpy.core.multiarray.get_handler_name() if numpy.__version__ < "2" else \

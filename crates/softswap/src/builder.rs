@@ -147,12 +147,13 @@ impl Builder {
     /// let builder = softswap::Pool::builder().memory("1M").unwrap().swap("/var/tmp").unwrap();
     /// assert!(matches!(builder.build(), Err(softswap::Error::TooLittleMemory { .. })));
     /// let builder = softswap::Pool::builder().swap("/nowhere").unwrap();
-    /// assert!(matches!(builder.build(), Err(softswap::Error::Area(_))));
+    /// assert!(matches!(builder.build(), Err(softswap::Error::Area { .. })));
     /// ```
     ///
     /// # Errors
-    /// [`Error::TooLittleMemory`], [`Error::Area`], [`Error::Unsupported`] where the kernel or a
-    /// container has no userfaultfd, [`Error::Kernel`].
+    /// [`Error::TooLittleMemory`]; [`Error::Area`], also for a directory on a tmpfs, which is DRAM;
+    /// [`Error::Unsupported`] where the kernel or a container has no userfaultfd;
+    /// [`Error::NoAddresses`] where there are many pools; [`Error::Kernel`].
     pub fn build(mut self) -> Result<Pool> {
         if self.config.areas.is_empty() {
             self.config.areas.push(AreaSpec::new("/var/tmp"));

@@ -3,7 +3,12 @@
 use softswap_engine::core::errors::FaultError;
 use softswap_engine::door::engine::memory_limit::LimitRefused;
 use softswap_engine::door::open_areas::OpenError;
+use softswap_engine::store::swap::named::ActivateError;
 use std::io;
+
+const EIO: i32 = 5;
+const ENOMEM: i32 = 12;
+const EINVAL: i32 = 22;
 
 /// Why a call was refused. Nothing has changed then.
 ///
@@ -37,12 +42,23 @@ pub enum Error {
         reason: String,
     },
     /// A swap area cannot be used.
-    #[error("{0}")]
-    Area(String),
+    #[error("{reason}")]
+    Area {
+        /// Why, and what to do about it.
+        reason: String,
+        /// The nearest `errno`, positive: `ENOENT` where there is none, `EACCES`, `ENOSPC`.
+        errno: i32,
+    },
     /// The kernel or a limit of the process refuses what a pool needs.
     #[error("{reason}")]
     Unsupported {
         /// What is refused, and what to do about it.
+        reason: String,
+    },
+    /// There is no address space for one more pool.
+    #[error("{reason}")]
+    NoAddresses {
+        /// Why, and what to do about it.
         reason: String,
     },
     /// A region of no bytes, or of more than there can be.
@@ -79,7 +95,7 @@ pub enum Error {
         most_bytes: usize,
     },
     /// Others may read the region at this moment.
-    #[error("what drops content needs the region for itself; call `Region::advise`")]
+    #[error("what drops content needs the region for itself; end its pins and other uses first")]
     Shared,
     /// A page cannot be brought in.
     #[error("{0}")]
@@ -115,18 +131,17 @@ impl Error {
     /// ```
     #[must_use]
     pub fn raw_os_error(&self) -> i32 {
-        const EIO: i32 = 5;
         const EAGAIN: i32 = 11;
-        const ENOMEM: i32 = 12;
         const EBUSY: i32 = 16;
-        const EINVAL: i32 = 22;
         const ENOSYS: i32 = 38;
         const EOWNERDEAD: i32 = 130;
         match self {
             Error::Size { .. } | Error::Swap { .. } | Error::Length { .. } => EINVAL,
             Error::Range { .. } | Error::Limit(_) => EINVAL,
             Error::TooLittleMemory { .. } | Error::WindowFull { .. } => ENOMEM,
-            Error::Area(_) | Error::Page(_) => EIO,
+            Error::NoAddresses { .. } => ENOMEM,
+            Error::Area { errno, .. } => *errno,
+            Error::Page(_) => EIO,
             Error::Unsupported { .. } => ENOSYS,
             Error::Pinned { .. } => EAGAIN,
             Error::Shared => EBUSY,
@@ -144,7 +159,16 @@ impl From<FaultError> for Error {
 
 impl From<OpenError> for Error {
     fn from(error: OpenError) -> Error {
-        Error::Area(error.to_string())
+        let errno = match &error {
+            OpenError::Directory(refused) => refused.raw_os_error(),
+            OpenError::Named(ActivateError::Claim(refused)) => refused.raw_os_error(),
+            OpenError::Named(ActivateError::Io { cause, .. }) => {
+                cause.raw_os_error().unwrap_or(EIO)
+            }
+            OpenError::Named(_) => EINVAL,
+            _ => EIO,
+        };
+        Error::Area { reason: error.to_string(), errno }
     }
 }
 

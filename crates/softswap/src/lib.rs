@@ -31,6 +31,12 @@
 //! `EFAULT`. [`Region::pin`] and [`Region::pin_mut`] keep a range in DRAM for a call. In a pool made
 //! with [`Builder::guard_calls`] most calls see to it by themselves, as under `softswap run`.
 //!
+//! # Advice
+//!
+//! What is expected of a region is said by [`Region::advise`]. A `madvise` of the program's own
+//! that drops pages of one, as `MADV_DONTNEED` does, takes away what only DRAM holds: a later touch
+//! ends the program, perhaps only after seconds in which others make room in vain.
+//!
 //! # Signals
 //!
 //! A touch of a page that is out is a SIGBUS, of which the program sees nothing. The handler is
@@ -48,8 +54,8 @@
 //!
 //! A forked child has nothing of its parent's pools: a touch of a region there is a segmentation
 //! fault, never zeroes, and all calls are refused ([`Error::OtherProcess`]). Dropping regions and
-//! pools there does nothing. It may make pools of its own, unless another thread of the parent
-//! was making or dropping one at that moment: fork while none is.
+//! pools there does nothing. It may make pools of its own. A fork waits while another thread makes
+//! or drops a pool.
 //!
 //! # Beside `softswap run`
 //!
@@ -65,6 +71,7 @@
 mod error;
 mod size;
 mod stats;
+mod fork;
 mod running;
 mod bytes;
 mod pin;

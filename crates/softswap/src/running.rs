@@ -1,28 +1,29 @@
 //! An engine with its threads and its touches served, from its start to its end.
 
 use crate::error::{Error, Result};
+use crate::fork::Alone;
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use softswap_engine::core::errors::FaultError;
 use softswap_engine::door::engine::pinning::{Pinned, Then};
 use softswap_engine::door::engine::{Engine, StartError};
-use softswap_engine::door::open_areas::open;
-use softswap_engine::door::settings::Config;
+use softswap_engine::door::open_areas::{OpenError, open};
+use softswap_engine::door::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_engine::memory::context::PREFETCH_THREADS;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::on_disk;
 use softswap_sys::memory::{Reservations, reserve_u64};
 use softswap_sys::raw::{self, now_ns};
 use softswap_sys::signals::{self, Mask, NEVER_BLOCKED};
-use softswap_sys::touches::{self, Hold, Resolver, Served};
+use softswap_sys::touches::{self, Hold, MOST_WINDOWS, Resolver, Served};
+use softswap_sys::window::WindowError;
 use softswap_sys::{guarded_calls, window};
+use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-
-/// Engines start one at a time: the limit on descriptors is raised for a moment meanwhile.
-static STARTING: Mutex<()> = Mutex::new(());
 
 /// What the engine's threads and the handler of touches share.
 struct Shared {
@@ -127,20 +128,58 @@ pub(crate) struct Running {
     pub(crate) pins: AtomicUsize,
 }
 
-/// Why a budget is too little, apart from other reasons not to start.
+/// Why an engine did not start, in words of this interface.
 fn why(error: StartError, asked_bytes: u64) -> Error {
+    let too_little = |reason| Error::TooLittleMemory { asked_bytes, reason };
     let reason = error.to_string();
     match error {
-        StartError::Budget { .. } | StartError::Needs { .. } => {
-            Error::TooLittleMemory { asked_bytes, reason }
+        StartError::Budget { .. } => {
+            too_little(format!("give at least {} MiB", MIN_MEMORY_BYTES >> 20))
         }
-        StartError::Area(_) => Error::Area(reason),
+        StartError::Needs { needed_mib, areas, .. } => too_little(format!(
+            "for {areas} swap areas of this kind it takes {needed_mib} MiB for the engine alone; \
+             give more, or fewer areas"
+        )),
+        StartError::Window(WindowError::Reserve { .. } | WindowError::Taken { .. }) => {
+            Error::NoAddresses { reason }
+        }
+        StartError::Area(refused) => match refused.raw_os_error() {
+            // The engine's words name a setting that a pool has not.
+            libc::ENOSPC => {
+                let reserve_mib = Config::default().reserve_bytes >> 20;
+                let reason = format!(
+                    "a swap directory is full: {reserve_mib} MiB of its file system are to stay \
+                     free; free some space there, or name another"
+                );
+                Error::Area { reason, errno: libc::ENOSPC }
+            }
+            errno => Error::Area { reason, errno },
+        },
         StartError::Tables(error) => Error::Kernel(error),
         _ => Error::Unsupported { reason },
     }
 }
 
+/// Why touches of a window are not served.
+fn unserved(error: io::Error) -> Error {
+    if error.kind() != io::ErrorKind::QuotaExceeded {
+        return error.into();
+    }
+    let reason = format!("a process has at most {MOST_WINDOWS} pools at a time; drop some");
+    Error::NoAddresses { reason }
+}
+
+/// As `softswap run`, refuses directories whose files free no memory.
+fn on_disks(config: &Config) -> Result<()> {
+    let directories = config.areas.iter().map(|area| &area.path).filter(|path| path.is_dir());
+    for directory in directories {
+        on_disk(directory).map_err(OpenError::from)?;
+    }
+    Ok(())
+}
+
 fn start(config: &Config) -> Result<Engine> {
+    on_disks(config)?;
     let stats = Stats::new(reserve_u64(STATS_WORDS)?);
     let areas = open(&config.areas, None, config.reserve_bytes, config.avoid_io_uring);
     let areas = areas.collect::<std::result::Result<Vec<_>, _>>()?;
@@ -163,12 +202,13 @@ impl Running {
     pub(crate) fn start(config: &Config, is_guarded: bool) -> Result<Running> {
         // Under `softswap run` this process's own heap may be swapped out, by another engine.
         signals::leave_open(NEVER_BLOCKED);
-        let _alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        // The limit on descriptors is raised for a moment meanwhile, too.
+        let alone = Alone::new()?;
         let reservations = Arc::new(Reservations::default());
         let started = || reservations.collect(|| start(config));
         let started = match is_guarded {
             true => guard().and_then(|area| window::within(&area, started)),
-            false => started(),
+            false => window::among_many(started),
         };
         let engine = match started {
             Ok(engine) => engine,
@@ -184,7 +224,7 @@ impl Running {
             Ok(served) => served,
             Err(error) => {
                 end(shared);
-                return Err(error.into());
+                return Err(unserved(error));
             }
         };
         let mut running = Running {
@@ -194,8 +234,10 @@ impl Running {
             process: raw::current_process(),
             pins: AtomicUsize::new(0),
         };
-        running.start_threads()?;
-        Ok(running)
+        let started = running.start_threads();
+        // Dropping it is another act.
+        drop(alone);
+        started.map(|()| running)
     }
 
     /// What makes room, and what reads ahead. None of the program's signals go there.
@@ -242,6 +284,8 @@ impl Drop for Running {
         if !self.is_of_this_process() {
             return;
         }
+        // Where it was made a fork waits for it, so it does now.
+        let _alone = Alone::new();
         self.shared.go_on.store(false, Ordering::Relaxed);
         self.shared.engine.wake_background();
         // SAFETY: taken once, here, where nobody uses the value any more.

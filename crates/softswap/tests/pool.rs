@@ -187,11 +187,21 @@ fn what_cannot_be_is_refused_with_its_reason() {
     }
     let nowhere = Pool::builder().swap("/nowhere/at/all").unwrap().build();
     assert!(
-        matches!(nowhere, Err(Error::Area(ref why)) if why.contains("/nowhere")),
+        matches!(nowhere, Err(Error::Area { ref reason, errno: libc::ENOENT })
+            if reason.contains("/nowhere")),
         "{nowhere:?}"
     );
+    for (directory, says) in [("/dev/shm", "is a tmpfs: its files"), ("/proc", "takes no files")] {
+        let refused = Pool::builder().swap(directory).unwrap().build();
+        assert!(
+            matches!(refused, Err(Error::Area { ref reason, .. }) if reason.contains(says)),
+            "{refused:?}"
+        );
+    }
     let small = Pool::builder().memory_bytes(1 << 20).build();
     assert!(matches!(small, Err(Error::TooLittleMemory { asked_bytes: 1_048_576, .. })));
+    let said = small.unwrap_err().to_string();
+    assert!(said.contains("at least 8 MiB") && !said.contains("--memory"), "{said}");
 
     let pool = pool("16M");
     assert!(matches!(pool.map(0), Err(Error::Length { .. })));
@@ -221,6 +231,18 @@ fn the_budget_moves() {
             assert!(region[number * PAGE..][..PAGE] == content(number));
         }
     }
+}
+
+#[test]
+fn more_pools_are_there_at_a_time_than_long_windows_fit() {
+    let _alone = alone();
+    // Of a TiB each there is room for 56.
+    let mut pools: Vec<_> = (0..80).map(|_| pool("8M")).collect();
+    let mut regions: Vec<_> = pools.iter().map(|pool| pool.map(1 << 20).unwrap()).collect();
+    regions.iter_mut().enumerate().for_each(|(number, region)| region[4097] = number as u8);
+    pools.truncate(1);
+    let found = regions.iter().enumerate().all(|(number, region)| region[4097] == number as u8);
+    assert!(found, "each has its own");
 }
 
 /// Mappings, descriptors and threads.

@@ -148,6 +148,34 @@ fn threads_of_the_c_library_have_stack_enough() {
     }
 }
 
+#[test]
+fn a_child_makes_a_pool_whatever_other_threads_of_its_parent_did() {
+    if !is_alone("a_child_makes_a_pool_whatever_other_threads_of_its_parent_did") {
+        return;
+    }
+    let is_done = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while is_done.load(Ordering::Relaxed) == 0 {
+                    pool().map(PAGE).unwrap()[0] = 1;
+                }
+            });
+        }
+        for _ in 0..40 {
+            let status = in_child(|| {
+                // SAFETY: ends a child that waits for what never comes.
+                unsafe { libc::alarm(60) };
+                let own = pool();
+                let mut region = own.map(PAGE).unwrap();
+                region[0] = 1;
+            });
+            assert_eq!(status, 0);
+        }
+        is_done.store(1, Ordering::Relaxed);
+    });
+}
+
 static REGION: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn on_timer(_signal: i32) {

@@ -71,7 +71,7 @@ static void refusals(softswap_pool *pool, const char *swap)
     options = (struct softswap_options){.size = sizeof options, .memory_bytes = 1 << 20, .swap = swap};
     CHECK(softswap_pool_create(&options, &none) == -ENOMEM);
     options = (struct softswap_options){.size = sizeof options, .swap = "/nowhere"};
-    CHECK(softswap_pool_create(&options, &none) == -EIO);
+    CHECK(softswap_pool_create(&options, &none) == -ENOENT);
     CHECK(strstr(softswap_strerror_detail(), "/nowhere") != NULL);
     struct {
         struct softswap_options options;

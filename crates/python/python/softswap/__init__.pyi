@@ -1,15 +1,16 @@
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 import numpy.typing as npt
 
 class Pool:
     def __init__(
         self,
-        memory: str | int = "1G",
-        swap: str | Iterable[str] = "/var/tmp",
+        memory: str | SupportsIndex = "1G",
+        swap: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = "/var/tmp",
         *,
         encrypt: bool = True,
         guard_calls: bool | None = None,
@@ -23,10 +24,16 @@ class Pool:
     ) -> None: ...
     def close(self) -> None: ...
     def empty(
-        self, shape: int | Sequence[int], dtype: npt.DTypeLike = ..., order: Literal["C", "F"] = "C"
+        self,
+        shape: SupportsIndex | Sequence[SupportsIndex],
+        dtype: npt.DTypeLike = ...,
+        order: Literal["C", "F"] = "C",
     ) -> npt.NDArray[Any]: ...
     def zeros(
-        self, shape: int | Sequence[int], dtype: npt.DTypeLike = ..., order: Literal["C", "F"] = "C"
+        self,
+        shape: SupportsIndex | Sequence[SupportsIndex],
+        dtype: npt.DTypeLike = ...,
+        order: Literal["C", "F"] = "C",
     ) -> npt.NDArray[Any]: ...
     def numpy(self, at_least: int = 65536) -> AbstractContextManager[Pool]: ...
     def advise(
@@ -35,7 +42,7 @@ class Pool:
         advice: Literal["willneed", "cold", "dontneed", "sequential", "random", "normal"],
     ) -> None: ...
     def pinned(self, array: npt.NDArray[Any]) -> AbstractContextManager[npt.NDArray[Any]]: ...
-    def set_memory(self, memory: str | int) -> None: ...
+    def set_memory(self, memory: str | SupportsIndex) -> None: ...
     def stats(self) -> dict[str, int]: ...
 
 def command() -> str: ...

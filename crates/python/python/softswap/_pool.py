@@ -2,13 +2,43 @@
 import contextlib
 import json
 import math
+import operator
+import os
 
 from . import _softswap
 
 
 def _size(memory):
-    # A size is a text with a unit, or a number of bytes.
-    return f"{memory}B" if isinstance(memory, int) else memory
+    """A size is a text with a unit, or a number of bytes."""
+    if isinstance(memory, str):
+        return memory
+    try:
+        number = operator.index(memory)
+    except TypeError:
+        raise TypeError(
+            f'memory={memory!r}: give a text with a unit ("2G") or a whole number of bytes'
+        ) from None
+    if number < 0:
+        raise ValueError(f"memory={number}: give a number of bytes that is not negative")
+    return str(number)
+
+
+def _areas(swap):
+    one = isinstance(swap, (str, os.PathLike))
+    areas = [os.fspath(area) for area in ([swap] if one else swap)]
+    if not areas:
+        raise ValueError("swap=[] names no place for what does not fit; give a directory")
+    for area in areas:
+        if not isinstance(area, str):
+            raise TypeError(f"swap={area!r}: give a text or a path")
+    return areas
+
+
+def _shape(shape):
+    try:
+        return (operator.index(shape),)
+    except TypeError:
+        return tuple(operator.index(length) for length in shape)
 
 
 def _part(array):
@@ -37,11 +67,14 @@ class Pool:
     `sudo` gains nothing in what an unprivileged process starts. With `guard_calls=False` it does
     without, and calls that are given what is not in DRAM fail with EFAULT; with True it is an
     error where there can be no filter.
+
+    A forked child (`multiprocessing` by "fork") has nothing of its parent's pools: a touch of such
+    an array there is a segmentation fault. It may make pools of its own. A handler of SIGBUS of
+    the program's own must be set before the first pool.
     """
 
     def __init__(self, memory="1G", swap="/var/tmp", *, encrypt=True, guard_calls=None):
-        areas = [swap] if isinstance(swap, str) else list(swap)
-        self._pool = _softswap.Pool(_size(memory), areas, encrypt, guard_calls)
+        self._pool = _softswap.Pool(_size(memory), _areas(swap), encrypt, guard_calls)
 
     def __enter__(self):
         return self
@@ -65,7 +98,7 @@ class Pool:
         dtype = numpy.dtype(dtype)
         if dtype.hasobject:
             raise ValueError(f"{dtype} holds objects, which cannot be in a pool; give another dtype")
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        shape = _shape(shape)
         nbytes = math.prod(shape) * dtype.itemsize
         pool = self._open()
         if nbytes == 0:
@@ -77,7 +110,9 @@ class Pool:
     @contextlib.contextmanager
     def numpy(self, at_least=65536):
         """In this block what NumPy allocates for arrays lies in the pool (NEP 49), if it is at
-        least so many bytes: each takes whole pages."""
+        least so many bytes: each takes whole pages. It holds for this thread, or task, as a context
+        variable does: threads that are started inside have NumPy's own. In a forked child what is
+        allocated lies in plain memory."""
         before = _softswap.Handler(self._open(), at_least).put_in_force()
         try:
             yield self
@@ -89,9 +124,12 @@ class Pool:
 
         "willneed" brings it in, "cold" lets it leave first, "dontneed" drops what it holds (it
         reads as zero). With "sequential" what follows a touch is brought in at once, with "random"
-        nothing is, with "normal" the order is found out, as at first.
+        nothing is, with "normal" the order is found out, as at first. `mmap.madvise` is not for
+        arrays of a pool: a page dropped by it ends the program when it is touched.
         """
         region, start, end = _part(array)
+        if advice == "dontneed" and not array.flags.writeable:
+            raise ValueError("this array is read-only, and \"dontneed\" would make it zeroes")
         region.advise(start, end, advice)
 
     @contextlib.contextmanager
@@ -107,9 +145,12 @@ class Pool:
             pin.release()
 
     def set_memory(self, memory):
-        """Changes the budget."""
+        """Changes the budget: up at once, down bit by bit, as pages leave, which this does not
+        wait for to the end."""
         self._open().set_memory(_size(memory))
 
     def stats(self):
-        """The pool's figures, by name: sizes in bytes, times in ns."""
+        """The pool's figures, by name: sizes in bytes, times in ns. `used_peak_bytes` and
+        `mapped_bytes` are peaks; `budget_bytes`, `used_bytes`, `pool_bytes`, `pool_pages` and
+        `swap_bytes` are of now; the others count from the start."""
         return json.loads(self._open().stats())

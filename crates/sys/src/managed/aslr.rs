@@ -156,15 +156,49 @@ pub fn settle(bases: Bases) {
     raw::settle_gate(bases.gate);
 }
 
-/// Places for several windows together, each once, in an order by chance. Their first address is
-/// a multiple of their length.
+/// What several windows together may take, from a multiple of it on.
+const AREA_LEN: usize = WINDOWS * TIB;
+
+/// Places for several windows together, each once: first the one that [`areas_for_many`] leave
+/// free, then others in an order by chance. Their first address is a multiple of their length.
 pub(crate) fn areas() -> impl Iterator<Item = Range<usize>> {
-    const LEN: usize = WINDOWS * TIB;
-    let places = (0..RESERVABLE.end).step_by(LEN).filter(|at| is_place_of_window(*at));
-    let mut places: Vec<_> = places.collect();
-    let first = below(places.len());
-    places.rotate_left(first);
-    places.into_iter().map(|at| at..at + LEN)
+    let kept = kept_area();
+    let mut others = whole_areas();
+    let first = below(others.len());
+    others.rotate_left(first);
+    std::iter::once(kept.clone()).chain(others.into_iter().filter(move |area| *area != kept))
+}
+
+fn whole_areas() -> Vec<Range<usize>> {
+    let places = (0..RESERVABLE.end).step_by(AREA_LEN).filter(|at| is_place_of_window(*at));
+    places.map(|at| at..at + AREA_LEN).collect()
+}
+
+/// The area that is left to windows which lie together, by chance.
+fn kept_area() -> Range<usize> {
+    static KEPT: OnceLock<Range<usize>> = OnceLock::new();
+    let choose = || {
+        let mut areas = whole_areas();
+        areas.swap_remove(below(areas.len()))
+    };
+    KEPT.get_or_init(choose).clone()
+}
+
+/// Areas in which windows lie of which a process has many, each of up to [`AREA_LEN`].
+pub(crate) fn areas_for_many() -> Vec<Range<usize>> {
+    let kept = kept_area();
+    let mut areas = Vec::new();
+    for range in PLACES {
+        let mut at = range.start;
+        while at < range.end {
+            let end = (at / AREA_LEN + 1) * AREA_LEN;
+            let start = if UNWANTED.contains(&at) { at + TIB } else { at };
+            areas.push(start..end.min(range.end));
+            at = end;
+        }
+    }
+    areas.retain(|area| *area != kept);
+    areas
 }
 
 /// Where [`hold`] holds the window's range; 0 for nowhere.
@@ -215,6 +249,23 @@ mod tests {
         }
         assert!(windows.len() > 40, "{}", windows.len());
         assert!(gates.len() > 490, "{}", gates.len());
+    }
+
+    #[test]
+    fn there_is_room_for_many_beside_those_that_lie_together() {
+        let (kept, many) = (areas().next().unwrap(), areas_for_many());
+        assert_eq!(areas().next().unwrap(), kept, "it stays the same one");
+        let starts: BTreeSet<_> = areas().map(|area| area.start).collect();
+        assert_eq!(starts.len(), whole_areas().len());
+        let mut last = 0;
+        for area in &many {
+            assert!(last <= area.start && area.start < area.end, "{area:x?}");
+            assert!(PLACES.iter().any(|place| place.start <= area.start && area.end <= place.end));
+            assert!(area.end <= kept.start || kept.end <= area.start, "{area:x?} {kept:x?}");
+            assert!(UNWANTED.iter().all(|view| !area.contains(view)), "{area:x?}");
+            last = area.end;
+        }
+        assert!(many.iter().map(Range::len).sum::<usize>() >= 48 * TIB);
     }
 
     #[test]

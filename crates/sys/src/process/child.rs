@@ -1,6 +1,7 @@
 //! What a process that stands in for its child needs: signals as a queue, a
 //! child that dies with its parent, and dying of the child's signal.
 
+use crate::raw;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::io;
 use std::mem::MaybeUninit;
@@ -169,6 +170,12 @@ pub fn stand_alone(command: &mut Command, kept: &[BorrowedFd<'_>]) {
     let kept: Vec<i32> = kept.iter().map(AsRawFd::as_raw_fd).collect();
     let in_child = move || -> io::Result<()> {
         rustix::process::setsid()?;
+        // Also what is to go on to every program: what one that is managed has from its tree. A
+        // kernel or filter that refuses leaves that to it.
+        let others = [3, u32::MAX as usize, libc::CLOSE_RANGE_CLOEXEC as usize, 0, 0, 0];
+        // SAFETY: the call takes numbers, and changes flags of descriptors of this child only,
+        // which is about to become another program.
+        let _ = raw::check(unsafe { raw::syscall(libc::SYS_close_range, others) });
         for &number in &kept {
             // SAFETY: this runs in the child, whose own copy of the descriptor nobody closes
             // before exec: it was open when it was borrowed, and a caller that closes it before

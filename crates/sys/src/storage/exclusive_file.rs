@@ -75,6 +75,20 @@ impl ClaimError {
             _ => Self::Io { path, cause },
         }
     }
+
+    /// The error number that says the same.
+    #[must_use]
+    pub fn raw_os_error(&self) -> i32 {
+        match self {
+            Self::Missing { .. } => libc::ENOENT,
+            Self::Kind { .. } | Self::Sectors { .. } => libc::EINVAL,
+            Self::InUse { .. } | Self::Busy { .. } | Self::Locked { .. } => libc::EBUSY,
+            Self::Denied { cause, .. }
+            | Self::ReadOnly { cause, .. }
+            | Self::NoLock { cause, .. }
+            | Self::Io { cause, .. } => cause.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
 }
 
 /// A file or block device that is ours alone as long as this lives.

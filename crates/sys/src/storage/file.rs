@@ -23,7 +23,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 pub use super::file_error::{FileError, errno, plain};
-pub use super::unnamed_file::{is_in_memory, map_unnamed, may_make_files, open_for_copies};
+pub use super::unnamed_file::{
+    is_in_memory, map_unnamed, may_make_files, on_disk, open_for_copies,
+};
 
 /// What is written to try a file out.
 const PROBE: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];

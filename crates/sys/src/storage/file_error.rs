@@ -41,6 +41,13 @@ pub enum FileError {
     NotWritable { path: PathBuf, cause: io::Error },
     #[error("swap directory {} is on a read-only file system: name a directory on a writable one", path.display())]
     ReadOnly { path: PathBuf },
+    #[error("the swap directory {} is on a file system that takes no files; choose another", path.display())]
+    NoFiles { path: PathBuf },
+    #[error(
+        "the swap directory {} is a {file_system}: its files are kept in DRAM, so that pages \
+         written there free none; choose a directory on a disk", path.display()
+    )]
+    InMemory { path: PathBuf, file_system: &'static str },
     #[error("file system of swap directory {} is full: free some space, or name another directory", path.display())]
     NoSpace { path: PathBuf },
     #[error("disk quota is used up in swap directory {}: raise the quota, or name another directory", path.display())]
@@ -64,6 +71,22 @@ impl FileError {
             Errno::DQUOT => Self::Quota { path },
             Errno::MFILE | Errno::NFILE => Self::NoDescriptor { path, cause },
             _ => Self::Unusable { path, cause },
+        }
+    }
+    /// The error number that says the same.
+    #[must_use]
+    pub fn raw_os_error(&self) -> i32 {
+        match self {
+            Self::NoSuchDirectory { .. } => libc::ENOENT,
+            Self::NotADirectory { .. } => libc::ENOTDIR,
+            Self::ReadOnly { .. } => libc::EROFS,
+            Self::NoFiles { .. } => libc::EOPNOTSUPP,
+            Self::InMemory { .. } => libc::EINVAL,
+            Self::NoSpace { .. } => libc::ENOSPC,
+            Self::Quota { .. } => libc::EDQUOT,
+            Self::NotWritable { cause, .. }
+            | Self::NoDescriptor { cause, .. }
+            | Self::Unusable { cause, .. } => cause.raw_os_error().unwrap_or(libc::EIO),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Files without a name (O_TMPFILE): nobody else opens them, and they are gone with
 //! the last descriptor or mapping.
 
+use super::file_error::FileError;
 use crate::raw;
 use rustix::fs::{Access, AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -10,12 +11,36 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+const TMPFS: i64 = 0x0102_1994;
+const RAMFS: i64 = 0x8584_58f6;
+
 /// Whether file systems of this type (`statfs`) keep their files in DRAM.
 #[must_use]
 pub fn is_in_memory(file_system: i64) -> bool {
-    const TMPFS: i64 = 0x0102_1994;
-    const RAMFS: i64 = 0x8584_58f6;
     matches!(file_system, TMPFS | RAMFS)
+}
+
+/// Whether files of a directory would lie on a disk, not in DRAM or nowhere: pages written to
+/// them free memory.
+///
+/// ```
+/// use softswap_sys::file::{FileError, on_disk};
+///
+/// assert!(matches!(on_disk("/proc".as_ref()), Err(FileError::NoFiles { .. })));
+/// ```
+///
+/// # Errors
+/// Why not, or why that cannot be told.
+pub fn on_disk(directory: &Path) -> Result<(), FileError> {
+    let stat = rustix::fs::statfs(directory).map_err(|errno| FileError::new(directory, errno))?;
+    let path = || directory.to_owned();
+    match stat.f_type {
+        RAMFS => Err(FileError::InMemory { path: path(), file_system: "ramfs" }),
+        TMPFS => Err(FileError::InMemory { path: path(), file_system: "tmpfs" }),
+        // Such as /proc.
+        _ if stat.f_blocks == 0 => Err(FileError::NoFiles { path: path() }),
+        _ => Ok(()),
+    }
 }
 
 /// Maps `len` bytes of an unnamed file in `directory`, shared with the kernel's

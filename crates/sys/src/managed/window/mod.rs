@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub use crate::uffd::Writes;
 pub use adoption::Occupied;
 pub use reservation::{
-    Protection, READ_WRITE, WINDOW_SIZES, WindowError, longest_at, settle_gate, within,
+    Protection, READ_WRITE, WINDOW_SIZES, WindowError, among_many, longest_at, settle_gate, within,
 };
 
 /// Runs of pages that are dropped in one call.

@@ -22,7 +22,7 @@ const GATES: usize = 8;
 ///
 /// match Window::reserve(1, false) {
 ///     Ok(window) => println!("{} GiB", window.len_bytes() >> 30),
-///     Err(error @ WindowError::Userfaultfd(_)) => println!("{error}"),
+///     Err(error @ (WindowError::Userfaultfd(_) | WindowError::Taken { .. })) => println!("{error}"),
 ///     Err(WindowError::Reserve { bytes, .. }) => println!("no room for {bytes} bytes"),
 /// }
 /// ```
@@ -46,6 +46,16 @@ pub enum WindowError {
         bytes: usize,
         /// The kernel's answer.
         error: io::Error,
+    },
+    /// Something lies at each place.
+    #[error(
+        "no place is free for {} GiB of managed memory: other such memory of this process, or what \
+         it has mapped itself, lies at each; give some up",
+        bytes >> 30
+    )]
+    Taken {
+        /// The smallest size that was tried.
+        bytes: usize,
     },
 }
 
@@ -95,9 +105,20 @@ pub(super) fn settle() -> usize {
     bases.window()
 }
 
+/// Where windows lie.
+#[derive(Clone, Copy)]
+enum Room {
+    /// Wherever there is room for the longest: a process has one.
+    Anywhere,
+    /// Where there is room for many.
+    ForMany,
+    /// From one address to another.
+    Within(usize, usize),
+}
+
 thread_local! {
-    /// Where windows lie that this thread reserves; empty for anywhere.
-    static WITHIN: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    /// Where windows lie that this thread reserves.
+    static ROOM: Cell<Room> = const { Cell::new(Room::Anywhere) };
 }
 
 /// Runs `body`, whose windows are to lie in `area`.
@@ -111,14 +132,53 @@ thread_local! {
 /// # Ok::<(), window::WindowError>(())
 /// ```
 pub fn within<R>(area: &Range<usize>, body: impl FnOnce() -> R) -> R {
-    struct Restored((usize, usize));
+    in_room(Room::Within(area.start, area.end), body)
+}
+
+/// Runs `body`, whose windows are some of many of this process: the more there are, the shorter
+/// they become.
+///
+/// ```no_run
+/// use softswap_sys::window::{self, Window};
+///
+/// let windows: Vec<_> = (0..200)
+///     .map(|_| window::among_many(|| Window::reserve(1, false)))
+///     .collect::<Result<_, _>>()?;
+/// assert!(windows[199].len_bytes() < windows[0].len_bytes());
+/// # Ok::<(), window::WindowError>(())
+/// ```
+pub fn among_many<R>(body: impl FnOnce() -> R) -> R {
+    in_room(Room::ForMany, body)
+}
+
+fn in_room<R>(room: Room, body: impl FnOnce() -> R) -> R {
+    struct Restored(Room);
     impl Drop for Restored {
         fn drop(&mut self) {
-            WITHIN.set(self.0);
+            ROOM.set(self.0);
         }
     }
-    let _restored = Restored(WITHIN.replace((area.start, area.end)));
+    let _restored = Restored(ROOM.replace(room));
     body()
+}
+
+/// The places for a window of a length, in the order in which they are tried.
+fn places(room: Room, first: usize, len: usize) -> Vec<usize> {
+    match room {
+        // A neighbouring slot serves when something already lies at the first.
+        Room::Anywhere => {
+            (0..aslr::WINDOWS).map(|slot| first + slot * len).chain(aslr::others()).collect()
+        }
+        Room::Within(start, end) => places_in((start, end), len).collect(),
+        Room::ForMany => {
+            let areas = aslr::areas_for_many().into_iter();
+            let mut places: Vec<_> =
+                areas.flat_map(|area| places_in((area.start, area.end), len)).collect();
+            let first = aslr::below(places.len());
+            places.rotate_left(first);
+            places
+        }
+    }
 }
 
 /// Where windows of a length may begin in an area: those of the greatest length in its first
@@ -132,17 +192,14 @@ fn places_in((start, end): (usize, usize), len: usize) -> impl Iterator<Item = u
 }
 
 pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError> {
-    let mut refused = io::Error::from_raw_os_error(libc::ENOMEM);
-    let within = WITHIN.get();
+    let room = ROOM.get();
     // Half of what the process may have: the rest is for the engine's tables, the
     // program's code and stacks, and what is not managed.
     let most = memory::address_space_limit() / 2;
+    let mut refused = None;
     for len in WINDOW_SIZES.into_iter().filter(|len| *len <= most || *len == SMALLEST) {
-        // A neighbouring slot serves when something already lies at the first.
-        let beside = (0..aslr::WINDOWS).map(|slot| first + slot * len);
-        let anywhere = beside.chain(aslr::others()).filter(|_| within == (0, 0));
-        let inside = (within != (0, 0)).then(|| places_in(within, len));
-        for base in inside.into_iter().flatten().chain(anywhere) {
+        refused = None;
+        for base in places(room, first, len) {
             // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
             match unsafe { mmap(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {
                 Ok(address) if address == base => return Ok((base, len)),
@@ -151,11 +208,15 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
                     // SAFETY: the range was mapped just now, and nobody knows of it.
                     unsafe { raw::syscall(libc::SYS_munmap, [elsewhere, len, 0, 0, 0, 0]) };
                 }
-                Err(error) => refused = error,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => refused = Some(error),
             }
         }
     }
-    Err(WindowError::Reserve { bytes: SMALLEST, error: refused })
+    Err(match refused {
+        Some(error) => WindowError::Reserve { bytes: SMALLEST, error },
+        None => WindowError::Taken { bytes: SMALLEST },
+    })
 }
 
 /// How long a window at `base` could be now; `None` where something lies there, or there is no
