@@ -95,6 +95,11 @@ async fn examine_one(
     if url.single && text("cluster_enabled") == "1" {
         report.refusals.push(format!("{address} is part of a cluster: leave single=1 out"));
     }
+    if url.wait_for_replica && number("connected_slaves") == Some(0) {
+        report.refusals.push(format!(
+            "{address} has no replica that a write could wait for: add one, or leave wait=1 out"
+        ));
+    }
     let policy = text("maxmemory_policy");
     if !policy.is_empty() && policy != "noeviction" {
         report.refusals.push(format!(
@@ -113,6 +118,7 @@ async fn examine_one(
     warn_of_persistence(node, &text("aof_enabled"), report).await;
     if let Ok(reply) = config(node, "cluster-require-full-coverage").await
         && reply == "yes"
+        && !url.single
     {
         report.warnings.push(format!(
             "{address} has cluster-require-full-coverage yes: when one primary and its replicas \
@@ -123,6 +129,10 @@ async fn examine_one(
         Some(slot) => median_read(node, *slot).await?,
         None => Duration::ZERO,
     };
+    if !url.single {
+        // For slots that are on their way.
+        ask(node, cmd("ASKING")).await?;
+    }
     if median > SLOWEST_MEDIAN {
         report.refusals.push(format!(
             "{address} takes {:.1} ms for a page (median of {TIMED_READS}); beyond {} ms a disk \
@@ -179,14 +189,18 @@ async fn median_read(node: &Node, slot: u16) -> Result<Duration, Refusal> {
     let key = Keys { run: 0, area: 0 }.extent(slot, u64::from(std::process::id()));
     debug_assert!(parse_key(&key).is_some());
     let mut set = cmd("SET");
-    set.arg(&key).arg(&[7u8; PAGE_BYTES][..]).arg("EX").arg(60);
+    set.arg(&key).arg("").arg("EX").arg(60);
     ask(node, set).await?;
+    let mut write = cmd("SETRANGE");
+    write.arg(&key).arg(0).arg(&[7u8; PAGE_BYTES][..]);
+    ask(node, write).await?;
+    try_rights(node, &key).await?;
     let mut times = Vec::with_capacity(TIMED_READS);
     for number in 0..WARM_UP_READS + TIMED_READS {
         let start = Instant::now();
-        let mut get = cmd("GET");
-        get.arg(&key);
-        match ask(node, get).await? {
+        let mut read = cmd("GETRANGE");
+        read.arg(&key).arg(0).arg(PAGE_BYTES - 1);
+        match ask(node, read).await? {
             Value::BulkString(page) if page.len() == PAGE_BYTES => {}
             _ => {
                 return Err(Refusal::new(format!(
@@ -204,6 +218,25 @@ async fn median_read(node: &Node, slot: u16) -> Result<Duration, Refusal> {
     ask(node, unlink).await?;
     times.sort_unstable();
     Ok(times[TIMED_READS / 2])
+}
+
+/// Does once what a run or its upkeep does beside reads and writes: a user may not be allowed to.
+async fn try_rights(node: &Node, key: &str) -> Result<(), Refusal> {
+    for (name, arguments) in [
+        ("GET", &[key][..]),
+        ("STRLEN", &[key]),
+        ("PTTL", &[key]),
+        ("SCAN", &["0", "MATCH", key, "COUNT", "1"]),
+        ("WAIT", &["0", "1"]),
+        ("CLIENT", &["SETNAME", "softswap-check"]),
+        ("CLIENT", &["LIST", "TYPE", "pubsub"]),
+        ("CLIENT", &["KILL", "ID", "9223372036854775807"]),
+    ] {
+        let mut command = cmd(name);
+        command.arg(arguments);
+        ask(node, command).await?;
+    }
+    Ok(())
 }
 
 fn judge_topology(url: &Url, topology: &Topology, report: &mut Report) {
@@ -247,7 +280,7 @@ fn judge_room(url: &Url, report: &mut Report) {
     {
         report.refusals.push(format!(
             "size={} does not fit: there is room for {} of pages with their copies; lower size= \
-             or raise maxmemory",
+             or raise maxmemory; `softswap remote ls` shows what other runs have there",
             bytes(size),
             bytes(room)
         ));

@@ -9,6 +9,7 @@ use crate::scan::{Batches, all_primaries, ask, primaries_but, unreachable};
 use crate::seal::{SEALED_BYTES, Sealer};
 use crate::shared::{ALL, Shared};
 use crate::store::{Page, PageStore, StoreError};
+use crate::trouble::Trouble;
 use crate::upkeep::Upkeep;
 use crate::url::Url;
 use redis::{Value, cmd};
@@ -59,6 +60,8 @@ impl Cluster {
         let router = Router::new(url, Some(Helper::new(run.id, run.continues)?))?;
         let until = tokio::time::Instant::now() + url.deadline;
         router.refresh(until).await.map_err(|trouble| unreachable(&trouble))?;
+        // Nothing was stored before the first look.
+        router.take_changed();
         let copies = match url.copies {
             crate::url::Copies::Two => 2,
             crate::url::Copies::Local => 1,
@@ -99,9 +102,12 @@ impl Cluster {
         _ = (&mut self.upkeep).await;
         let pattern = format!("softswap:{{*}}:{:016x}:*", self.shared.keys.run);
         let area = self.shared.keys.area;
+        let (nodes, is_one_missing) = primaries_but(usize::MAX, &self.shared.router).await?;
         let mut leases = Vec::new();
         let mut has_other_areas = false;
-        for node in all_primaries(&self.shared.router).await? {
+        // One that refuses keeps no other from being cleared.
+        let mut removed = Ok(());
+        for node in nodes {
             let mut batches = Batches::of(&node, &pattern);
             while let Some(keys) = batches.next().await? {
                 let mut own = Vec::new();
@@ -118,15 +124,18 @@ impl Cluster {
                         None => {}
                     }
                 }
-                unlink(&node, own.into_iter()).await?;
+                removed = removed.and(unlink(&node, own.into_iter()).await);
             }
         }
         if !has_other_areas {
             for (node, key) in leases {
-                unlink(&node, [key].into_iter()).await?;
+                removed = removed.and(unlink(&node, [key].into_iter()).await);
             }
         }
-        Ok(())
+        match is_one_missing {
+            false => removed,
+            true => Err(Refusal::new("a primary is down: what it has stays until `gc`")),
+        }
     }
 }
 
@@ -140,7 +149,12 @@ pub(crate) async fn unlink(node: &Node, keys: impl Iterator<Item = String>) -> R
         return Ok(());
     }
     let until = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
-    node.ask(&pipeline, 0, until).await.map(|_| ()).map_err(|trouble| unreachable(&trouble))
+    let answers = node.ask(&pipeline, 0, until).await.map_err(|trouble| unreachable(&trouble))?;
+    let refused = answers.into_iter().find_map(|answer| match answer {
+        Value::ServerError(error) => Some(Trouble::from_answer(&node.address, &error)),
+        _ => None,
+    });
+    refused.map_or(Ok(()), |trouble| Err(unreachable(&trouble)))
 }
 
 impl Shared {

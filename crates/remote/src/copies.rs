@@ -5,22 +5,21 @@ use crate::router::Request;
 use crate::seal::{Found, HEADER_BYTES, SEALED_BYTES, Sealed};
 use crate::shared::Shared;
 use crate::store::{Page, StoreError};
-use crate::trouble::Trouble;
+use crate::trouble::{Trouble, Unwritten};
 use crate::url::{Address, Copies};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use redis::{RedisWrite, ToRedisArgs, ToSingleRedisArg, Value, cmd};
+use redis::{Cmd, RedisWrite, ToRedisArgs, ToSingleRedisArg, Value, cmd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 /// Who does not answer a read within this time has the other copy asked as well.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(150);
-/// A repair that takes longer is left to the upkeep.
-const REPAIR_WITHIN: Duration = Duration::from_secs(1);
-/// How long a server may wait for its replica.
-const REPLICA_WITHIN: Duration = Duration::from_secs(1);
+/// How long a server may wait for its replica. All that comes by the same connection waits, too.
+const REPLICA_WITHIN: Duration = Duration::from_millis(250);
+/// The same where none answered a short time ago: many may wait one behind the other.
+const MISSED_REPLICA_WITHIN: Duration = Duration::from_millis(50);
 
 /// Pages of one call that lie in one extent.
 #[derive(Clone, Debug)]
@@ -83,37 +82,57 @@ pub(crate) struct Put {
     pub(crate) is_there: bool,
 }
 
+/// Makes an extent with all its length, whether it is there or not.
+pub(crate) fn whole_request(shared: &Shared, slot: u16, extent: u64) -> Request {
+    let commands = vec![make_whole(&shared.keys.extent(slot, extent))];
+    let commands = with_replica(shared, slot, commands);
+    Request { slot, commands, answer_bytes: 0 }
+}
+
+fn make_whole(key: &str) -> Cmd {
+    let mut whole = cmd("SETRANGE");
+    whole.arg(key).arg(EXTENT_BYTES - 1).arg(&[0u8][..]);
+    whole
+}
+
+/// The same, and then a wait for a replica where that is wanted.
+fn with_replica(shared: &Shared, slot: u16, mut commands: Vec<Cmd>) -> Vec<Cmd> {
+    if shared.url.wait_for_replica {
+        let within = match shared.router.is_unwritable(slot) {
+            true => MISSED_REPLICA_WITHIN,
+            false => REPLICA_WITHIN,
+        };
+        let mut wait = cmd("WAIT");
+        wait.arg(1).arg(within.as_millis() as u64);
+        commands.push(wait);
+    }
+    commands
+}
+
 pub(crate) fn write_request(shared: &Shared, put: &Put, sealed: impl ToSingleRedisArg) -> Request {
     let Put { slot, extent, first, is_there } = *put;
     let key = shared.keys.extent(slot, extent);
     let mut commands = Vec::new();
     if !is_there {
-        let mut whole = cmd("SETRANGE");
-        whole.arg(&key).arg(EXTENT_BYTES - 1).arg(&[0u8][..]);
-        commands.push(whole);
+        commands.push(make_whole(&key));
     }
     let mut write = cmd("SETRANGE");
     write.arg(&key).arg(first * SEALED_BYTES).arg(sealed);
     commands.push(write);
-    if shared.url.wait_for_replica {
-        let mut wait = cmd("WAIT");
-        wait.arg(1).arg(REPLICA_WITHIN.as_millis() as u64);
-        commands.push(wait);
-    }
-    Request { slot, commands, answer_bytes: 0 }
+    Request { slot, commands: with_replica(shared, slot, commands), answer_bytes: 0 }
 }
 
 /// Whether a write has arrived, also at a replica where it `waits` for one.
-fn is_written(answers: &[Value], waits: bool) -> Result<(), String> {
+pub(crate) fn is_written(answers: &[Value], waits: bool) -> Result<(), Unwritten> {
     let (answers, replicas) = match answers {
         [answers @ .., replicas] if waits => (answers, Some(replicas)),
         _ => (answers, None),
     };
     match (answers.last(), replicas) {
-        (_, Some(Value::Int(..=0))) => Err("no replica has it (wait=1)".into()),
+        (_, Some(Value::Int(..=0))) => Err(Unwritten::NoReplica),
         (Some(Value::Int(length)), _) if *length == EXTENT_BYTES as i64 => Ok(()),
-        (Some(Value::Int(_)), _) => Err("the extent was no longer there".into()),
-        _ => Err("SETRANGE is answered with something else".into()),
+        (Some(Value::Int(_)), _) => Err(Unwritten::Gone),
+        _ => Err(Unwritten::Odd),
     }
 }
 
@@ -186,6 +205,18 @@ impl Read<'_> {
         }
     }
 
+    /// Where a page may be that is missing yet.
+    fn missing_keys(&self) -> Vec<String> {
+        let is_missing = |piece: &&Piece| self.is_found[piece.pages.clone()].contains(&false);
+        let piece = self.pieces.iter().find(is_missing).filter(|_| self.shared.may_name_keys());
+        piece.map_or(Vec::new(), |piece| self.keys_of(piece))
+    }
+
+    fn keys_of(&self, piece: &Piece) -> Vec<String> {
+        let key = |slot| self.shared.keys.extent(slot, piece.extent);
+        self.places(piece).into_iter().map(key).collect()
+    }
+
     /// A page that every copy has been asked for in vain.
     fn lost(&self) -> Option<StoreError> {
         let pages = self.pieces.iter().flat_map(|p| p.pages.clone().map(move |page| (p, page)));
@@ -202,7 +233,7 @@ impl Read<'_> {
             };
             return Some(StoreError::Lost {
                 page: self.first_page + page as u64,
-                keys: places.iter().map(|s| self.shared.keys.extent(*s, piece.extent)).collect(),
+                keys: self.keys_of(piece),
                 nodes: places.iter().map(node).collect(),
                 found: found.join(", "),
             });
@@ -210,31 +241,10 @@ impl Read<'_> {
         None
     }
 
-    /// Writes what is good over what is not.
-    async fn repair(&self) {
-        let mut repairs = Vec::new();
-        for piece in &self.pieces {
-            let slots = self.shared.group(piece.extent).slots;
-            for (at, page) in piece.pages.clone().enumerate() {
-                let bad = self.bad[page].iter().filter(|(slot, _)| slots.contains(slot));
-                let mut bad = bad.filter(|_| self.is_found[page]).peekable();
-                if bad.peek().is_none() {
-                    continue;
-                }
-                let number = self.first_page + page as u64;
-                let (sealer, generation) = (&self.shared.sealer, self.generations[page]);
-                let sealed = [sealer.seal(number, generation, &self.into[page])];
-                repairs.extend(bad.map(|(slot, _)| {
-                    let (extent, first) = (piece.extent, piece.first + at);
-                    let put = Put { slot: *slot, extent, first, is_there: false };
-                    write_request(self.shared, &put, InARow(&sealed))
-                }));
-            }
-        }
-        if !repairs.is_empty() {
-            self.shared.is_doubtful.store(true, Ordering::Relaxed);
-            self.shared.router.once(repairs, Instant::now() + REPAIR_WITHIN).await;
-        }
+    /// The extents of which a copy is not as it should be.
+    fn bad_extents(&self) -> impl Iterator<Item = u64> {
+        let is_bad = |piece: &&Piece| self.bad[piece.pages.clone()].iter().any(|it| !it.is_empty());
+        self.pieces.iter().filter(is_bad).map(|piece| piece.extent)
     }
 }
 
@@ -265,8 +275,11 @@ impl Shared {
         let request = |number: usize, tries: u32| {
             let (piece, copy) = (&pieces[number / copies], number % copies);
             let slot = self.group(piece.extent).slots[copy];
-            // A server may have lost it.
+            // A server may have lost it, and all else that it had of it.
             let is_there = tries == 0 && are_there[number / copies];
+            if tries > 0 {
+                self.note_doubtful([piece.extent].into_iter());
+            }
             let put = Put { slot, extent: piece.extent, first: piece.first, is_there };
             write_request(self, &put, InARow(&sealed[piece.pages.clone()]))
         };
@@ -307,11 +320,13 @@ impl Shared {
                 return Err(lost);
             }
             if !self.pause(tries, until).await {
-                return Err(read.lost().unwrap_or_else(|| self.too_late(&troubles)));
+                return Err(read
+                    .lost()
+                    .unwrap_or_else(|| self.too_late(&troubles, read.missing_keys())));
             }
             read.bad.iter_mut().for_each(Vec::clear);
         }
-        read.repair().await;
+        self.note_doubtful(read.bad_extents());
         Ok(())
     }
 

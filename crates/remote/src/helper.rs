@@ -20,6 +20,12 @@ use std::sync::Arc;
 
 /// Serves the exchange behind a descriptor, until nobody can ask any more.
 pub(crate) async fn run(exchange_fd: i32) -> ExitCode {
+    // A task that panics must not leave what it had under way: another helper begins anew.
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
     match try_to_run(exchange_fd).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

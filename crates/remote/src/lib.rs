@@ -32,7 +32,7 @@ pub mod serve;
 mod helper;
 mod program;
 
-pub use program::{command, main};
+pub use program::{WORKERS, command, main};
 
 /// What the program is called that does this; it lies beside `softswap`.
 pub const PROGRAM: &str = "softswap-remote";

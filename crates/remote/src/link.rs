@@ -2,6 +2,7 @@
 
 use crate::refusal::Refusal;
 use crate::secret::Password;
+use crate::trouble::words_of;
 use crate::url::{Address, TlsFiles, Url};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, Value};
@@ -15,13 +16,21 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 /// What each answer may take beside its contents: types, lengths, an error's text.
 const ANSWER_BYTES: u64 = 1024;
+/// Who says something unasked does so at once.
+const GREETED_WITHIN: Duration = Duration::from_millis(200);
+/// Behind what went wrong with a server that has said nothing yet.
+pub(crate) const IF_TLS: &str = "; if it speaks TLS there, write rediss://";
+/// What the answers to the first questions may take.
+const FIRST_BYTES: u64 = 64 << 10;
 /// What is asked and not yet answered is never more than that.
 const MOST_BYTES: u64 = 256 << 20;
 
@@ -91,12 +100,16 @@ impl Connector {
             .map_err(|error| error.to_string())?;
         tcp.set_nodelay(true).map_err(|error| error.to_string())?;
         match &self.tls {
-            None => self.log_in(tcp, stale).await,
+            None => match self.log_in(tcp, stale).await {
+                Err(reason) if reason.ends_with(IF_TLS) => {
+                    Err(greeting(address).await.unwrap_or(reason))
+                }
+                link => link,
+            },
             Some(connector) => {
                 let name = ServerName::try_from(address.host.clone())
                     .map_err(|_| format!("{} is no name for TLS", address.host))?;
-                let stream =
-                    connector.connect(name, tcp).await.map_err(|error| format!("TLS: {error}"))?;
+                let stream = connector.connect(name, tcp).await.map_err(|e| why_no_tls(&e))?;
                 self.log_in(stream, stale).await
             }
         }
@@ -106,14 +119,9 @@ impl Connector {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let mut info = RedisConnectionInfo::default().set_skip_set_lib_name();
-        if let Some(user) = &self.user {
-            info = info.set_username(user);
-        }
-        if let Some(password) = self.password.read().map_err(|refusal| refusal.to_string())? {
-            info = info.set_password(&*password);
-        }
-        let traffic = Arc::new(Traffic { allowed: AtomicU64::new(64 << 10), ..Traffic::default() });
+        let info = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let traffic =
+            Arc::new(Traffic { allowed: AtomicU64::new(FIRST_BYTES), ..Traffic::default() });
         // Who asks has a deadline of its own.
         let settings = AsyncConnectionConfig::default().set_response_timeout(None);
         let bounded = Bounded { stream, traffic: Arc::clone(&traffic) };
@@ -122,9 +130,10 @@ impl Connector {
             .map_err(|error| error.to_string())?;
         let driver = tokio::spawn(driver).abort_handle();
         let mut link = Link { connection, traffic, driver: Arc::new(Driver(driver)), client: None };
+        self.authenticate(&mut link).await?;
         let mut first = redis::pipe();
         first.cmd("CLIENT").arg("ID").cmd("INFO").arg("server");
-        let answers = link.ask(&first, 64 << 10).await?;
+        let answers = self.first_words(&mut link, &first).await?;
         link.client = match answers.as_slice() {
             [Value::Int(number), info] => run_of(info).map(|run| Client { number: *number, run }),
             _ => None,
@@ -141,6 +150,34 @@ impl Connector {
             link.introduce(helper).await?;
         }
         Ok(link)
+    }
+
+    /// Asks a server that has said nothing yet: one that waits for TLS hangs up on what it takes
+    /// for noise.
+    async fn first_words(&self, link: &mut Link, words: &Pipeline) -> Result<Vec<Value>, String> {
+        link.ask(words, FIRST_BYTES).await.map_err(|reason| match self.is_secure() {
+            true => reason,
+            false => format!("{reason}{IF_TLS}"),
+        })
+    }
+
+    /// Says who we are, if anything is said of that; else the server takes us for its default
+    /// user. Not by the client library: it keeps to itself what the server says to that.
+    async fn authenticate(&self, link: &mut Link) -> Result<(), String> {
+        let password = self.password.read().map_err(|refusal| refusal.to_string())?;
+        let mut login = redis::pipe();
+        login.cmd("AUTH");
+        match (&self.user, &password) {
+            (None, None) => return Ok(()),
+            (None, Some(password)) => login.arg(&**password),
+            (Some(user), password) => {
+                login.arg(user).arg(password.as_ref().map_or("", |it| it.as_str()))
+            }
+        };
+        match self.first_words(link, &login).await?.first() {
+            Some(Value::ServerError(error)) => Err(words_of(error)),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -202,6 +239,11 @@ impl Link {
 
     pub(crate) fn is(&self, other: &Link) -> bool {
         Arc::ptr_eq(&self.driver, &other.driver)
+    }
+
+    /// The server as it was started: another after each start. `None` where it may not be asked.
+    pub(crate) fn server(&self) -> Option<&str> {
+        self.client.as_ref().map(|client| client.run.as_str())
     }
 
     /// Bytes that the server has sent so far.
@@ -310,10 +352,42 @@ fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, Refusal> {
             let chain = certificates(certificate)?;
             let secret =
                 PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, &error))?;
-            config.with_client_auth_cert(chain, secret).map_err(|error| unusable(key, &error))?
+            config.with_client_auth_cert(chain, secret).map_err(|error| {
+                let (cert, key) = (certificate.display(), key.display());
+                Refusal::new(format!("{cert} and {key} cannot be used together: {error}"))
+            })?
         }
     };
     Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// What a server says that was asked nothing: one that has no room for another client, or wants
+/// none from outside, says so and hangs up, be its words lost to who has spoken first.
+async fn greeting(address: &Address) -> Option<String> {
+    let mut tcp = TcpStream::connect((address.host.as_str(), address.port)).await.ok()?;
+    let mut words = [0; 256];
+    let count = timeout(GREETED_WITHIN, tcp.read(&mut words)).await.ok()?.ok()?;
+    let words: String = String::from_utf8_lossy(&words[..count])
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    let words = words.trim();
+    (!words.is_empty()).then(|| format!("what answers there says {words:?}"))
+}
+
+/// Why a server and we could not agree on TLS, and what helps.
+fn why_no_tls(error: &io::Error) -> String {
+    let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let way_out = match of_tls {
+        Some(rustls::Error::InvalidMessage(_)) => {
+            "; what answers there speaks no TLS: redis:// is without, or name its TLS port"
+        }
+        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
+            "; name the certificate of who signed it by ca="
+        }
+        _ => "",
+    };
+    format!("TLS: {error}{way_out}")
 }
 
 fn unusable(path: &Path, error: &dyn std::fmt::Display) -> Refusal {

@@ -1,7 +1,7 @@
 //! One server: its connection, made again when it breaks, and a circuit breaker before it, so
 //! that a server that does not answer is not waited for by everybody.
 
-use crate::link::{Client, Connector, Link};
+use crate::link::{Client, Connector, IF_TLS, Link};
 use crate::trouble::Trouble;
 use crate::url::Address;
 use redis::{Pipeline, Value};
@@ -13,6 +13,10 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// After an error nobody asks for this long, doubled with each error in a row.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// One that took no write is taken to take none for this long, unless it takes one.
+const UNWRITABLE_FOR: Duration = Duration::from_secs(10);
+/// From the second such answer after this long on, that is more than a moment's.
+const UNWRITABLE_AFTER: Duration = Duration::from_secs(1);
 /// A server that made somebody wait is asked second for this long.
 const SLOW_FOR: Duration = Duration::from_secs(1);
 
@@ -30,6 +34,8 @@ struct Connection {
     link: Option<Link>,
     /// Our client at the server whose connection was given up without knowing what it still does.
     stale: Option<Client>,
+    /// The server of the last connection, if there was one: see [`Link::server`].
+    server: Option<Option<String>>,
 }
 
 #[derive(Default)]
@@ -38,7 +44,13 @@ struct Breaker {
     /// Nobody is let through until then.
     open_until: Option<Instant>,
     slow_until: Option<Instant>,
+    /// When it first and last answered that it takes no writes, with none taken since.
+    unwritable: Option<(Instant, Instant)>,
+    /// There has been a connection: it is the server that it is taken for.
+    was_connected: bool,
     reason: String,
+    /// It was started again: with nothing, or with what it had at some time before.
+    has_restarted: bool,
     /// Since when nothing has been heard though it was asked, and how many bytes before: who
     /// asks may have gone to another copy long before it gives this server up.
     silent: Option<(Instant, u64)>,
@@ -64,6 +76,33 @@ impl Node {
         let breaker = self.breaker();
         let now = Instant::now();
         breaker.failures > 0 || breaker.slow_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether it did not answer when it was last asked.
+    pub(crate) fn is_away(&self) -> bool {
+        self.breaker().failures > 0
+    }
+
+    pub(crate) fn was_unwritable(&self) {
+        let now = Instant::now();
+        let mut breaker = self.breaker();
+        let first = breaker.unwritable.filter(|(_, last)| now < *last + UNWRITABLE_FOR);
+        breaker.unwritable = Some((first.map_or(now, |(first, _)| first), now));
+    }
+
+    pub(crate) fn was_written(&self) {
+        self.breaker().unwritable = None;
+    }
+
+    /// Whether it answered a short time ago that it takes no writes.
+    pub(crate) fn is_unwritable(&self) -> bool {
+        self.breaker().unwritable.is_some_and(|(_, last)| Instant::now() < last + UNWRITABLE_FOR)
+    }
+
+    /// The same, for more than a moment.
+    pub(crate) fn stays_unwritable(&self) -> bool {
+        let lasts = |(first, last): (Instant, Instant)| last - first >= UNWRITABLE_AFTER;
+        self.is_unwritable() && self.breaker().unwritable.is_some_and(lasts)
     }
 
     pub(crate) fn was_slow(&self) {
@@ -147,7 +186,14 @@ impl Node {
             match made {
                 Ok(link) => {
                     connection.stale = None;
+                    let server = link.server().map(str::to_string);
+                    if let Some(before) = connection.server.replace(server.clone())
+                        && (before.is_none() || before != server)
+                    {
+                        self.breaker().has_restarted = true;
+                    }
                     connection.link = Some(link.clone());
+                    self.breaker().was_connected = true;
                     Ok(link)
                 }
                 Err(reason) => Err(reason),
@@ -161,9 +207,21 @@ impl Node {
                 _ = self.failed(reason.clone());
                 Err(Trouble::Refused { node, reason: format!("{reason}; is the password right?") })
             }
+            Ok(Err(reason)) if self.breaker().was_connected => {
+                Err(self.failed(reason.trim_end_matches(IF_TLS).into()))
+            }
             Ok(Err(reason)) => Err(self.failed(reason)),
+            Err(_) if self.connector.is_secure() && !self.breaker().was_connected => Err(self
+                .failed(
+                    "no connection in time; is that its TLS port? (redis:// is without)".into(),
+                )),
             Err(_) => Err(self.failed("no connection in time".into())),
         }
+    }
+
+    /// Whether the server was started again since this was last asked.
+    pub(crate) fn take_restart(&self) -> bool {
+        std::mem::take(&mut self.breaker().has_restarted)
     }
 
     async fn give_up(&self, link: Link, reason: String) -> Trouble {
@@ -181,7 +239,16 @@ impl Node {
 
 /// Whether the server let us connect, but not in.
 fn is_refusal(reason: &str) -> bool {
-    ["WRONGPASS", "NOAUTH", "NOPERM", "AuthenticationFailed", "authentication failed"]
-        .iter()
-        .any(|part| reason.contains(part))
+    const REFUSALS: [&str; 8] = [
+        "WRONGPASS",
+        "NOAUTH",
+        "NOPERM",
+        // Also by servers before 6, and by others that speak as they did.
+        "ERR AUTH",
+        "without any password",
+        "invalid password",
+        "sent AUTH",
+        "arguments for 'auth'",
+    ];
+    REFUSALS.iter().any(|part| reason.contains(part))
 }

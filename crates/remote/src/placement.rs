@@ -14,14 +14,19 @@ pub(crate) const PAGES: u64 = 31;
 /// One byte behind the pages: it is written first, so that the server makes room once.
 pub(crate) const EXTENT_BYTES: usize = PAGES as usize * SEALED_BYTES + 1;
 pub(crate) const GROUPS: usize = 512;
+/// In a stored table, in which no number is larger than a slot's.
+const LEFT: u16 = 1 << 13;
+const _: () = assert!(GROUPS <= LEFT as usize && (LEFT as usize) << 1 <= SLOTS);
 
 const _: () = assert!(EXTENT_BYTES + HEADER_BYTES <= 128 << 10);
 
-/// The slots of one group's copies, and where copies were until what moves has arrived.
+/// The slots of one group's copies, where copies were until what moves has arrived, and where
+/// some lie yet that are of no use any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) slots: Vec<u16>,
     pub(crate) former: Vec<u16>,
+    pub(crate) left: Vec<u16>,
 }
 
 impl Group {
@@ -32,10 +37,18 @@ impl Group {
 
     /// Gives a copy another slot.
     pub(crate) fn move_copy(&mut self, copy: usize, slot: u16) {
-        let left = std::mem::replace(&mut self.slots[copy], slot);
-        self.former.push(left);
+        let before = std::mem::replace(&mut self.slots[copy], slot);
+        self.former.push(before);
         // One that comes back is where it is to be.
         self.former.retain(|former| !self.slots.contains(former));
+        self.left.retain(|left| !self.slots.contains(left));
+    }
+
+    /// All copies are where they are to be: what lies in former places is to be removed.
+    pub(crate) fn arrive(&mut self) {
+        self.left.append(&mut self.former);
+        self.left.sort_unstable();
+        self.left.dedup();
     }
 }
 
@@ -85,6 +98,10 @@ impl Places {
     }
 }
 
+fn is_alive(topology: &Topology, slot: u16) -> bool {
+    topology.owner(slot).is_some_and(|member| !member.is_failed)
+}
+
 fn mixed(seed: usize) -> usize {
     ((seed as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) as usize
 }
@@ -104,7 +121,7 @@ impl Placement {
             if copies == 2 {
                 group.push(places.slot_apart_from(&[first], number / primaries)?);
             }
-            Some(Group { slots: group, former: Vec::new() })
+            Some(Group { slots: group, former: Vec::new(), left: Vec::new() })
         };
         let groups: Option<Vec<Group>> = (0..GROUPS).map(group).collect();
         Some(Self { groups: groups?, version: 1 })
@@ -122,6 +139,8 @@ impl Placement {
                 [_] => return None,
                 [None, Some(_)] => 0,
                 [Some(_), None] => 1,
+                // Dead servers may come back; those that are alive are read, and left one by one.
+                [None, None] if group.slots.iter().any(|slot| is_alive(topology, *slot)) => 0,
                 [Some(first), Some(second)] if first == second => 1,
                 _ => return None,
             };
@@ -132,11 +151,13 @@ impl Placement {
         self.groups.iter().enumerate().filter_map(wrong).collect()
     }
 
-    /// The version, the slots, and of each former one the group and it, little-endian.
+    /// The version, the slots, and of each former one the group and it, little-endian; a bit of
+    /// the group tells those that are only to be removed.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let slots = self.groups.iter().flat_map(|group| &group.slots);
         let former = (0..).zip(&self.groups).flat_map(|(number, group): (u16, &Group)| {
-            group.former.iter().flat_map(move |slot| [number, *slot])
+            let former = group.former.iter().map(move |slot| [number, *slot]);
+            former.chain(group.left.iter().map(move |slot| [number | LEFT, *slot])).flatten()
         });
         let numbers = slots.copied().chain(former);
         self.version.to_le_bytes().into_iter().chain(numbers.flat_map(u16::to_le_bytes)).collect()
@@ -149,10 +170,13 @@ impl Placement {
         let is_whole = rest.is_empty() && slots.iter().all(|slot| usize::from(*slot) < SLOTS);
         let (slots, former) = slots.split_at_checked(GROUPS * copies).filter(|_| is_whole)?;
         let (former, rest) = former.as_chunks::<2>();
-        let group = |slots: &[u16]| Group { slots: slots.to_vec(), former: Vec::new() };
+        let group =
+            |slots: &[u16]| Group { slots: slots.to_vec(), former: Vec::new(), left: Vec::new() };
         let mut groups: Vec<Group> = slots.chunks(copies).map(group).collect();
         for [number, slot] in former {
-            groups.get_mut(usize::from(*number))?.former.push(*slot);
+            let group = groups.get_mut(usize::from(*number & !LEFT))?;
+            let places = if *number & LEFT == 0 { &mut group.former } else { &mut group.left };
+            places.push(*slot);
         }
         rest.is_empty().then_some(Self { groups, version: u64::from_le_bytes(*version) })
     }
@@ -277,6 +301,9 @@ mod tests {
             assert!(!misplaced.is_empty());
             for (group, copy, slot) in misplaced {
                 placement.groups[group].move_copy(copy, slot);
+                if group % 2 == 0 {
+                    placement.groups[group].arrive();
+                }
             }
             assert_eq!(placement.misplaced(&after), []);
             assert_eq!(Placement::from_bytes(&placement.to_bytes(), 2).unwrap(), placement);
@@ -284,13 +311,49 @@ mod tests {
     }
 
     #[test]
+    fn copies_leave_servers_that_take_no_writes_though_it_is_both() {
+        let nodes = [
+            ("a", "master", "0-4000"),
+            ("a", "master", "4001-8000"),
+            ("a", "master", "8001-12000"),
+            ("a", "master", "12001-16383"),
+        ];
+        let mut topology = topology(&nodes);
+        let mut placement = Placement::new(&topology, 2).unwrap();
+        topology.members[0].is_unwritable = true;
+        topology.members[1].is_unwritable = true;
+        for _ in 0..2 {
+            for (group, copy, slot) in placement.misplaced(&topology) {
+                placement.groups[group].move_copy(copy, slot);
+            }
+        }
+        assert_eq!(placement.misplaced(&topology), []);
+        assert!(owners(&placement, &topology).iter().flatten().all(|port| *port >= 7002));
+        // Of the dead nothing can be read: one of two that come back may be missed.
+        let mut placement = Placement::new(&self::topology(&nodes), 2).unwrap();
+        for member in &mut topology.members[..2] {
+            (member.is_failed, member.is_unwritable) = (true, false);
+        }
+        for (group, copy, slot) in placement.misplaced(&topology) {
+            placement.groups[group].move_copy(copy, slot);
+        }
+        let is_dead = |slot: &u16| topology.owner(*slot).unwrap().is_failed;
+        assert!(placement.groups.iter().any(|group| group.slots.iter().all(is_dead)));
+    }
+
+    #[test]
     fn a_group_that_moves_twice_knows_of_both_places() {
-        let mut group = Group { slots: vec![1, 2], former: Vec::new() };
+        let mut group = Group { slots: vec![1, 2], former: Vec::new(), left: Vec::new() };
         group.move_copy(0, 3);
         group.move_copy(1, 4);
         assert_eq!(group.places().collect::<Vec<u16>>(), [3, 4, 1, 2]);
         group.move_copy(1, 2);
-        assert_eq!(group, Group { slots: vec![3, 2], former: vec![1, 4] });
+        assert_eq!(group, Group { slots: vec![3, 2], former: vec![1, 4], left: vec![] });
+        group.arrive();
+        group.move_copy(0, 1);
+        assert_eq!(group, Group { slots: vec![1, 2], former: vec![3], left: vec![4] });
+        // Whose copies have arrived is nobody's place.
+        assert_eq!(group.places().collect::<Vec<u16>>(), [1, 2, 3]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::simulation::{Found, Settings, simulate};
 use crate::size::bytes;
 use crate::url::Url;
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use std::io::Write;
 use std::process::ExitCode;
 use tokio::runtime::Runtime;
 
@@ -16,7 +17,8 @@ use tokio::runtime::Runtime;
 const FAILED: u8 = 1;
 /// What was given cannot be used.
 const USAGE: u8 = 2;
-const WORKERS: usize = 2;
+/// Threads of the helper: one seals and copies while another waits for the network.
+pub const WORKERS: usize = 2;
 
 /// Memory of other machines: check a cluster, see and remove what is stored there.
 #[derive(Parser)]
@@ -120,26 +122,42 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => runtime.block_on(helper::run(args.exchange)),
         Command::Simulate(args) => {
             let found = simulate(&args.settings);
-            match args.json {
-                true => print_json("remote-simulation", &found),
-                false => show_simulation(&found),
-            }
-            ExitCode::SUCCESS
+            let printed = print(&match args.json {
+                true => json("remote-simulation", &found),
+                false => simulation_text(&found),
+            });
+            printed.map_or_else(|why| refuse(FAILED, &why.to_string()), |()| ExitCode::SUCCESS)
         }
         Command::Check(target) => {
             with_url(&runtime, target, async |url| check(url, target.json).await)
         }
         Command::Ls(target) => with_url(&runtime, target, async |url| {
             let runs = list(url).await?;
-            show_runs(&runs, target.json, "nothing of softswap's is stored there");
+            print(&match (target.json, runs.as_slice()) {
+                (true, runs) => json("remote-runs", &runs),
+                (false, []) => "nothing of softswap's is stored there".into(),
+                (false, runs) => runs_text(runs),
+            })?;
             Ok(ExitCode::SUCCESS)
         }),
-        Command::Gc(args) => with_url(&runtime, &args.target, async |url| {
-            let runs = collect(url, args.run.as_deref(), args.dry_run).await?;
-            show_runs(&runs, args.target.json, "there is nothing to remove");
-            Ok(ExitCode::SUCCESS)
-        }),
+        Command::Gc(args) => with_url(&runtime, &args.target, async |url| gc(url, args).await),
     }
+}
+
+async fn gc(url: &Url, args: &GcArgs) -> Result<ExitCode, Refusal> {
+    let runs = collect(url, args.run.as_deref(), args.dry_run).await?;
+    print(&match (args.target.json, runs.as_slice()) {
+        (true, runs) => json("remote-runs", &runs),
+        (false, []) => match list(url).await?.len() {
+            0 => "there is nothing to remove".into(),
+            count => format!(
+                "there is nothing to remove; the lease of what is stored there has not ended \
+                 (runs: {count}). `ls` lists it, and --run RUN removes a run all the same"
+            ),
+        },
+        (false, runs) => runs_text(runs),
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Does something with the cluster that is named.
@@ -171,21 +189,33 @@ fn url_of(target: &Target) -> Result<Url, Refusal> {
 
 async fn check(url: &Url, is_json: bool) -> Result<ExitCode, Refusal> {
     let report = examine(url).await?;
-    match is_json {
-        true => print_json("remote-check", &report),
-        false => show_report(&report),
-    }
+    print(&match is_json {
+        true => json("remote-check", &report),
+        false => report_text(&report),
+    })?;
     Ok(match report.refusals.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(FAILED),
     })
 }
 
-fn print_json(what: &str, value: &impl serde::Serialize) {
-    println!("{}", serde_json::json!({ "schema": 1, "what": what, "result": value }));
+/// Prints lines. A reader that has gone away has read enough.
+fn print(text: &str) -> Result<(), Refusal> {
+    let mut stdout = std::io::stdout();
+    let written = stdout.write_all(format!("{}\n", text.trim_end()).as_bytes());
+    match written.and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Refusal::new(format!("standard output cannot be written: {error}")))
+        }
+        _ => Ok(()),
+    }
 }
 
-fn show_report(report: &Report) {
+fn json(what: &str, value: &impl serde::Serialize) -> String {
+    serde_json::json!({ "schema": 1, "what": what, "result": value }).to_string()
+}
+
+fn report_text(report: &Report) -> String {
     let mut rows =
         vec![["server", "version", "slots", "used", "limit", "read of a page"].map(String::from)];
     for server in &report.servers {
@@ -198,22 +228,18 @@ fn show_report(report: &Report) {
             format!("{} us", server.median_read_us),
         ]);
     }
-    print_table(&rows);
-    if let Some(room) = report.room_for_pages_bytes {
-        println!("room for {} of pages, copies counted", bytes(room));
-    }
-    for warning in &report.warnings {
-        println!("note: {warning}");
-    }
-    for refusal in &report.refusals {
-        println!("REFUSED: {refusal}");
-    }
+    let mut lines = table(&rows);
+    let room = report.room_for_pages_bytes.map(bytes);
+    lines.extend(room.map(|room| format!("room for {room} of pages, copies counted")));
+    lines.extend(report.warnings.iter().map(|warning| format!("note: {warning}")));
+    lines.extend(report.refusals.iter().map(|refusal| format!("REFUSED: {refusal}")));
     if report.refusals.is_empty() {
-        println!("it can be used");
+        lines.push("it can be used".into());
     }
+    lines.join("\n")
 }
 
-fn show_simulation(found: &Found) {
+fn simulation_text(found: &Found) -> String {
     let mut rows =
         vec![["", "count", "p50 us", "p99 us", "p99.9 us", "longest us"].map(String::from)];
     for (name, it) in [("reads", found.reads), ("writes", found.writes)] {
@@ -221,26 +247,21 @@ fn show_simulation(found: &Found) {
         let [p50, p99, p999, longest] = us;
         rows.push([name.into(), it.count.to_string(), p50, p99, p999, longest]);
     }
-    print_table(&rows);
-    println!(
+    let mut lines = table(&rows);
+    lines.push(format!(
         "{} extents lost, {} reads late, {} writes given up",
         found.lost_extents, found.late_reads, found.failed_writes
-    );
-    println!(
+    ));
+    lines.push(format!(
         "{} copies made again, the last after {:.1} s; servers busy {:.0} % of the time",
         found.repaired_copies,
         found.longest_repair_s,
         found.busy_share * 100.0
-    );
+    ));
+    lines.join("\n")
 }
 
-fn show_runs(runs: &[StoredRun], is_json: bool, nothing: &str) {
-    if is_json {
-        return print_json("remote-runs", &runs);
-    }
-    if runs.is_empty() {
-        return println!("{nothing}");
-    }
+fn runs_text(runs: &[StoredRun]) -> String {
     let mut rows = vec![["run", "of", "areas", "extents", "stored", "lease"].map(String::from)];
     for run in runs {
         let (holder, lease) = match &run.lease {
@@ -260,14 +281,16 @@ fn show_runs(runs: &[StoredRun], is_json: bool, nothing: &str) {
             lease,
         ]);
     }
-    print_table(&rows);
+    table(&rows).join("\n")
 }
 
-fn print_table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) {
+/// A line for each row.
+fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> Vec<String> {
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    for row in rows {
+    let line = |row: &[String; COLUMNS]| {
         let cells =
             row.iter().enumerate().map(|(column, cell)| format!("{cell:<0$}", width(column)));
-        println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
-    }
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
+    };
+    rows.iter().map(line).collect()
 }

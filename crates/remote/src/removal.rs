@@ -38,32 +38,51 @@ impl Shared {
         emptied
     }
 
-    /// Removes these extents where they are without pages yet, until a server does not answer.
+    /// Removes these extents where they are without pages yet and all their servers answer, until
+    /// one does not.
     pub(crate) async fn remove_emptied(&self, extents: &[u64]) {
         for extents in extents.chunks(REMOVED_AT_ONCE) {
             let (free, _held) = self.lock_unused(extents);
             let is_empty = |extent: &u64| self.live().get(extent) == Some(&0);
-            let mut removed: BTreeSet<u64> = free.into_iter().filter(is_empty).collect();
-            let mut of = Vec::new();
-            let mut requests = Vec::new();
-            for extent in &removed {
-                for slot in self.group(*extent).places() {
-                    let mut unlink = cmd("UNLINK");
-                    unlink.arg(self.keys.extent(slot, *extent));
-                    requests.push(Request { slot, commands: vec![unlink], answer_bytes: 0 });
-                    of.push(*extent);
-                }
-            }
-            let answers = self.router.once(requests, Instant::now() + REMOVED_WITHIN).await;
-            for (extent, _) in of.iter().zip(&answers).filter(|(_, answer)| answer.is_err()) {
-                removed.remove(extent);
-            }
+            let answer = |extent: &u64| {
+                self.group(*extent).places().all(|slot| self.router.takes_writes(slot))
+            };
+            let mut removed: BTreeSet<u64> =
+                free.into_iter().filter(is_empty).filter(answer).collect();
+            let copies = removed.iter().flat_map(|extent| {
+                let group = self.group(*extent);
+                // What a server that is away brings back of it stays until the run ends.
+                let takes = |slot: &u16| self.router.takes_writes(*slot);
+                let left = group.left.iter().copied().filter(takes);
+                let slots: Vec<u16> = group.places().chain(left).collect();
+                slots.into_iter().map(|slot| (*extent, slot))
+            });
+            let remaining = self.unlink_copies(copies.collect(), REMOVED_WITHIN).await;
+            removed.retain(|extent| !remaining.contains(extent));
             let mut live = self.live();
             removed.iter().for_each(|extent| _ = live.remove(extent));
             drop(live);
-            if answers.iter().any(Result::is_err) {
+            if !remaining.is_empty() {
                 return;
             }
         }
+    }
+
+    /// Removes copies of extents, those in these slots, there or not; the extents of which a
+    /// server has not removed its copy.
+    pub(crate) async fn unlink_copies(
+        &self,
+        copies: Vec<(u64, u16)>,
+        within: Duration,
+    ) -> BTreeSet<u64> {
+        let request = |(extent, slot): &(u64, u16)| {
+            let mut unlink = cmd("UNLINK");
+            unlink.arg(self.keys.extent(*slot, *extent));
+            Request { slot: *slot, commands: vec![unlink], answer_bytes: 0 }
+        };
+        let requests = copies.iter().map(request).collect();
+        let answers = self.router.once(requests, Instant::now() + within).await;
+        let failed = copies.iter().zip(answers).filter(|(_, answer)| answer.is_err());
+        failed.map(|((extent, _), _)| *extent).collect()
     }
 }

@@ -6,13 +6,13 @@
 use crate::link::{Connector, Helper};
 use crate::node::Node;
 use crate::refusal::Refusal;
-use crate::topology::Topology;
+use crate::topology::{SLOTS, Topology};
 use crate::trouble::Trouble;
 use crate::url::{Address, Url};
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::{Cmd, Pipeline, Value};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 /// How often one request may be sent on.
 const REDIRECTIONS: usize = 4;
 /// Who tells of the cluster has so long, and the others this long after the first.
-const TOLD_WITHIN: Duration = Duration::from_secs(2);
+const TOLD_WITHIN: Duration = Duration::from_millis(2200);
 const TOLD_AFTER_FIRST: Duration = Duration::from_millis(200);
 const TOPOLOGY_BYTES: u64 = 4 << 20;
 const ASKED_AT_ONCE: usize = 16;
@@ -52,6 +52,31 @@ struct Known {
     topology: Arc<Topology>,
     /// What servers said since about slots that moved.
     moved: HashMap<u16, Address>,
+    /// Slots that have, or had for a time, another owner since this was last asked for.
+    changed: BTreeSet<u16>,
+}
+
+impl Known {
+    fn owner(&self, slot: u16) -> Option<&Address> {
+        let owner = self.topology.owner(slot).map(|member| &member.address);
+        self.moved.get(&slot).or(owner)
+    }
+
+    fn learn(&mut self, topology: Topology) {
+        let owner = |slot| topology.owner(slot).map(|member| &member.address);
+        let is_other = |slot: &u16| self.owner(*slot) != owner(*slot);
+        let changed: Vec<u16> = (0..SLOTS as u16).filter(is_other).collect();
+        self.changed.extend(changed);
+        self.moved.clear();
+        self.topology = Arc::new(topology);
+    }
+
+    fn learn_move(&mut self, slot: u16, to: Address) {
+        if self.owner(slot) != Some(&to) {
+            self.changed.insert(slot);
+        }
+        self.moved.insert(slot, to);
+    }
 }
 
 impl Router {
@@ -65,7 +90,12 @@ impl Router {
             is_single: url.single,
             refreshes: AtomicUsize::new(0),
             refreshed: tokio::sync::Mutex::default(),
-            known: Mutex::new(Known { nodes: HashMap::new(), topology, moved: HashMap::new() }),
+            known: Mutex::new(Known {
+                nodes: HashMap::new(),
+                topology,
+                moved: HashMap::new(),
+                changed: BTreeSet::new(),
+            }),
         })
     }
 
@@ -90,13 +120,41 @@ impl Router {
 
     /// Who has a slot, as far as is known.
     pub(crate) fn owner(&self, slot: u16) -> Option<Address> {
-        let known = self.known();
-        let owner = known.topology.owner(slot).map(|member| &member.address);
-        known.moved.get(&slot).or(owner).cloned()
+        self.known().owner(slot).cloned()
+    }
+
+    /// The slots that have had another owner since this was last asked, be it for a moment: it may
+    /// have acknowledged what the one before and the one after know nothing of.
+    pub(crate) fn take_changed(&self) -> BTreeSet<u16> {
+        std::mem::take(&mut self.known().changed)
     }
 
     pub(crate) fn is_in_trouble(&self, slot: u16) -> bool {
         self.owner(slot).is_none_or(|address| self.node(&address).is_in_trouble())
+    }
+
+    /// Whether somebody has a slot who answers, and takes writes as far as is known.
+    pub(crate) fn takes_writes(&self, slot: u16) -> bool {
+        !self.is_away(slot) && !self.is_unwritable(slot)
+    }
+
+    /// Whether who has a slot answered a short time ago that it takes no writes.
+    pub(crate) fn is_unwritable(&self, slot: u16) -> bool {
+        self.owner(slot).is_some_and(|address| self.node(&address).is_unwritable())
+    }
+
+    /// Whether nobody has a slot, or who has it does not answer.
+    pub(crate) fn is_away(&self, slot: u16) -> bool {
+        self.owner(slot).is_none_or(|address| self.node(&address).is_away())
+    }
+
+    /// Who has what, with those marked that take no writes.
+    pub(crate) fn writable_topology(&self) -> Topology {
+        let mut topology = (*self.topology()).clone();
+        for member in &mut topology.members {
+            member.is_unwritable = self.node(&member.address).stays_unwritable();
+        }
+        topology
     }
 
     /// Asks the servers who has what, and believes what most of them say, be one of them late or
@@ -148,12 +206,11 @@ impl Router {
             return Err(trouble.unwrap_or_else(|| self.nobody_answers()));
         };
         let mut known = self.known();
-        known.moved.clear();
         known.nodes.retain(|address, _| {
             self.seeds.contains(address)
                 || topology.members.iter().any(|member| member.address == *address)
         });
-        known.topology = Arc::new(topology);
+        known.learn(topology);
         Ok(())
     }
 
@@ -213,8 +270,12 @@ impl Router {
                 .into_iter()
                 .map(|(address, group)| async move { self.ask_one(&address, group, until).await });
             for (index, request, answer) in join_all(asked).await.into_iter().flatten() {
-                if let Err(Trouble::Moved { to, only_this_time: false }) = &answer {
-                    self.known().moved.insert(request.slot, to.clone());
+                match &answer {
+                    Err(Trouble::Moved { to, only_this_time: false }) => {
+                        self.known().learn_move(request.slot, to.clone());
+                    }
+                    Err(Trouble::Unwritable { node, .. }) => self.node(node).was_unwritable(),
+                    _ => {}
                 }
                 answers[index] = answer;
                 left.push((index, request));
@@ -290,4 +351,34 @@ fn answer_of(address: &Address, values: impl Iterator<Item = Value>, is_asking: 
         }
     }
     trouble.map_or(Ok(answers), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_of_a_moment_is_noted_whoever_tells_of_it() {
+        let address = |port| Address { host: "h".into(), port };
+        let all_to = |port| Topology::single(address(port));
+        let mut known = Known {
+            nodes: HashMap::new(),
+            topology: Arc::new(all_to(1)),
+            moved: HashMap::new(),
+            changed: BTreeSet::new(),
+        };
+        known.learn(all_to(1));
+        known.learn_move(5, address(1));
+        assert!(known.changed.is_empty());
+        known.learn_move(5, address(2));
+        assert_eq!(known.owner(5), Some(&address(2)));
+        assert_eq!(std::mem::take(&mut known.changed), [5].into());
+        // Most servers have not heard of it yet.
+        known.learn(all_to(1));
+        assert_eq!(known.owner(5), Some(&address(1)));
+        assert_eq!(std::mem::take(&mut known.changed), [5].into());
+        known.learn(all_to(2));
+        known.learn(all_to(1));
+        assert_eq!((known.owner(5), known.changed.len()), (Some(&address(1)), SLOTS));
+    }
 }

@@ -122,6 +122,7 @@ pub async fn collect(
         return Ok(gone);
     }
     let names: BTreeSet<&str> = gone.iter().map(|run| run.run.as_str()).collect();
+    let mut removed = Ok(());
     for node in all_primaries(&router).await? {
         let mut batches = Batches::of(&node, PATTERN);
         while let Some(keys) = batches.next().await? {
@@ -129,8 +130,8 @@ pub async fn collect(
                 parse_key(key)
                     .is_some_and(|(run, _)| names.contains(format!("{run:016x}").as_str()))
             };
-            unlink(&node, keys.into_iter().filter(is_gone)).await?;
+            removed = removed.and(unlink(&node, keys.into_iter().filter(is_gone)).await);
         }
     }
-    Ok(gone)
+    removed.map(|()| gone)
 }

@@ -3,12 +3,15 @@
 use crate::refusal::Refusal;
 use rustix::termios::{self, LocalModes, OptionalActions};
 use std::fmt;
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 /// The variable that a password is taken from.
 pub const VARIABLE: &str = "SOFTSWAP_REMOTE_PASSWORD";
+
+/// The first line of a password's file ends within so many bytes.
+const MOST_BYTES: u64 = 64 << 10;
 
 /// Where the password is. It shows in no output.
 #[derive(Clone, Default)]
@@ -18,6 +21,16 @@ pub enum Password {
     Given(Zeroizing<String>),
     /// Read again for each connection, so that a password can be changed while programs run.
     File(PathBuf),
+}
+
+/// What is in a file, up to there: it is read again for each connection, so nothing else can serve.
+fn read_file(path: &Path) -> io::Result<Zeroizing<String>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut text = Zeroizing::new(String::new());
+    std::fs::File::open(path)?.take(MOST_BYTES).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 impl fmt::Debug for Password {
@@ -70,13 +83,12 @@ impl Password {
             Self::None => Ok(None),
             Self::Given(text) => Ok(Some(text.clone())),
             Self::File(path) => {
-                let text = std::fs::read_to_string(path).map_err(|error| {
+                let text = read_file(path).map_err(|error| {
                     Refusal::new(format!(
                         "the password cannot be read from {}: {error}",
                         path.display()
                     ))
                 })?;
-                let text = Zeroizing::new(text);
                 let line = text.lines().next().unwrap_or_default();
                 if line.is_empty() {
                     return Err(Refusal::new(format!(

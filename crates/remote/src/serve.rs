@@ -114,7 +114,7 @@ pub async fn serve<S: PageStore + 'static>(
         tokio::select! {
             () = bell.is_rung.notified() => {}
             Some(done) = server.tasks.join_next(), if !server.tasks.is_empty() => {
-                // A task ends in no other way: a panic ends the helper.
+                // A task ends in no other way: a panic ends the helper ([`crate::helper`]).
                 done.into_iter().for_each(|done| server.end(done));
             }
             () = &mut run_ends, if has_run => has_run = false,
@@ -276,9 +276,13 @@ async fn carry_out<S: PageStore>(
     }
 }
 
-fn outcome_of(error: StoreError) -> Outcome {
+fn outcome_of(mut error: StoreError) -> Outcome {
+    if let StoreError::Lost { page, .. } = &mut error {
+        // Its number in the area, which the process knows it by.
+        *page %= MOST_AREA_PAGES;
+    }
     match error {
-        StoreError::Full { .. } => Outcome::Full,
+        StoreError::Full { .. } => Outcome::Full(error.to_string()),
         StoreError::Lost { .. } => Outcome::Lost(error.to_string()),
         StoreError::Deadline { .. } | StoreError::Refused { .. } => {
             Outcome::Failed(error.to_string())

@@ -5,11 +5,11 @@ use crate::placement::{Group, Keys, PAGES, Placement, group_of};
 use crate::router::{Request, Router};
 use crate::seal::Sealer;
 use crate::store::StoreError;
-use crate::trouble::Trouble;
+use crate::trouble::{Trouble, Unwritten};
 use crate::url::Url;
 use redis::Value;
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 pub(crate) const ALL: u32 = (1 << PAGES) - 1;
 /// Extents share their locks.
 const LOCKS: u64 = 1024;
+const MOST_KEYED: u32 = 8;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
@@ -36,8 +37,10 @@ pub(crate) struct Shared {
     locks: Vec<tokio::sync::RwLock<()>>,
     /// A primary was missing when it was looked what is stored: it may have other extents.
     pub(crate) may_have_more: AtomicBool,
-    /// Something was found that should not be so: the upkeep is to look at everything.
-    pub(crate) is_doubtful: AtomicBool,
+    /// How many late reads may yet name their keys: who hears of them keeps each text.
+    keyed: AtomicU32,
+    /// Extents of which a copy may lack pages, whatever its length: the upkeep completes them.
+    doubtful: Mutex<BTreeSet<u64>>,
 }
 
 impl Shared {
@@ -57,7 +60,8 @@ impl Shared {
             live: Mutex::default(),
             locks: (0..LOCKS).map(|_| tokio::sync::RwLock::default()).collect(),
             may_have_more: AtomicBool::new(false),
-            is_doubtful: AtomicBool::new(false),
+            keyed: AtomicU32::new(MOST_KEYED),
+            doubtful: Mutex::default(),
         }
     }
 
@@ -93,6 +97,28 @@ impl Shared {
         had_others
     }
 
+    /// A copy of these extents has a bad page, or a server may have forgotten it and got it anew.
+    pub(crate) fn note_doubtful(&self, extents: impl Iterator<Item = u64>) {
+        let mut extents = extents.peekable();
+        if extents.peek().is_some() {
+            self.doubtful().extend(extents);
+        }
+    }
+
+    /// Takes the doubtful extents over.
+    pub(crate) fn take_doubtful(&self) -> BTreeSet<u64> {
+        std::mem::take(&mut self.doubtful())
+    }
+
+    pub(crate) fn may_name_keys(&self) -> bool {
+        let less = |left: u32| left.checked_sub(1);
+        self.keyed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+
+    fn doubtful(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The extents with pages.
     pub(crate) fn stored_extents(&self) -> Vec<u64> {
         self.live().iter().filter(|(_, pages)| **pages != 0).map(|(extent, _)| *extent).collect()
@@ -118,8 +144,9 @@ impl Shared {
         until: Instant,
     ) -> Result<Vec<RwLockReadGuard<'_, ()>>, StoreError> {
         let mut held = Vec::new();
+        let too_late = || self.too_late(&[], Vec::new());
         for lock in self.locks_of(extents) {
-            held.push(timeout_at(until, lock.read()).await.map_err(|_| self.too_late(&[]))?);
+            held.push(timeout_at(until, lock.read()).await.map_err(|_| too_late())?);
         }
         Ok(held)
     }
@@ -130,8 +157,9 @@ impl Shared {
         until: Instant,
     ) -> Result<Vec<RwLockWriteGuard<'_, ()>>, StoreError> {
         let mut held = Vec::new();
+        let too_late = || self.too_late(&[], Vec::new());
         for lock in self.locks_of(extents) {
-            held.push(timeout_at(until, lock.write()).await.map_err(|_| self.too_late(&[]))?);
+            held.push(timeout_at(until, lock.write()).await.map_err(|_| too_late())?);
         }
         Ok(held)
     }
@@ -153,7 +181,7 @@ impl Shared {
         Instant::now() + self.url.deadline
     }
 
-    pub(crate) fn too_late(&self, troubles: &[Trouble]) -> StoreError {
+    pub(crate) fn too_late(&self, troubles: &[Trouble], keys: Vec<String>) -> StoreError {
         let mut nodes: Vec<String> = troubles.iter().map(Trouble::node).collect();
         nodes.sort();
         nodes.dedup();
@@ -161,7 +189,7 @@ impl Shared {
             nodes.push("the cluster".into());
         }
         let last = troubles.last().map_or_else(|| "other work went first".into(), Trouble::reason);
-        StoreError::Deadline { nodes, deadline: self.url.deadline, last }
+        StoreError::Deadline { nodes, keys, deadline: self.url.deadline, last }
     }
 
     /// Waits before the next try, longer each time, and asks meanwhile who has what. `false`
@@ -177,6 +205,14 @@ impl Shared {
         Instant::now() < until
     }
 
+    pub(crate) fn not_accepted(&self, slot: u16, why: &Unwritten) -> Trouble {
+        let Some(node) = self.router.owner(slot) else { return Trouble::Nobody { slot } };
+        if *why == Unwritten::NoReplica {
+            self.router.node(&node).was_unwritable();
+        }
+        Trouble::Busy { node, reason: why.to_string() }
+    }
+
     /// Has all requests carried out, each until it is accepted: again and again until the
     /// deadline, to whoever has the slot by then. A request is made by its number, and by how
     /// often it has been tried.
@@ -185,9 +221,10 @@ impl Shared {
         count: usize,
         until: Instant,
         request: impl Fn(usize, u32) -> Request,
-        is_accepted: impl Fn(&[Value]) -> Result<(), String>,
+        is_accepted: impl Fn(&[Value]) -> Result<(), Unwritten>,
     ) -> Result<(), StoreError> {
         let mut left: Vec<usize> = (0..count).collect();
+        let mut before = Vec::new();
         for tries in 0.. {
             let requests: Vec<Request> =
                 left.iter().map(|number| request(*number, tries)).collect();
@@ -197,11 +234,13 @@ impl Shared {
             let mut again = Vec::new();
             for ((number, slot), answer) in left.iter().zip(slots).zip(answers) {
                 let trouble = match answer.map(|values| is_accepted(&values)) {
-                    Ok(Ok(())) => continue,
-                    Ok(Err(reason)) => match self.router.owner(slot) {
-                        Some(node) => Trouble::Busy { node, reason },
-                        None => Trouble::Nobody { slot },
-                    },
+                    Ok(Ok(())) => {
+                        // What was refused before is not any more.
+                        let owner = (tries > 0).then(|| self.router.owner(slot)).flatten();
+                        owner.into_iter().for_each(|node| self.router.node(&node).was_written());
+                        continue;
+                    }
+                    Ok(Err(why)) => self.not_accepted(slot, &why),
                     Err(trouble) => trouble,
                 };
                 if let Some(error) = trouble.final_error() {
@@ -214,9 +253,13 @@ impl Shared {
                 return Ok(());
             }
             left = again;
+            // A try that the deadline has cut off says nothing.
+            let is_cut_off = Instant::now() >= until && !before.is_empty();
+            let troubles = if is_cut_off { before } else { troubles };
             if !self.pause(tries, until).await {
-                return Err(self.too_late(&troubles));
+                return Err(self.too_late(&troubles, Vec::new()));
             }
+            before = troubles;
         }
         Ok(())
     }

@@ -13,6 +13,9 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     };
     match full.parse::<ByteSize>() {
         Ok(size) if (1..=LARGEST_BYTES).contains(&size.as_u64()) => Ok(size.as_u64()),
+        Ok(size) if size.as_u64() > LARGEST_BYTES => {
+            Err(format!("at most {}", bytes(LARGEST_BYTES)))
+        }
         _ => Err("not a size; give a number with a unit, such as 512M or 2GiB".into()),
     }
 }

@@ -58,11 +58,19 @@ pub enum StoreError {
     )]
     Lost { page: u64, keys: Vec<String>, nodes: Vec<String>, found: String },
     /// No answer in time. What is stored may be there all the same: it can be tried again.
-    #[error("{nodes} did not answer within {deadline:?}: {last}", nodes = .nodes.join(", "))]
-    Deadline { nodes: Vec<String>, deadline: Duration, last: String },
+    /// The keys are those of a page that was to be read.
+    #[error(
+        "{nodes} did not do it within {deadline:?}{}: {last}", about(.keys),
+        nodes = .nodes.join(", ")
+    )]
+    Deadline { nodes: Vec<String>, keys: Vec<String>, deadline: Duration, last: String },
     /// The server will not have us or this call; trying again does not help.
     #[error("{node} refuses: {reason}")]
     Refused { node: String, reason: String },
+}
+
+fn about(keys: &[String]) -> String {
+    if keys.is_empty() { String::new() } else { format!(" about {}", keys.join(" or ")) }
 }
 
 impl StoreError {

@@ -14,6 +14,15 @@ pub(crate) struct Member {
     pub(crate) is_primary: bool,
     /// The majority holds it for dead.
     pub(crate) is_failed: bool,
+    /// It can be read, but has taken no writes of ours for some time.
+    pub(crate) is_unwritable: bool,
+}
+
+impl Member {
+    /// Whether pages can be kept there.
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.is_failed && !self.is_unwritable
+    }
 }
 
 /// The whole cluster as one of its servers saw it.
@@ -28,7 +37,8 @@ pub(crate) struct Topology {
 impl Topology {
     /// One server that has all.
     pub(crate) fn single(address: Address) -> Self {
-        let members = vec![Member { address, is_primary: true, is_failed: false }];
+        let members =
+            vec![Member { address, is_primary: true, is_failed: false, is_unwritable: false }];
         Self { members, owners: vec![0; SLOTS], epoch: 0 }
     }
 
@@ -59,6 +69,7 @@ impl Topology {
                 address: place_of(place, asked, prefer_names)?,
                 is_primary: flags.contains(&"master"),
                 is_failed: flags.contains(&"fail"),
+                is_unwritable: false,
             });
         }
         (!topology.members.is_empty()).then_some(topology)
@@ -84,7 +95,7 @@ impl Topology {
 
     /// The primaries that work and have slots, each with its slots.
     pub(crate) fn primaries(&self) -> Vec<(&Member, Vec<u16>)> {
-        self.owners_that(|member| !member.is_failed)
+        self.owners_that(Member::is_usable)
     }
 
     /// The primaries that are down and have slots yet. One whose replica has taken over has none.

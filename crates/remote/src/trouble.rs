@@ -5,12 +5,18 @@ use crate::store::StoreError;
 use crate::url::Address;
 use redis::ServerError;
 
+/// What the servers' user must be allowed, as `ACL SETUSER` is told.
+const RIGHTS: &str = "the user needs ~softswap:* +@read +@write +@connection +info +cluster|nodes \
+                      +client +wait +asking (and +config|get for warnings)";
+
 #[derive(Clone, Debug)]
 pub(crate) enum Trouble {
     /// It cannot be reached, or does not answer.
     Away { node: Address, reason: String },
     /// It is there but cannot now: a failover, a slot on its way.
     Busy { node: Address, reason: String },
+    /// It answers, but takes no writes, for a reason that is its own: others may.
+    Unwritable { node: Address, reason: String },
     /// It has no memory left.
     Full { node: Address },
     /// It does not want to, now or later.
@@ -25,7 +31,7 @@ impl Trouble {
     /// What a server's error means.
     pub(crate) fn from_answer(node: &Address, error: &ServerError) -> Self {
         let details = error.details().unwrap_or_default();
-        let reason = format!("{} {details}", error.code());
+        let reason = words_of(error);
         let node = node.clone();
         match error.code() {
             code @ ("MOVED" | "ASK") => match redirection(details, &node) {
@@ -39,8 +45,10 @@ impl Trouble {
                     "it wants a password: set {VARIABLE}, or name a file by password-file="
                 ),
             },
+            "NOPERM" => Self::Refused { node, reason: format!("{reason}; {RIGHTS}") },
             "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "LOADING" | "READONLY" | "BUSY"
-            | "NOREPLICAS" | "UNKILLABLE" | "MISCONF" => Self::Busy { node, reason },
+            | "UNKILLABLE" => Self::Busy { node, reason },
+            "NOREPLICAS" | "MISCONF" => Self::Unwritable { node, reason },
             _ => Self::Refused { node, reason },
         }
     }
@@ -49,6 +57,7 @@ impl Trouble {
         match self {
             Self::Away { node, .. }
             | Self::Busy { node, .. }
+            | Self::Unwritable { node, .. }
             | Self::Full { node }
             | Self::Refused { node, .. }
             | Self::Moved { to: node, .. } => node.to_string(),
@@ -58,8 +67,10 @@ impl Trouble {
 
     pub(crate) fn reason(&self) -> String {
         match self {
-            Self::Away { reason, .. } | Self::Busy { reason, .. } => reason.clone(),
-            Self::Refused { reason, .. } => reason.clone(),
+            Self::Away { reason, .. }
+            | Self::Busy { reason, .. }
+            | Self::Unwritable { reason, .. }
+            | Self::Refused { reason, .. } => reason.clone(),
             Self::Full { .. } => "no memory is left".into(),
             Self::Moved { to, .. } => format!("the slot is on its way to {to}"),
             Self::Nobody { slot } => format!("no server has slot {slot}"),
@@ -76,6 +87,24 @@ impl Trouble {
             _ => None,
         }
     }
+}
+
+/// Why a write that was answered does not count.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unwritten {
+    #[error("no replica has it (wait=1)")]
+    NoReplica,
+    #[error("the extent was no longer there")]
+    Gone,
+    #[error("SETRANGE is answered with something else")]
+    Odd,
+}
+
+/// What a server says, but for what it repeats of what it was sent: that may be a password.
+pub(crate) fn words_of(error: &ServerError) -> String {
+    let details = error.details().unwrap_or_default();
+    let details = details.split_once(", with args ").map_or(details, |(details, _)| details);
+    format!("{} {details}", error.code())
 }
 
 /// `SLOT HOST:PORT`; without a host it is the one that was asked.

@@ -1,11 +1,12 @@
 //! What goes on beside reading and writing: keeping both copies of everything apart and there,
 //! and the lease alive.
 
-use crate::copies::{Put, read_request, write_request};
+use crate::copies::{Put, is_written, read_request, whole_request, write_request};
 use crate::placement::{EXTENT_BYTES, GROUPS, PAGES, Placement, group_of};
 use crate::router::Request;
 use crate::seal::SEALED_BYTES;
 use crate::shared::Shared;
+use crate::topology::Member;
 use crate::url::Address;
 use futures_util::future::join_all;
 use redis::{Value, cmd};
@@ -15,7 +16,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// A primary that is lost may have a successor within this time; then its copies get other slots.
+/// A primary that is lost may have a successor within this time, and one that takes no writes may
+/// take them again; then its copies get other slots.
 const SUCCESSOR_WITHIN: Duration = Duration::from_secs(3);
 const EACH_WITHIN: Duration = Duration::from_secs(2);
 /// How many extents are made whole at a time: reads and writes go on beside.
@@ -27,11 +29,13 @@ const LOOKED_AT: usize = 512;
 pub(crate) struct Upkeep {
     /// Since when a group has a copy where it must not stay.
     misplaced_since: HashMap<(usize, usize), Instant>,
-    /// Who has each slot with copies in it.
-    owners: HashMap<u16, Address>,
+    /// The version of the last table that was given to any server: none is of two tables.
+    last_version: u64,
     /// Groups whose copies may differ.
     to_compare: BTreeSet<usize>,
     next_extent: usize,
+    /// Something was found that should not be so: all is to be looked at, not some.
+    is_alarmed: bool,
     lease_due: Instant,
 }
 
@@ -40,16 +44,16 @@ impl Upkeep {
     pub(crate) fn new(continues: bool) -> Self {
         Self {
             misplaced_since: HashMap::new(),
-            owners: HashMap::new(),
+            last_version: 0,
             to_compare: if continues { (0..GROUPS).collect() } else { BTreeSet::new() },
             next_extent: 0,
+            is_alarmed: false,
             lease_due: Instant::now(),
         }
     }
 
     /// Goes on until it is dropped.
     pub(crate) async fn run(mut self, shared: &Shared) {
-        self.note_owners(shared);
         loop {
             sleep(EVERY).await;
             if shared.router.refresh(Instant::now() + EACH_WITHIN).await.is_err() {
@@ -72,7 +76,7 @@ impl Upkeep {
 
     /// Gives copies that must not stay where they are another slot, and takes them there.
     async fn replace(&mut self, shared: &Shared) {
-        let topology = shared.router.topology();
+        let topology = shared.router.writable_topology();
         let mut placement = shared.placement();
         let misplaced = placement.misplaced(&topology);
         self.misplaced_since
@@ -83,17 +87,13 @@ impl Upkeep {
             .filter(|(group, copy, _)| {
                 let since = *self.misplaced_since.entry((*group, *copy)).or_insert(now);
                 let slot = placement.groups[*group].slots[*copy];
-                let is_lost = topology.owner(slot).is_none_or(|owner| owner.is_failed);
+                let is_lost = !topology.owner(slot).is_some_and(Member::is_usable);
                 !is_lost || now >= since + SUCCESSOR_WITHIN
             })
             .collect();
-        // Those of an earlier round that did not all arrive.
-        let unfinished = placement.groups.iter().any(|group| !group.former.is_empty());
-        if due.is_empty() && !unfinished {
-            return;
-        }
         if !due.is_empty() {
-            placement.version += 1;
+            self.last_version = self.last_version.max(placement.version) + 1;
+            placement.version = self.last_version;
             for (group, copy, slot) in due {
                 placement.groups[group].move_copy(copy, slot);
             }
@@ -103,46 +103,85 @@ impl Upkeep {
             }
             shared.change_placement(|current| *current = placement.clone());
         }
-        let moves = |extent: &u64| !placement.groups[group_of(*extent)].former.is_empty();
-        let moving = shared.stored_extents().into_iter().filter(moves).collect();
-        let mut is_group_done = vec![true; GROUPS];
-        for extent in self.complete_all(shared, moving).await {
-            is_group_done[group_of(extent)] = false;
+        let mut moving: BTreeSet<usize> =
+            (0..GROUPS).filter(|group| !placement.groups[*group].former.is_empty()).collect();
+        if !moving.is_empty() {
+            let moves = |extent: &u64| moving.contains(&group_of(*extent));
+            let extents = shared.stored_extents().into_iter().filter(moves).collect();
+            for extent in self.complete_all(shared, extents).await {
+                moving.remove(&group_of(extent));
+            }
+            // What a missing primary has besides may have to move, too.
+            if !shared.may_have_more.load(Ordering::Relaxed) {
+                shared.change_placement(|current| {
+                    moving.iter().for_each(|group| current.groups[*group].arrive());
+                });
+            }
+        }
+        self.clear_left(shared).await;
+    }
+
+    /// Removes what has been left behind where servers answer. One that comes back much later may
+    /// bring what it had.
+    async fn clear_left(&mut self, shared: &Shared) {
+        let placement = shared.placement();
+        let answer = |group: &usize| {
+            let left = &placement.groups[*group].left;
+            !left.is_empty() && left.iter().all(|slot| shared.router.takes_writes(*slot))
+        };
+        let mut clear: BTreeSet<usize> = (0..GROUPS).filter(answer).collect();
+        if clear.is_empty() {
+            return;
+        }
+        let is_left = |extent: &u64| clear.contains(&group_of(*extent));
+        let extents: Vec<u64> = shared.live().keys().copied().filter(is_left).collect();
+        for extents in extents.chunks(LOOKED_AT) {
+            let copies = extents.iter().flat_map(|extent| {
+                let left = &placement.groups[group_of(*extent)].left;
+                left.iter().map(|slot| (*extent, *slot))
+            });
+            let remaining = shared.unlink_copies(copies.collect(), EACH_WITHIN).await;
+            remaining.into_iter().for_each(|extent| _ = clear.remove(&group_of(extent)));
         }
         shared.change_placement(|current| {
-            for (group, is_done) in current.groups.iter_mut().zip(is_group_done) {
-                if is_done {
-                    group.former.clear();
-                }
-            }
+            clear.iter().for_each(|group| current.groups[*group].left.clear());
         });
     }
 
-    fn note_owners(&mut self, shared: &Shared) {
+    /// Groups with a copy on another server than before, or on one that was started again.
+    fn note_changes(&mut self, shared: &Shared) {
+        let has_restarted = |primary: &Address| shared.router.node(primary).take_restart();
+        let restarted: BTreeSet<Address> =
+            shared.primaries().into_iter().filter(has_restarted).collect();
+        let changed = shared.router.take_changed();
+        if restarted.is_empty() && changed.is_empty() {
+            return;
+        }
+        let is_restarted =
+            |slot| shared.router.owner(slot).is_some_and(|owner| restarted.contains(&owner));
+        let may_differ = |slot: u16| changed.contains(&slot) || is_restarted(slot);
         for (number, group) in shared.placement().groups.iter().enumerate() {
-            for slot in &group.slots {
-                let Some(owner) = shared.router.owner(*slot) else { continue };
-                if self.owners.get(slot) != Some(&owner)
-                    && self.owners.insert(*slot, owner).is_some()
-                {
-                    self.to_compare.insert(number);
-                    self.lease_due = Instant::now();
-                }
+            if group.places().any(may_differ) {
+                self.to_compare.insert(number);
+                self.lease_due = Instant::now();
             }
         }
     }
 
-    /// Compares copies page by page where another server has taken a slot over: what it had not
-    /// received by then is stale there, though everything has its length.
+    /// Compares copies page by page where another server has taken a slot over, as what it had
+    /// not received by then is stale there, where one was started again, as it may have read what
+    /// it had at some time before, and where somebody had doubts: everything may have its length.
     async fn compare(&mut self, shared: &Shared) {
-        self.note_owners(shared);
-        if self.to_compare.is_empty() {
-            return;
+        self.note_changes(shared);
+        let groups = std::mem::take(&mut self.to_compare);
+        let mut differing = shared.take_doubtful();
+        self.is_alarmed |= !differing.is_empty();
+        if !groups.is_empty() {
+            let differs = |extent: &u64| groups.contains(&group_of(*extent));
+            differing.extend(shared.stored_extents().into_iter().filter(differs));
         }
-        let differs = |extent: &u64| self.to_compare.contains(&group_of(*extent));
-        let differing = shared.stored_extents().into_iter().filter(differs).collect();
-        let left = self.complete_all(shared, differing).await;
-        self.to_compare = left.into_iter().map(group_of).collect();
+        let left = self.complete_all(shared, differing.into_iter().collect()).await;
+        shared.note_doubtful(left.into_iter());
     }
 
     /// Looks whether both copies of extents are there: some each time, all when something is
@@ -152,11 +191,11 @@ impl Upkeep {
         if extents.is_empty() {
             return;
         }
-        let is_doubtful = shared.is_doubtful.swap(false, Ordering::Relaxed);
-        if is_doubtful {
+        let is_alarmed = std::mem::take(&mut self.is_alarmed);
+        if is_alarmed {
             self.lease_due = Instant::now();
         }
-        let count = if is_doubtful { extents.len() } else { LOOKED_AT.min(extents.len()) };
+        let count = if is_alarmed { extents.len() } else { LOOKED_AT.min(extents.len()) };
         let start = self.next_extent % extents.len();
         self.next_extent = start + count;
         let looked_at: Vec<u64> = extents.iter().cycle().skip(start).take(count).copied().collect();
@@ -166,9 +205,9 @@ impl Upkeep {
                 // A server that has lost pages has lost the lease and the table, too.
                 self.lease_due = Instant::now();
             }
-            if !self.complete_all(shared, incomplete).await.is_empty() {
-                shared.is_doubtful.store(true, Ordering::Relaxed);
-            }
+            let left = self.complete_all(shared, incomplete).await;
+            self.is_alarmed |= !left.is_empty();
+            shared.note_doubtful(left.into_iter());
         }
     }
 
@@ -211,18 +250,28 @@ async fn incomplete(shared: &Shared, extents: &[u64]) -> Vec<u64> {
     found
 }
 
-/// Brings the newest of each page to every copy of an extent, and then removes the one that is
-/// where it must not stay. `false` where a server did not do its part.
+/// Brings the newest of each page to every copy of an extent, also from where it must not stay.
+/// `false` where a server did not do its part.
 async fn complete(shared: &Shared, extent: u64) -> bool {
+    // Who waits for a server that is away, or for somebody who writes to one that takes no writes,
+    // holds up all the upkeep, and with it the other slot that would end their waiting.
+    let slots = shared.group(extent).slots;
+    if slots.iter().any(|slot| shared.router.is_away(*slot)) {
+        return false;
+    }
     let until = Instant::now() + EACH_WITHIN;
-    let Ok(_held) = shared.lock_to_change([extent].into_iter(), until).await else { return false };
+    let held = match slots.iter().any(|slot| shared.router.is_unwritable(*slot)) {
+        true => Ok(shared.lock_unused(&[extent]).1),
+        false => shared.lock_to_change([extent].into_iter(), until).await,
+    };
+    let Some(_held) = held.ok().filter(|held| !held.is_empty()) else { return false };
     let live = shared.live().get(&extent).copied().unwrap_or(0);
     if live == 0 {
         return true;
     }
     let group = shared.group(extent);
     let places: Vec<u16> = group.places().collect();
-    let all = 0..EXTENT_BYTES - 1;
+    let all = 0..EXTENT_BYTES;
     let questions: Vec<Request> =
         places.iter().map(|slot| read_request(shared, *slot, extent, all.clone())).collect();
     let answers = shared.router.once(questions, until).await;
@@ -253,7 +302,20 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
         return false;
     }
     let mut writes = Vec::new();
-    for (slot, own) in group.slots.iter().zip(&generations) {
+    let mut is_left_out = false;
+    for ((slot, own), copy) in group.slots.iter().zip(&generations).zip(wanted) {
+        let is_whole = copy.as_ref().is_some_and(|copy| copy.len() >= EXTENT_BYTES);
+        let is_newest = newest.iter().zip(own).all(|((newest, _), own)| own >= newest);
+        if is_whole && is_newest {
+            continue;
+        }
+        if shared.router.is_unwritable(*slot) {
+            is_left_out = true;
+            continue;
+        }
+        if !is_whole {
+            writes.push(whole_request(shared, *slot, extent));
+        }
         let from: Vec<(usize, Option<usize>)> = newest
             .iter()
             .zip(own)
@@ -264,21 +326,22 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
             let (first, Some(from)) = run[0] else { continue };
             let bytes = first * SEALED_BYTES..(first + run.len()) * SEALED_BYTES;
             let sealed = copies[from].as_deref().and_then(|copy| copy.get(bytes));
-            let put = Put { slot: *slot, extent, first, is_there: false };
-            writes.extend(sealed.map(|sealed| write_request(shared, &put, sealed)));
+            let Some(sealed) = sealed else { continue };
+            // It is whole by now: where it is not, the server has forgotten it meanwhile.
+            let put = Put { slot: *slot, extent, first, is_there: true };
+            writes.push(write_request(shared, &put, sealed));
         }
     }
-    if shared.router.once(writes, until).await.iter().any(Result::is_err) {
-        return false;
-    }
-    for former in group.former {
-        let mut unlink = cmd("UNLINK");
-        unlink.arg(shared.keys.extent(former, extent));
-        let request = Request { slot: former, commands: vec![unlink], answer_bytes: 0 };
-        // If it stays, the end of the run removes it.
-        _ = shared.router.once(vec![request], until).await;
-    }
-    true
+    let slots: Vec<u16> = writes.iter().map(|write| write.slot).collect();
+    let is_done = |(slot, answer): (u16, crate::router::Answer)| {
+        let Ok(values) = answer else { return false };
+        let written = is_written(&values, shared.url.wait_for_replica);
+        written.map_err(|why| shared.not_accepted(slot, &why)).is_ok()
+    };
+    // One that was waited for in vain leaves no time.
+    let until = Instant::now() + EACH_WITHIN;
+    let answers = shared.router.once(writes, until).await;
+    slots.into_iter().zip(answers).all(is_done) && !is_left_out
 }
 
 fn bytes_of(answer: crate::router::Answer) -> Option<Vec<u8>> {
@@ -297,6 +360,12 @@ fn generation(shared: &Shared, page: u64, place: u64, copy: Option<&[u8]>) -> u6
 }
 
 impl Shared {
+    /// The primaries that work.
+    fn primaries(&self) -> Vec<Address> {
+        let topology = self.router.topology();
+        topology.primaries().iter().map(|(member, _)| member.address.clone()).collect()
+    }
+
     /// One slot of each primary that works.
     pub(crate) fn a_slot_each(&self) -> Vec<u16> {
         let topology = self.router.topology();

@@ -3,6 +3,7 @@
 use crate::refusal::Refusal;
 use crate::secret::{Password, VARIABLE};
 use crate::size::parse_size;
+use std::collections::HashSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,9 +13,50 @@ const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
 /// A day: a program may be stopped for long, and its pages must still be there.
 const DEFAULT_LEASE: Duration = Duration::from_secs(24 * 3600);
 
+/// Longer leases would keep pages of runs that nobody remembers.
+const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// What URLs begin with, in any case, and whether that is with TLS.
+const SCHEMES: [(&str, bool); 4] =
+    [("rediss", true), ("redis", false), ("valkeys", true), ("valkey", false)];
+
 /// What may stand behind the `?`. `pri` is left to who has several areas.
-const OPTIONS: &str = "pri, size, copies, single, wait, deadline, lease, ca, cert, key and \
-                       password-file";
+pub const OPTIONS: [&str; 11] = [
+    "pri",
+    "size",
+    "copies",
+    "single",
+    "wait",
+    "deadline",
+    "lease",
+    "ca",
+    "cert",
+    "key",
+    "password-file",
+];
+
+/// Whether that is meant as a cluster's URL, be it misspelt behind the scheme.
+#[must_use]
+pub fn is_url(text: &str) -> bool {
+    let scheme = text.split([':', '+']).next().unwrap_or_default();
+    let is_scheme = SCHEMES.iter().any(|(known, _)| known.eq_ignore_ascii_case(scheme));
+    is_scheme && scheme.len() < text.len()
+}
+
+/// Whether an `@` stands where none belongs: a password with a `?` in it may be before it.
+#[must_use]
+pub fn has_user_in_options(options: &str) -> bool {
+    const FILES: [&str; 4] = ["ca", "cert", "key", "password-file"];
+    let is_file = |option: &str| FILES.contains(&option.split('=').next().unwrap_or_default());
+    options.split('&').any(|option| option.contains('@') && !is_file(option))
+}
+
+/// Whether it is with TLS, and the rest.
+fn after_scheme(text: &str) -> Option<(bool, &str)> {
+    let (scheme, rest) = text.split_once("://")?;
+    let known = SCHEMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(scheme))?;
+    Some((known.1, rest))
+}
 
 /// Where one server can be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -102,28 +144,29 @@ impl Url {
     ///
     /// Says which part cannot be used, and what can be written there.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
-        let (scheme, rest) = text.split_once("://").unwrap_or_default();
-        let is_secure = match scheme {
-            "rediss" => true,
-            "redis" => false,
-            _ => {
-                return Err(Refusal::new(
-                    "a cluster is named by rediss://HOST:PORT,HOST:PORT (with TLS) or \
-                     redis://HOST:PORT (without)",
-                ));
-            }
+        let Some((is_secure, rest)) = after_scheme(text) else {
+            return Err(Refusal::new(
+                "a cluster is named by rediss://HOST:PORT,HOST:PORT (with TLS) or \
+                 redis://HOST:PORT (without)",
+            ));
         };
         let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
         let (user, hosts) = match place.rsplit_once('@') {
             Some((user, hosts)) => (Some(user), hosts),
             None => (None, place),
         };
-        if user.is_some_and(|user| user.contains(':')) {
+        if user.is_some_and(|user| user.contains(':')) || has_user_in_options(options) {
             // Nothing of it is repeated: it would be in logs.
             return Err(Refusal::new(format!(
                 "the URL has a password in it, which everybody could read who lists processes: \
                  leave it out and set {VARIABLE}, or name a file by password-file="
             )));
+        }
+        if user.is_some_and(|user| user.contains('%')) {
+            return Err(Refusal::new(
+                "the user's name has a % in it, as in an escape, which is not read: name the user \
+                 as the servers do",
+            ));
         }
         let mut url = Self {
             tls: is_secure.then(TlsFiles::default),
@@ -143,8 +186,12 @@ impl Url {
             lease: DEFAULT_LEASE,
         };
         let mut files = ClientFiles::default();
+        let mut given = HashSet::new();
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            if !given.insert(name) {
+                return Err(Refusal::new(format!("{name}= is given twice: leave one")));
+            }
             url.set(name, value, &mut files)?;
         }
         url.finish(files)
@@ -182,8 +229,8 @@ impl Url {
             }
             "lease" => {
                 self.lease = parse_time(value)
-                    .filter(|time| *time >= Duration::from_secs(60))
-                    .ok_or_else(|| wrong("a time of at least 60s, such as 10m or 24h"))?;
+                    .filter(|time| (Duration::from_secs(60)..=LONGEST_LEASE).contains(time))
+                    .ok_or_else(|| wrong("a time from 60s to 720h, such as 10m or 24h"))?;
             }
             "ca" => files.ca = Some(path(value, name)?),
             "cert" => files.cert = Some(path(value, name)?),
@@ -197,7 +244,8 @@ impl Url {
             }
             _ => {
                 return Err(Refusal::new(format!(
-                    "there is no option {name}=; there are {OPTIONS}"
+                    "there is no option {name}=; there are {}",
+                    OPTIONS.join(", ")
                 )));
             }
         }
@@ -312,6 +360,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_meant_as_a_url_is_taken_for_no_directory() {
+        for text in ["redis://h", "REDISS:h", "valkey+cluster://h", "redis:"] {
+            assert!(is_url(text), "{text}");
+        }
+        for text in ["redis", "/redis:x", "rediska:h", "./redis:1G", ""] {
+            assert!(!is_url(text), "{text}");
+        }
+    }
+
+    #[test]
     fn beside_a_disk_one_copy_is_the_default() {
         for (text, copies) in [
             ("redis://h", Copies::Local),
@@ -328,6 +386,8 @@ mod tests {
     fn a_password_in_the_url_is_refused_and_not_repeated() {
         for text in
             ["redis://user:hunter2@host:1", "redis://:hunter2@host", "redis://h?password=hunter2"]
+                .into_iter()
+                .chain(["redis://user:hun?hunter2@h", "redis://user:12?hunter2@h"])
         {
             let refusal = Url::parse(text).unwrap_err().to_string();
             assert!(refusal.contains("SOFTSWAP_REMOTE_PASSWORD"), "{refusal}");
@@ -345,6 +405,9 @@ mod tests {
         for (text, part) in [
             ("http://x", "rediss://"),
             ("redis://", "HOST:PORT"),
+            ("redis:h:7000?size=1G", "rediss://HOST:PORT"),
+            ("redis+sentinel://h", "rediss://HOST:PORT"),
+            ("redis://u%3Aword@h", "escape"),
             ("redis://h:0", "HOST:PORT"),
             ("redis://h:70000", "HOST:PORT"),
             ("redis://::1", "[IPV6]"),
@@ -357,6 +420,8 @@ mod tests {
             ("redis://h?ca=/x", "rediss://"),
             ("rediss://h?cert=/x", "belong together"),
             ("redis://h?colour=red", "deadline"),
+            ("redis://h?size=1G&pri=1&size=2G", "twice"),
+            ("redis://h?size=99999T", "at most"),
         ] {
             let refusal = Url::parse(text).unwrap_err().to_string();
             assert!(refusal.contains(part), "{text}: {refusal}");

@@ -95,7 +95,7 @@ fn what_a_store_lacks_is_told_by_what_was_asked() {
     device.write(&mut Lane::Plain, 0, &page).unwrap();
     device.write(&mut Lane::Plain, PAGE as u64, &page).unwrap();
     let full = device.write(&mut Lane::Plain, 2 * PAGE as u64, &page).unwrap_err();
-    assert!(full.to_string().contains("No space"), "{full}");
+    assert!(full.to_string().contains("memory has no room"), "{full}");
     device.discard(0, PAGE as u64).unwrap();
     assert_eq!(rig.store.stored_pages(), 1);
     let mut read = vec![0; PAGE];

@@ -39,7 +39,7 @@ struct Server {
 
 pub(crate) struct Node {
     pub(crate) port: u16,
-    tls_port: u16,
+    pub(crate) tls_port: u16,
     directory: PathBuf,
     server: Option<Server>,
     id: String,
@@ -61,6 +61,16 @@ impl Node {
         eventually("a server answers", || self.try_ask(&["PING"]).is_some());
     }
 
+    /// Killed, and started with what its file has, as a full synchronization or `SAVE` left it.
+    #[allow(dead_code, reason = "programs' tests have the whole cluster repaired")]
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        self.start();
+        eventually("the cluster has it again", || {
+            self.text(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+        });
+    }
+
     pub(crate) fn kill(&mut self) {
         if let Some(mut server) = self.server.take() {
             signal(server.pid, rustix::process::Signal::KILL);
@@ -75,7 +85,7 @@ impl Node {
         }
     }
 
-    fn try_ask(&self, command: &[&str]) -> Option<redis::Value> {
+    pub(crate) fn try_ask(&self, command: &[&str]) -> Option<redis::Value> {
         self.try_ask_as(PASSWORD, command)
     }
 
@@ -243,6 +253,15 @@ impl Bed {
         self.run_all();
         self.nodes.iter().for_each(|node| node.announce(None));
         self.repair();
+        self.forget();
+    }
+
+    /// All servers are empty, and come back so when they are started again. Later a replica has a
+    /// file of what it was sent when it began to follow: it comes back with that, however old.
+    pub(crate) fn forget(&self) {
+        for node in &self.nodes {
+            let _ = std::fs::remove_file(node.directory.join("dump.rdb"));
+        }
         for node in self.nodes.iter().filter(|node| node.is_primary()) {
             node.ask(&["FLUSHALL"]);
         }
@@ -263,6 +282,7 @@ impl Bed {
         self.run_all();
         eventually("the cluster is whole", || self.is_whole());
         for node in &self.nodes {
+            node.set("min-replicas-to-write", "0");
             node.set("maxmemory", "268435456");
             node.set("maxmemory-policy", "noeviction");
         }

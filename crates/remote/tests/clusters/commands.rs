@@ -56,6 +56,8 @@ fn a_cluster_that_would_lose_pages_is_refused() {
 #[test]
 fn one_server_that_is_no_cluster_is_for_beside_a_disk() {
     let Some(server) = alone() else { return };
+    let found = json(&["check", &server.url("&single=1&copies=local&wait=1")]);
+    assert!(found["result"]["refusals"][0].as_str().unwrap().contains("no replica"), "{found}");
     let refused = softswap_remote(&["check", &server.url("")]).output().unwrap();
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && why.contains("single=1&copies=local"), "{why}");
@@ -68,10 +70,13 @@ fn one_server_that_is_no_cluster_is_for_beside_a_disk() {
 #[test]
 fn who_cannot_get_in_is_told_why() {
     let Some(bed) = bed() else { return };
-    let port = bed.nodes[0].port;
+    let (port, tls_port) = (bed.nodes[0].port, bed.nodes[0].tls_port);
+    let ca = bed.file("ca.pem").display().to_string();
     for (url, status, part) in [
         (format!("redis://127.0.0.1:{port}"), 1, "password"),
         ("redis://127.0.0.1:1".to_string(), 1, "127.0.0.1:1"),
+        (format!("redis://127.0.0.1:{tls_port}"), 1, "rediss://"),
+        (format!("rediss://127.0.0.1:{port}?ca={ca}"), 1, "redis://"),
         ("redis://user:secret@127.0.0.1".to_string(), 2, "SOFTSWAP_REMOTE_PASSWORD"),
         (bed.secure_url("").replace("ca.pem", "node.key"), 1, "node.key"),
         (bed.secure_url("").replace("&cert=", "&deadline=2s&cert="), 0, ""),
@@ -124,4 +129,34 @@ fn what_a_dead_run_left_is_listed_and_removed_and_a_living_one_stays() {
         softswap_remote(&["gc", "--run", &names[0], &url]).assert().success();
         assert_eq!(json(&["ls", &url])["result"].as_array().unwrap().len(), 0);
     });
+}
+
+#[test]
+fn what_the_servers_user_may_not_do_is_told_before_a_program_needs_it() {
+    let Some(bed) = bed() else { return };
+    let all = "~softswap:* +@read +@write +@connection +info +cluster|nodes +client +wait +asking";
+    let refused = |rights: &str| {
+        for node in &bed.nodes {
+            let mut rule = vec!["ACL", "SETUSER", "swapper", "reset", "on", ">word"];
+            rule.extend(rights.split(' '));
+            node.ask(&rule);
+        }
+        let file = bed.file("word");
+        std::fs::write(&file, "word\n").unwrap();
+        let url = bed.plain_url("").replacen("redis://", "redis://swapper@", 1);
+        let url = url.replace(&*bed.file("password").to_string_lossy(), &file.to_string_lossy());
+        let output = softswap_remote(&["check", &url]).output().unwrap();
+        (!output.status.success()).then(|| String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(refused(all), None);
+    for (without, command) in [
+        (" -setrange", "setrange"),
+        (" -scan", "scan"),
+        (" -client|kill", "client|kill"),
+        (" -unlink", "unlink"),
+        (" -asking", "asking"),
+    ] {
+        let why = refused(&format!("{all}{without}")).expect(command);
+        assert!(why.contains(command) && why.contains("~softswap:*"), "{command}: {why}");
+    }
 }

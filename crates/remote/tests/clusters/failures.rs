@@ -5,6 +5,7 @@ use crate::bed::{PASSWORD, bed, eventually};
 use crate::job::{Job, Random, block_on, new_run, same_run};
 use rustix::process::Signal;
 use softswap_remote::store::{PageStore, StoreError};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -170,7 +171,7 @@ fn what_one_server_forgets_is_brought_back_before_the_next_forgets() {
             let before = extents(node);
             assert!(before > 0);
             node.ask(&["FLUSHALL"]);
-            // Reading repairs what it meets; the upkeep brings the rest back.
+            // The upkeep brings back what a read meets, and the rest.
             job.read(0, 31).await.unwrap();
             wait_for("all copies are back", || extents(node) >= before).await;
         }
@@ -190,9 +191,86 @@ fn what_one_server_forgets_is_brought_back_before_the_next_forgets() {
     });
 }
 
-fn extents(node: &crate::bed::Node) -> usize {
+#[test]
+fn what_a_server_forgot_comes_back_though_a_write_made_the_extent_whole() {
+    let Some(bed) = bed() else { return };
+    block_on(async {
+        let mut job = Job::new(&bed.secure_url(PATIENT), new_run()).await.unwrap();
+        job.write(0, PAGES).await.unwrap();
+        for primary in bed.primaries() {
+            bed.nodes[primary].ask(&["FLUSHALL"]);
+            // A page of each extent: all copies have their length then, but not their pages.
+            for first in (0..PAGES).step_by(31) {
+                job.write(first, 1).await.unwrap();
+            }
+            wait_for("all copies are alike", || are_alike(&bed)).await;
+        }
+        job.read_all().await.unwrap();
+    });
+}
+
+#[test]
+fn a_server_that_comes_back_as_it_was_before_is_brought_up_to_date_unread() {
+    let Some(mut bed) = bed() else { return };
+    block_on(async {
+        let mut job = Job::new(&bed.secure_url(PATIENT), new_run()).await.unwrap();
+        job.write(0, PAGES).await.unwrap();
+        let primary = bed.primaries()[0];
+        let replica = bed.replica_of(primary);
+        // Else it would follow, or not.
+        bed.nodes[replica].kill();
+        bed.nodes[primary].ask(&["SAVE"]);
+        job.write(0, PAGES / 2).await.unwrap();
+        bed.nodes[primary].restart();
+        wait_for("all copies are alike", || are_alike(&bed)).await;
+        job.read_all().await.unwrap();
+    });
+}
+
+#[test]
+fn what_a_server_brings_back_after_its_copies_have_moved_is_removed() {
+    let Some(mut bed) = bed() else { return };
+    block_on(async {
+        let mut job = Job::new(&bed.secure_url(PATIENT), new_run()).await.unwrap();
+        job.write(0, PAGES).await.unwrap();
+        let primary = bed.primaries()[0];
+        let replica = bed.replica_of(primary);
+        bed.nodes[primary].ask(&["SAVE"]);
+        bed.nodes[replica].kill();
+        bed.nodes[primary].kill();
+        wait_for("the others have everything twice", || are_alike(&bed)).await;
+        job.write(0, PAGES / 2).await.unwrap();
+        // Longer than it takes to move what is there.
+        sleep(Duration::from_secs(3)).await;
+        bed.nodes[primary].restart();
+        assert!(bed.nodes[primary].is_primary());
+        wait_for("what it brought is gone", || extents(&bed.nodes[primary]) == 0).await;
+        assert!(are_alike(&bed));
+        job.read_all().await.unwrap();
+    });
+}
+
+/// Whether everything is there twice, with the same bytes.
+fn are_alike(bed: &crate::bed::Bed) -> bool {
+    let mut copies: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
+    for primary in bed.primaries() {
+        for key in extent_keys(&bed.nodes[primary]) {
+            let value = redis::from_redis_value(bed.nodes[primary].ask(&["GET", &key])).unwrap();
+            let (_, name) = key.split_once('}').unwrap();
+            copies.entry(name.into()).or_default().push(value);
+        }
+    }
+    copies.values().all(|copies| matches!(&copies[..], [one, other] if one == other))
+}
+
+fn extent_keys(node: &crate::bed::Node) -> Vec<String> {
     let keys: Vec<String> = redis::from_redis_value(node.ask(&["KEYS", "*"])).unwrap();
-    keys.iter().filter(|key| !key.ends_with("lease") && !key.ends_with("placement")).count()
+    let is_extent = |key: &String| !key.ends_with("lease") && !key.ends_with("placement");
+    keys.into_iter().filter(is_extent).collect()
+}
+
+fn extents(node: &crate::bed::Node) -> usize {
+    extent_keys(node).len()
 }
 
 async fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -251,6 +329,55 @@ fn a_write_that_cannot_arrive_says_so_in_time_and_may_be_tried_again() {
                 Err(error) => assert!(error.is_passing() && tries < 80, "{error}"),
             }
         }
+    });
+}
+
+#[test]
+fn copies_leave_a_server_that_takes_no_writes() {
+    let Some(bed) = bed() else { return };
+    block_on(async {
+        let mut job = Job::new(&bed.secure_url(PATIENT), new_run()).await.unwrap();
+        job.write(0, PAGES).await.unwrap();
+        let node = &bed.nodes[bed.primaries()[1]];
+        node.set("min-replicas-to-write", "5");
+        job.work(&mut Random(11), PAGES, 100).await;
+        job.read_all().await.unwrap();
+        node.set("min-replicas-to-write", "0");
+        // What they have left there is removed.
+        wait_for("each extent is there twice", || {
+            let primaries = bed.primaries().into_iter();
+            let keys: Vec<String> = primaries.flat_map(|at| extent_keys(&bed.nodes[at])).collect();
+            let of = |key: &String| key.rsplit(':').next().map(str::to_string);
+            keys.len() == 2 * keys.iter().filter_map(of).collect::<BTreeSet<_>>().len()
+        })
+        .await;
+        job.read_all().await.unwrap();
+    });
+}
+
+#[test]
+fn with_wait_a_page_is_written_once_a_replica_has_it() {
+    let Some(bed) = bed() else { return };
+    block_on(async {
+        let mut waiting = Job::new(&bed.plain_url("&deadline=8s&wait=1"), new_run()).await.unwrap();
+        let mut other = Job::new(&bed.plain_url("&deadline=4s"), new_run()).await.unwrap();
+        waiting.write(0, 64).await.unwrap();
+        let replicas: Vec<usize> =
+            bed.primaries().into_iter().map(|primary| bed.replica_of(primary)).collect();
+        for replica in &replicas {
+            bed.nodes[*replica].signal(Signal::STOP);
+        }
+        other.write(0, 64).await.unwrap();
+        let late = waiting.write(0, 64).await.unwrap_err();
+        assert!(late.to_string().contains("no replica has it"), "{late}");
+        // Who has no replica answers reads all the same.
+        other.read_all().await.unwrap();
+        for replica in &replicas {
+            bed.nodes[*replica].signal(Signal::CONT);
+        }
+        wait_for("the cluster is whole", || bed.is_whole()).await;
+        waiting.write(0, 128).await.unwrap();
+        waiting.read_all().await.unwrap();
     });
 }
 

@@ -20,6 +20,7 @@ use servers::Servers;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::swapdir;
 use softswap_cli::units::parse_size;
+use softswap_remote::WORKERS;
 use softswap_remote::cluster::{EXTENT_BYTES, EXTENT_PAGES, STORED_PAGE_BYTES};
 use softswap_remote::url::Url;
 use std::path::PathBuf;
@@ -130,7 +131,8 @@ fn measure(args: &RemoteArgs) -> Result<Found, Refusal> {
         }
     };
     let url = Url::parse(&text).map_err(|refusal| Refusal::usage(refusal.to_string()))?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
         .enable_all()
         .build()
         .map_err(|error| Refusal::own(format!("no descriptors: {}", plain(&error))))?;

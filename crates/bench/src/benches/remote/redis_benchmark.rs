@@ -20,8 +20,8 @@ pub(super) fn measure(
 ) -> Result<Figure, Refusal> {
     let run = |step, operations| run(ports, step, depth, value_bytes, operations);
     if !step.is_write() {
-        // What is got must have been set.
-        run(Step::WriteExtents, KEYS * 8)?;
+        // What is got must have been set, all of it, and be of this size: keys come by chance.
+        run(Step::WriteExtents, KEYS * 16)?;
     }
     // How many it does is to be said before.
     let mut operations = LEAST;

@@ -1,5 +1,4 @@
-//! The store itself, as the helper of a run uses it: sealed pages, all copies. On one
-//! thread; the helper has two.
+//! The store itself, as the helper of a run uses it: sealed pages, all copies, as many threads.
 
 use super::step::{self, Figure, Step};
 use crate::measure::noise::{below, fill_with_noise, noise};
