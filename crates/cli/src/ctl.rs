@@ -1,12 +1,12 @@
 //! `softswap ctl`: the settings of a running program.
 
 use crate::control_client::{self, Process, visible};
+use crate::output::print;
 use crate::refusal::Refusal;
 use clap::{Args, Subcommand};
 use softswap_engine::door::control_protocol::{Request, pairs};
 use softswap_engine::door::live_settings::SETTINGS;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::process::ExitCode;
 
 /// Read and change settings of a program that runs under softswap.
@@ -78,7 +78,8 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
             _ => writeln!(text, "{} = {}", visible(key), visible(value)),
         };
     }
-    // A reader that has gone away has read enough.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    if !text.is_empty() {
+        print(&text)?;
+    }
     Ok(ExitCode::SUCCESS)
 }

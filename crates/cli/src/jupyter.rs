@@ -1,12 +1,12 @@
 //! `softswap jupyter`: kernels for notebooks that run within a budget.
 
+use crate::output::print;
 use crate::refusal::{FAILED, Refusal, plain};
 use crate::run::{self, program};
 use clap::{Args, Subcommand, ValueHint};
 use serde_json::json;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -42,9 +42,9 @@ struct InstallArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
     swap: Vec<String>,
 
-    /// The Python to run, which has ipykernel
-    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
-    python: PathBuf,
+    /// The Python to run, which has ipykernel [default: python3 beside softswap itself, else of PATH]
+    #[arg(long, value_name = "PROGRAM")]
+    python: Option<PathBuf>,
 
     /// Install below DIR/share/jupyter, for instance of a virtual environment
     #[arg(long, value_name = "DIR")]
@@ -60,9 +60,9 @@ pub(crate) fn jupyter(args: &JupyterArgs) -> Result<ExitCode, Refusal> {
     if !is_name(&name) {
         return Err(bad(format!("--name {name}: give letters, digits, `-`, `_` and `.` only")));
     }
-    let python = python(&args.python)?;
     let own = std::env::current_exe()
         .map_err(|error| Refusal::own(format!("cannot tell where softswap itself is ({error})")))?;
+    let python = python(&args.python.clone().unwrap_or_else(|| python_beside(&own)))?;
     let dir = data_dir(args.prefix.as_deref()).map_err(bad)?.join("kernels").join(&name);
     let text = format!("{:#}\n", kernel(args, &own, &python));
     let written = fs::create_dir_all(&dir).and_then(|()| fs::write(dir.join("kernel.json"), text));
@@ -71,8 +71,7 @@ pub(crate) fn jupyter(args: &JupyterArgs) -> Result<ExitCode, Refusal> {
         let way_out = "name another place with --prefix DIR";
         Refusal::new(FAILED, format!("jupyter: {shown}: {}; {way_out}", plain(&error)))
     })?;
-    // A reader that has gone away has read enough.
-    let _ = writeln!(std::io::stdout(), "{name} is installed in {shown}");
+    print(&format!("{name} is installed in {shown}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -84,6 +83,13 @@ fn default_name(memory: &str) -> String {
 fn is_name(name: &str) -> bool {
     let fits = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
     !name.is_empty() && name.chars().all(fits) && !name.starts_with('.')
+}
+
+/// The Python of the environment that softswap itself is installed in, whether that is activated
+/// or not; else that of the search path.
+fn python_beside(own: &Path) -> PathBuf {
+    let beside = own.with_file_name("python3");
+    if beside.is_file() { beside } else { PathBuf::from("python3") }
 }
 
 /// The path of a Python that can run kernels, as it was named: a virtual environment's is a link.
@@ -138,6 +144,15 @@ fn kernel(args: &InstallArgs, own: &Path, python: &Path) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_python_of_an_environment_is_preferred() {
+        let environment = tempfile::tempdir().unwrap();
+        let own = environment.path().join("softswap");
+        assert_eq!(python_beside(&own), Path::new("python3"));
+        fs::write(environment.path().join("python3"), "").unwrap();
+        assert_eq!(python_beside(&own), environment.path().join("python3"));
+    }
 
     #[test]
     fn a_name_is_made_of_the_budget() {

@@ -29,6 +29,7 @@ pub mod library;
 #[doc(hidden)]
 pub mod control_client;
 
+mod output;
 mod tree_report;
 mod tree_peaks;
 mod run;
@@ -129,7 +130,7 @@ pub fn main() -> ExitCode {
         Command::Remote(args) => args.hand_over(bench::REMOTE, None),
     };
     outcome.unwrap_or_else(|refusal| {
-        eprintln!("softswap: {refusal}");
+        eprintln!("softswap: {}", output::lines(&refusal.to_string()));
         ExitCode::from(refusal.status)
     })
 }

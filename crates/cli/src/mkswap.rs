@@ -1,13 +1,13 @@
 //! `softswap mkswap`: makes a file or block device a swap area.
 
 use crate::control_client::visible;
+use crate::output::print;
 use crate::refusal::{FAILED, Refusal, plain};
 use clap::Args;
 use softswap_engine::store::swap::header::{Header, LABEL_BYTES, label_field};
 use softswap_engine::store::swap::named::Storage;
 use softswap_sys::PAGE_SIZE;
 use softswap_view::units;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use uuid::Uuid;
@@ -95,13 +95,11 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     let label = header
         .label_text()
         .map_or("no label".to_string(), |label| format!("label {}", visible(&label)));
-    // A reader that has gone away has read enough.
-    let _ = writeln!(
-        std::io::stdout(),
+    print(&format!(
         "{shown} is a swap area now: {} ({bytes} bytes), {label}, UUID {}",
         units::bytes(bytes),
         Uuid::from_bytes(header.uuid)
-    );
+    ))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,12 +1,19 @@
 //! `softswap report` and `softswap advise`: what `softswap run --report` has written, read again.
 
+use crate::control_client::visible;
+use crate::output::print;
 use crate::refusal::{FAILED, Refusal, plain};
 use clap::{Args, ValueHint};
 use softswap_view::report::Report;
+use softswap_view::units::bytes;
 use softswap_view::{advice, compared, page};
-use std::io::Write as _;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// No report is longer: those of a run of any length have at most so many samples and processes.
+const MOST_BYTES: u64 = 64 << 20;
 
 /// Compare two reports of `softswap run --report`, or make a page of one.
 #[derive(Args)]
@@ -45,8 +52,8 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, Refusal> {
     let second = args.second.as_deref().map(read).transpose()?;
     let (mut text, mut html) = (String::new(), page::of(&first));
     if let (Some(second), Some(path)) = (&second, &args.second) {
-        let names = [args.first.to_string_lossy(), path.to_string_lossy()];
-        let names = [names[0].as_ref(), names[1].as_ref()];
+        let names = [&args.first, path].map(|path| visible(&path.to_string_lossy()));
+        let names = [names[0].as_str(), names[1].as_str()];
         text = compared::text(names, [&first, second]);
         html = compared::page(names, [&first, second]);
     }
@@ -56,17 +63,17 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, Refusal> {
             failed(format!("--html {}: cannot be written: {}", path.display(), plain(&error)))
         })?;
     }
-    // A reader that has gone away has read enough.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    if !text.is_empty() {
+        print(&text)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn advise(args: &AdviseArgs) -> Result<ExitCode, Refusal> {
     let report = read(&args.report)?;
-    for advice in advice::of(&report) {
-        // A reader that has gone away has read enough.
-        let _ = writeln!(std::io::stdout(), "{}\n  ({})", advice.what, advice.figure);
-    }
+    let told = advice::of(&report);
+    let told: String = told.iter().map(|it| format!("{}\n  ({})\n", it.what, it.figure)).collect();
+    print(&told)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -75,13 +82,21 @@ fn failed(why: String) -> Refusal {
 }
 
 fn read(path: &Path) -> Result<Report, Refusal> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        failed(format!("{}: cannot be read: {}", path.display(), plain(&error)))
-    })?;
-    Report::read(&text).map_err(|error| {
+    let mut text = String::new();
+    File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_string(&mut text)).map_err(
+        |error| failed(format!("{}: cannot be read: {}", path.display(), plain(&error))),
+    )?;
+    let no_report = |why: String| {
         failed(format!(
-            "{}: this is no report: {error}; `softswap run --report FILE` writes one",
+            "{}: this is no report: {why}; `softswap run --report FILE.json` writes one",
             path.display()
         ))
-    })
+    };
+    if text.len() as u64 > MOST_BYTES {
+        return Err(no_report(format!("it is longer than {}", bytes(MOST_BYTES))));
+    }
+    if text.starts_with("<!DOCTYPE html>") {
+        return Err(no_report("it is a page, which has only what people read".into()));
+    }
+    Report::read(&text).map_err(|error| no_report(error.to_string()))
 }

@@ -2,6 +2,7 @@
 
 use crate::control_client::{self, Process, visible};
 use crate::look::Looker;
+use crate::output::print;
 use crate::refusal::{FAILED, Refusal};
 use crate::run::beside::Beside;
 use crate::run::figures::{Figures, Outcome};
@@ -14,7 +15,6 @@ use softswap_engine::door::control_protocol::{Request, Snapshot};
 use softswap_view::metrics;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -60,8 +60,7 @@ struct Stat {
 pub(crate) fn stat(args: &StatArgs) -> Result<ExitCode, Refusal> {
     let mut text = look(args)?;
     let mut due = Instant::now();
-    // A reader that has gone away has read enough.
-    while writeln!(std::io::stdout(), "{}", text.trim_end()).is_ok() {
+    while print(&text)? {
         let Some(seconds) = args.every else { break };
         due += Duration::from_secs(seconds.into());
         std::thread::sleep(due.saturating_duration_since(Instant::now()));

@@ -2,7 +2,7 @@
 
 use crate::contents;
 use crate::refusal::{Refusal, plain};
-use softswap_sys::file::{is_in_memory, may_make_files};
+use softswap_sys::file::{may_make_files, on_disk};
 use softswap_sys::holders::use_of_path;
 use softswap_view::units;
 use std::fs;
@@ -44,26 +44,12 @@ pub fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<SwapDir, Re
              choose another with --swap DIR"
         )));
     }
-    // Such as /proc.
-    if space.f_blocks == 0 {
-        return Err(refuse(format!(
-            "the swap directory {shown} is on a file system that takes no files; \
-             choose another with --swap DIR"
-        )));
-    }
+    on_disk(path).map_err(|error| refuse(format!("{error} with --swap DIR")))?;
     if let Err(error) = may_make_files(path) {
         return Err(refuse(format!(
             "the swap directory {shown} is not writable for this user ({}); \
              choose another with --swap DIR, or change its permissions",
             plain(&error)
-        )));
-    }
-    let kind = rustix::fs::statfs(path).map_or(0, |stat| stat.f_type);
-    if is_in_memory(kind) {
-        return Err(refuse(format!(
-            "the swap directory {shown} is a {}: its files are kept in DRAM, so that pages \
-             written there free none; choose a directory on a disk with --swap DIR",
-            name_of(kind)
         )));
     }
     let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
@@ -77,7 +63,7 @@ pub fn check(asked: &str, path: &Path, reserve_bytes: u64) -> Result<SwapDir, Re
             units::bytes(START_BYTES),
         )));
     }
-    Ok(SwapDir { path: path.to_path_buf(), free_bytes, file_system: name_of(kind) })
+    Ok(SwapDir { path: path.to_path_buf(), free_bytes, file_system: file_system_of(path) })
 }
 
 fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {

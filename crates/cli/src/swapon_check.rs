@@ -1,6 +1,7 @@
 //! `softswap swapon-check`: whether a file, device or directory can serve.
 
 use crate::control_client::visible;
+use crate::output::print;
 use crate::refusal::Refusal;
 use crate::swapdir;
 use clap::Args;
@@ -10,7 +11,6 @@ use softswap_engine::store::swap::named::{Activated, activate};
 use softswap_sys::PAGE_SIZE;
 use softswap_view::units;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use uuid::Uuid;
@@ -82,8 +82,7 @@ pub(crate) fn swapon_check(args: &SwaponCheckArgs) -> Result<ExitCode, Refusal> 
         Ok(_) => for_people(&found),
         Err(_) => return outcome,
     };
-    // A reader that has gone away has read enough.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    print(&text)?;
     outcome
 }
 

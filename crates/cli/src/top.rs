@@ -1,9 +1,10 @@
 //! `softswap top`: all programs that run under softswap, on the terminal.
 
-use crate::control_client::own_uid;
+use crate::control_client::{self, own_uid};
 use crate::look::Looker;
 use crate::refusal::{FAILED, Refusal, plain};
 use clap::Args;
+use softswap_engine::door::settings::ENV_PREFIX;
 use softswap_view::top::{Options, show};
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -18,7 +19,7 @@ Your own programs are shown, and all to root. Colours are left out where NO_COLO
 signs beyond ASCII where the locale is not UTF-8.
 
 Exit status: 0, or 1 where the process is not there or runs without softswap, and where standard
-output is no terminal.")]
+output is no terminal, or one without a cursor (TERM=dumb).")]
 pub(crate) struct TopArgs {
     /// Only the tree of this process: that of `softswap run`, or of a program in it
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i32::MAX.into()))]
@@ -32,8 +33,17 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
             "`softswap top` needs a terminal; `softswap stat PID` prints figures",
         ));
     }
+    if std::env::var_os("TERM").is_some_and(|it| it == "dumb") {
+        return Err(Refusal::new(
+            FAILED,
+            "`softswap top` fills a screen, and TERM says that this terminal is dumb; \
+             `softswap stat PID --every 1` prints figures again and again",
+        ));
+    }
     let mut looker = Looker::new();
-    let only = args.pid.map(|pid| looker.tree_of(pid).map(|tree| tree.root)).transpose()?;
+    // What it does not know at once may be slow to tell, or a mistake.
+    let root = |pid| root_of(pid).map_or_else(|| looker.tree_of(pid).map(|tree| tree.root), Ok);
+    let only = args.pid.map(root).transpose()?;
     let options = Options {
         user: if own_uid() == 0 { "any user" } else { "yours" }.into(),
         only,
@@ -43,6 +53,20 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
     show(looker, options)
         .map_err(|error| Refusal::new(FAILED, format!("the terminal failed: {}", plain(&error))))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The number of `softswap run` that a process, or that number itself, belongs to, by what they
+/// were started with: nobody is asked, who might be busy.
+fn root_of(pid: u32) -> Option<u32> {
+    let process = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?;
+    let children = process.task_main_thread().ok()?.children().unwrap_or_default();
+    let root = |pid: u32| {
+        let process = control_client::Process::read(pid).filter(|it| !it.has_ended())?;
+        let root = process.variable(&format!("{ENV_PREFIX}SUPERVISOR_PID"))?;
+        let root: u32 = root.to_str()?.parse().ok()?;
+        (process.is_managed() == Some(true)).then_some(root)
+    };
+    root(pid).or_else(|| children.into_iter().find_map(root).filter(|root| *root == pid))
 }
 
 /// Whether the locale that the variables name has UTF-8: the first of them that is set.

@@ -2,9 +2,11 @@
 
 use crate::tree_report::{Process, TreeReport, write_table};
 use serde::Serialize;
+use softswap_engine::base::stats::TIERS;
+use softswap_engine::ledger::Counts;
 use softswap_view::units::{bytes, count, nanoseconds};
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 /// So many processes are worth a line of the summary.
@@ -27,6 +29,8 @@ pub(crate) struct TreePeaks {
     pub(crate) largest: Vec<Process>,
     /// The others.
     pub(crate) left_out: LeftOut,
+    /// Of all of them.
+    pub(crate) faults_by_tier: BTreeMap<&'static str, u64>,
     /// Of these: those that were still there, and sums of those that were not.
     #[serde(skip)]
     others: HashMap<u32, Process>,
@@ -43,13 +47,16 @@ pub(crate) struct LeftOut {
     pub(crate) processes: u64,
     pub(crate) faults: u64,
     pub(crate) stalled_ns: u64,
+    #[serde(skip)]
+    counts: Counts,
 }
 
 impl LeftOut {
     fn add(&mut self, process: &Process) {
         self.processes += 1;
-        self.faults += process.faults;
-        self.stalled_ns += process.stalled_ns;
+        self.faults = self.faults.saturating_add(process.faults);
+        self.stalled_ns = self.stalled_ns.saturating_add(process.stalled_ns);
+        self.counts = self.counts.and(&process.counts);
     }
 }
 
@@ -65,11 +72,12 @@ impl TreePeaks {
             let at = self.largest.iter().position(|it| it.pid == process.pid);
             let known =
                 at.map(|at| self.largest.remove(at)).or_else(|| others.remove(&process.pid));
-            let before = known.map_or((0, 0), |it| (it.faults, it.stalled_ns));
+            let before = known.unwrap_or_default();
             // One that has become another program by exec begins anew.
             self.largest.push(Process {
-                faults: process.faults.max(before.0),
-                stalled_ns: process.stalled_ns.max(before.1),
+                faults: process.faults.max(before.faults),
+                stalled_ns: process.stalled_ns.max(before.stalled_ns),
+                counts: process.counts.at_least(&before.counts),
                 ..process.clone()
             });
         }
@@ -88,6 +96,24 @@ impl TreePeaks {
         self.largest.sort_by_key(|process| Reverse(process.used_peak_bytes));
         self.left_out = self.gone;
         self.others.values().for_each(|process| self.left_out.add(process));
+        let all = self.counts();
+        self.faults_by_tier = TIERS.map(|tier| (tier.name(), all.faults[tier as usize])).into();
+    }
+
+    /// What all of them have counted.
+    pub(crate) fn counts(&self) -> Counts {
+        let kept = self.largest.iter().map(|process| &process.counts);
+        kept.fold(self.left_out.counts, |all, counts| all.and(counts))
+    }
+
+    /// How long threads of all of them waited for pages.
+    pub(crate) fn stalled_ns(&self) -> u64 {
+        self.largest.iter().map(|it| it.stalled_ns).sum::<u64>() + self.left_out.stalled_ns
+    }
+
+    /// Faults of all of them that brought something back.
+    pub(crate) fn faults(&self) -> u64 {
+        self.largest.iter().map(|it| it.faults).sum::<u64>() + self.left_out.faults
     }
 
     /// Whether there was nothing but the program that was started.
@@ -108,7 +134,7 @@ impl TreePeaks {
         let mut rest = self.left_out;
         self.largest[shown..].iter().for_each(|process| rest.add(process));
         if rest.processes > 0 {
-            let LeftOut { processes, faults, stalled_ns } = rest;
+            let LeftOut { processes, faults, stalled_ns, .. } = rest;
             let (processes, faults) = (count(processes), count(faults));
             // Writing to a String cannot fail.
             let _ = writeln!(
@@ -134,6 +160,8 @@ mod tests {
             used_peak_bytes,
             faults: 10,
             stalled_ns,
+            counts: Counts { faults: [3, 0, 0, 0, 4, 6], stalled_ns, ..Counts::default() },
+            ..Process::default()
         }
     }
 
@@ -150,7 +178,9 @@ mod tests {
         all[120] = process(121, 0, 5_000);
         for _ in 0..3 {
             raise(&mut peaks, all.clone());
-            assert_eq!(peaks.left_out, LeftOut { processes: 30, faults: 300, stalled_ns: 30 });
+            let LeftOut { processes, faults, stalled_ns, .. } = peaks.left_out;
+            assert_eq!((processes, faults, stalled_ns), (30, 300, 30));
+            assert_eq!((peaks.faults_by_tier["disk"], peaks.faults_by_tier["zero"]), (780, 390));
         }
         let kept = |pid| peaks.largest.iter().any(|process| process.pid == pid);
         assert!(kept(111) && kept(121) && peaks.largest[0].pid == 111);
@@ -159,6 +189,7 @@ mod tests {
         raise(&mut peaks, (201..=250).map(|pid| process(pid, 3_000, 2)).collect());
         let LeftOut { processes, faults, .. } = peaks.left_out;
         assert_eq!((processes, faults), (80, 800));
+        assert_eq!((peaks.faults_by_tier["pool"], peaks.faults()), (180 * 4, 180 * 10));
         assert_eq!(peaks.largest.iter().filter(|process| process.pid > 200).count(), 50);
     }
 }

@@ -4,6 +4,7 @@
 use crate::control_client::visible;
 use serde::Serialize;
 use softswap_engine::door::control_protocol::pairs;
+use softswap_engine::ledger::{Counts, Sizes};
 use softswap_view::units::{bytes, count, nanoseconds};
 use std::fmt::Write as _;
 
@@ -19,7 +20,7 @@ pub(crate) struct TreeReport {
 }
 
 /// A process of the tree.
-#[derive(Debug, Clone, Serialize, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, Serialize, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) name: String,
@@ -30,6 +31,12 @@ pub(crate) struct Process {
     /// Those that brought something back, and for how long threads waited for them.
     pub(crate) faults: u64,
     pub(crate) stalled_ns: u64,
+    /// For the report of `softswap run`, as everything below: the control socket has no room for
+    /// it.
+    #[serde(skip)]
+    pub(crate) counts: Counts,
+    #[serde(skip)]
+    pub(crate) sizes: Sizes,
 }
 
 impl TreeReport {
@@ -85,7 +92,11 @@ impl TreeReport {
             text,
             "  budget   {budget}: {granted} granted to {count} {processes}, {used} used"
         );
-        write_table(&mut text, &self.processes);
+        if self.processes.is_empty() {
+            text.push_str("  asleep   what its processes have fits the budget\n");
+        } else {
+            write_table(&mut text, &self.processes);
+        }
         text
     }
 }
@@ -118,7 +129,16 @@ impl Process {
         let [granted_bytes, used_bytes, used_peak_bytes] = [number()?, number()?, number()?];
         let [faults, stalled_ns] = [number()?, number()?];
         let name = visible(words.next()?);
-        Some(Process { pid, name, granted_bytes, used_bytes, used_peak_bytes, faults, stalled_ns })
+        Some(Process {
+            pid,
+            name,
+            granted_bytes,
+            used_bytes,
+            used_peak_bytes,
+            faults,
+            stalled_ns,
+            ..Process::default()
+        })
     }
 }
 
@@ -136,6 +156,7 @@ mod tests {
             used_peak_bytes: granted_bytes,
             faults: granted_bytes / 3,
             stalled_ns: 77,
+            ..Process::default()
         };
         let report = TreeReport::of(9 << 20, vec![of(7, 1 << 20), of(8, 5 << 20)]);
         assert_eq!(report.granted_bytes, 6 << 20);

@@ -3,11 +3,11 @@
 mod support;
 
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use support::control_client::{Program, refused, told, wait_for};
+use support::control_client::{PATIENCE, Program, refused, told, wait_for};
 use support::softswap;
 
 /// `softswap export` on a port of its own; it ends with this.
@@ -27,6 +27,27 @@ impl Export {
         let address = address.and_then(|rest| rest.strip_suffix("/metrics"));
         let address = address.unwrap_or_else(|| panic!("{line:?}")).to_string();
         Export { child, address }
+    }
+
+    /// A connection that has said nothing yet.
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// All that is answered to this.
+    fn answer_to(&self, request: &str) -> String {
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// How many entries a directory of the process has: `task`, `fd`.
+    fn count(&self, what: &str) -> usize {
+        std::fs::read_dir(format!("/proc/{}/{what}", self.child.id())).unwrap().count()
     }
 
     /// Status and text of an answer.
@@ -109,7 +130,77 @@ fn nothing_can_be_written_and_what_cannot_be_is_refused() {
     }
     refused(&["export", "--listen", &export.address], 1, &["name another port"]);
     refused(&["export", "--listen", "here"], 2, &["invalid value 'here'"]);
+    refused(&["export", "--listen", "localhost:9187"], 2, &["such as 127.0.0.1:9187"]);
+    // An address for documents: no machine has it.
+    refused(&["export", "--listen", "192.0.2.1:9187"], 1, &["192.0.2.1", "no such address"]);
     refused(&["stat", &std::process::id().to_string(), "--prometheus"], 1, &["is not managed"]);
+}
+
+#[test]
+fn what_a_stranger_sends_costs_no_more_than_an_answer() {
+    let export = Export::start();
+    let status = |request: &str| {
+        let answer = export.answer_to(request);
+        answer.split(' ').nth(1).map(str::to_string).unwrap_or_else(|| panic!("{answer:?}"))
+    };
+    // What is announced is neither waited for nor made room for.
+    for length in ["99999999999", "9223372036854775807"] {
+        let request = format!("GET / HTTP/1.1\r\nContent-Length: {length}\r\n\r\n");
+        assert_eq!(status(&request), "200");
+    }
+    assert_eq!(status("POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\nbody"), "405");
+    assert_eq!(status("GET / HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n"), "400");
+    let large = "x".repeat(100_000);
+    assert_eq!(status(&format!("GET / HTTP/1.1\r\nLarge: {large}\r\n\r\n")), "431");
+    assert_eq!(status(&format!("GET /{large} HTTP/1.1\r\n\r\n")), "431");
+    // The first bytes of TLS.
+    assert_eq!(status("\u{16}\u{3}\u{1}\0\u{1}"), "400");
+    assert_eq!(export.answer_to("HEAD / HTTP/1.1\r\n\r\n").split("\r\n\r\n").nth(1), Some(""));
+    assert_eq!(export.ask("GET", "/metrics").0, 200);
+}
+
+#[test]
+fn who_does_not_read_keeps_nobody_from_an_answer() {
+    let export = Export::start();
+    let mut deaf = export.connect();
+    // Enough for a server that answers them all to stand still.
+    deaf.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
+    let requests = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
+    for _ in 0..1000 {
+        if deaf.write_all(requests.as_bytes()).is_err() {
+            break;
+        }
+    }
+    // It may take a while until nothing more fits into what lies between the two.
+    for _ in 0..30 {
+        assert_eq!(export.ask("GET", "/metrics").0, 200);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(deaf);
+}
+
+#[test]
+fn idle_connections_end_and_leave_nothing() {
+    let export = Export::start();
+    assert_eq!(export.ask("GET", "/metrics").0, 200);
+    let descriptors = export.count("fd");
+    // More than there are places, also with half a request.
+    let mut idle: Vec<TcpStream> = (0..600).map(|_| export.connect()).collect();
+    for stream in idle.iter_mut().step_by(2) {
+        // Who has been sent away already, has been sent away.
+        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost:");
+    }
+    assert_eq!(export.ask("GET", "/metrics").0, 200);
+    // One that serves, and one that looks.
+    assert!(export.count("task") <= 2, "{}", export.count("task"));
+    for stream in &mut idle {
+        match stream.read(&mut [0]) {
+            Ok(bytes) => assert_eq!(bytes, 0),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+        }
+    }
+    wait_for("descriptors given back", || (export.count("fd") <= descriptors).then_some(()));
+    assert!(export.count("task") <= 2, "{}", export.count("task"));
 }
 
 /// A tool that not every machine has.

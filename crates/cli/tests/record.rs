@@ -115,6 +115,28 @@ fn a_process_that_ends_meanwhile_is_told_of_as_far_as_it_came() {
 }
 
 #[test]
+fn a_signal_ends_it_before_its_time_with_what_there_is() {
+    let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
+    let dir = tempfile::tempdir().unwrap();
+    let picture = dir.path().join("enough.svg");
+    let path = picture.to_str().unwrap();
+    for signal in [2, 15] {
+        let mut record = Command::new(softswap());
+        record.args(["record", &program.pid(), "--seconds", "3600", "--output", path]);
+        let record = Running::start(&mut record);
+        wait_for("the picture", || picture.exists().then_some(()));
+        // Until there are samples.
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        softswap_sys::child::send(record.id(), signal).unwrap();
+        let ended = record.finish(support::control_client::PATIENCE);
+        ended.expect_success("record");
+        assert!(ended.stdout_text().contains("touch_cold"), "{}", ended.stdout_text());
+        expect_well_formed(&std::fs::read_to_string(&picture).unwrap());
+        std::fs::remove_file(&picture).unwrap();
+    }
+}
+
+#[test]
 fn where_nothing_can_be_recorded_it_says_why_and_leaves_no_picture() {
     let dir = tempfile::tempdir().unwrap();
     let picture = dir.path().join("none.svg");

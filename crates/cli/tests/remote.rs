@@ -111,6 +111,52 @@ fn the_helper_and_a_primary_are_killed_and_the_answer_is_the_same() {
 }
 
 #[test]
+fn within_another_run_pages_stay_and_helpers_end() {
+    let Some(bed) = bed() else { return };
+    let url = format!("--swap={}", bed.plain_url("&size=256M"));
+    let python = python();
+    let inner = ["run", "-q", "--memory", "24M", "--codec=none", &url, "--"];
+    let inner = inner.map(OsString::from);
+    let program: Vec<OsString> =
+        inner.into_iter().chain([python.clone().into()]).chain(arguments(&[])).collect();
+    let expected = plain(&python, &arguments(&[]));
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
+    for outer in [format!("--swap={}", directory.path().display()), url] {
+        let outer = Swapped::within("40M").option("--codec=none").option(outer);
+        let mut running = Running::start(&mut outer.command(softswap(), &program));
+        await_output(&mut running, "turn 1");
+        let run = child_called(running.id(), "softswap").expect("the run within");
+        let helper = child_called(run, HELPER).expect("its helper");
+        let maps = std::fs::read_to_string(format!("/proc/{helper}/maps")).unwrap_or_default();
+        assert!(!maps.contains("libsoftswap.so"), "it is none of the tree's: {maps}");
+        let ended = running.finish(LIMIT);
+        ended.expect_success("within another run");
+        assert_eq!(ended.stdout_text(), expected.stdout_text());
+        eventually("nothing is left there", || keys(&bed) == 0);
+        let has_ended = || !std::path::Path::new(&format!("/proc/{helper}")).exists();
+        eventually("the helper ends", has_ended);
+    }
+}
+
+#[test]
+fn what_a_killed_program_had_is_removed_though_its_helper_was_killed_with_it() {
+    let Some(bed) = bed() else { return };
+    let swapped = swapped(&bed.plain_url("&size=256M"));
+    let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
+    await_output(&mut running, "turn 1");
+    assert!(keys(&bed) > 20);
+    let name = python().file_name().expect("a name").to_string_lossy().into_owned();
+    let program = child_called(running.id(), &name).expect("the program");
+    let helper = child_called(running.id(), HELPER).expect("the helper");
+    // The helper first: one that dies after `run` has looked leaves what there is to `gc`.
+    kill(helper);
+    eventually("it has ended", || child_called(running.id(), HELPER) != Some(helper));
+    kill(program);
+    assert!(!running.finish(LIMIT).status.success());
+    eventually("nothing is left there", || keys(&bed) == 0);
+}
+
+#[test]
 fn beside_a_directory_losing_the_cluster_costs_time_only() {
     let Some(mut bed) = bed() else { return };
     let directory = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
@@ -125,6 +171,38 @@ fn beside_a_directory_losing_the_cluster_costs_time_only() {
     let ended = running.finish(LIMIT);
     let report = swapped.report_of(ended);
     expect_same(&report, "while the cluster is lost", &["fork"]);
+}
+
+#[test]
+fn where_a_primary_is_full_pages_go_to_a_directory_of_lower_priority() {
+    let Some(bed) = bed() else { return };
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
+    let swapped = swapped(&bed.plain_url("&size=256M&copies=2&pri=5"))
+        .option(format!("--swap={}", directory.path().display()));
+    let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
+    await_output(&mut running, "turn 1");
+    eventually("the cluster has pages", || keys(&bed) > 20);
+    let primary = bed.primaries()[0];
+    bed.nodes[primary].set("maxmemory", "4mb");
+    let ended = running.finish(LIMIT);
+    let report = swapped.report_of(ended);
+    expect_same(&report, "while a primary is full", &[]);
+    assert!(report.figure("write_errors") > 0, "{}", report.figures);
+}
+
+#[test]
+fn with_no_server_left_the_program_is_stopped_and_told_where_they_were() {
+    let Some(mut bed) = bed() else { return };
+    let swapped = swapped(&bed.plain_url("&size=256M&deadline=2s"));
+    let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
+    await_output(&mut running, "turn 1");
+    for at in 0..bed.nodes.len() {
+        bed.nodes[at].kill();
+    }
+    let ended = running.finish(LIMIT);
+    assert!(!ended.status.success(), "{}", ended.stderr);
+    assert!(ended.stderr.contains("127.0.0.1:"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("softswap:{"), "the key is told: {}", ended.stderr);
 }
 
 #[test]

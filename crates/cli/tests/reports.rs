@@ -110,19 +110,54 @@ fn a_page_shows_in_a_browser_all_that_there_is() {
     // Whether enough came back to tell what another budget had done depends on the machine.
     let plots = text.matches("<svg").count();
     assert!((6..=7).contains(&plots), "{plots}");
-    // One that sleeps has nothing to plot.
+    // One that sleeps has hardly anything to plot.
     let asleep = dir.path().join("asleep.html");
     let mut command = Command::new(softswap());
     command.args(["run", "-q", "--memory", "64M", "--report"]).arg(&asleep).args(["--", "true"]);
     Running::start(&mut command).finish(LIMIT).expect_success("true");
     let text = std::fs::read_to_string(&asleep).unwrap();
     assert!(text.contains("all of it fitted 64.0 MiB"), "{text}");
-    for (page, plots) in [(&page, plots), (&asleep, 0)] {
+    for (page, plots) in [(&page, plots), (&asleep, text.matches("<svg").count())] {
         let Some((dom, console)) = open(page) else { return };
         assert_eq!(dom.matches("<svg").count(), plots, "{console}");
         assert!(!console.contains("CONSOLE"), "{console}");
         assert!(dom.contains("</html>") && dom.contains("Settings and machine"));
     }
+}
+
+#[test]
+fn a_report_of_a_shell_shows_what_its_children_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let [report, page] = ["shell.json", "shell.html"].map(|name| dir.path().join(name));
+    let mut command = Command::new(softswap());
+    command.args(["run", "-q", "--reserve", "0", "--memory", "24M", "--report"]).arg(&report);
+    command.arg("--swap").arg(dir.path()).args(["--", "sh", "-c"]);
+    command.arg("\"$0\" --mib 64 --seconds 2 & wait $!").arg(compiled("hog"));
+    Running::start(&mut command).finish(LIMIT).expect_success("a shell with a child");
+    told(&["report", report.to_str().unwrap(), "--html", page.to_str().unwrap()]);
+    let report = json(&report);
+    // The shell itself slept.
+    assert!(report["pages_out"] == 0 && report["faults"]["disk"]["count"] == 0, "{report}");
+    let tree = &report["tree"];
+    let disk = tree["faults_by_tier"]["disk"].as_u64().unwrap();
+    assert!(disk > 0 && tree["faults_by_tier"]["zero"].as_u64() > Some(0), "{tree}");
+    let columns = &report["history"]["tree"];
+    let rows = report["history"]["at_s"].as_array().unwrap().len();
+    let column = |values: &Value| -> Vec<u64> {
+        values.as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).collect()
+    };
+    let sizes = ["resident_bytes", "disk_bytes", "bytes_read", "bytes_written"];
+    for name in sizes {
+        let values = column(&columns[name]);
+        assert!(values.len() == rows && values.iter().any(|it| *it > 0), "{name}: {columns}");
+    }
+    let seen = column(&columns["faults_by_tier"]["disk"]);
+    assert!(seen.is_sorted() && seen.last() > Some(&0) && seen.last() <= Some(&disk), "{seen:?}");
+    let page = std::fs::read_to_string(&page).unwrap();
+    for title in ["DRAM of the tree", "On the disk", "Faults by tier", "Traffic of the disk"] {
+        assert!(page.contains(&format!("<figcaption>{title}</figcaption>")), "{title}");
+    }
+    assert!(page.contains("faults of all processes") && !page.contains("Pages that went out"));
 }
 
 #[test]

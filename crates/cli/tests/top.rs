@@ -182,7 +182,8 @@ fn a_tree_that_ends_meanwhile_stays_with_what_it_had() {
     terminal.top(&softswap(), &pid.to_string());
     terminal.wait(&["STALL%", "awake"]);
     softswap_sys::child::send(pid, 9).unwrap();
-    terminal.wait(&["has ended", "of 32.0 MiB"]);
+    terminal.wait(&["has ended", "- of 32.0 MiB", "ended", "out -", "0 processes"]);
+    assert!(!terminal.screen().contains("awake"), "{}", terminal.screen());
     terminal.press(&["m"]);
     terminal.wait(&["this tree has ended"]);
     terminal.press(&["C-c"]);
@@ -230,7 +231,7 @@ fn a_run_shows_on_a_terminal_how_it_fares_and_nowhere_else() {
         hog.display()
     );
     terminal.command(&format!("clear; {run} 1000"));
-    terminal.wait(&["of 32.0 MiB", "on disk, stalled", "faults/s"]);
+    terminal.wait(&["of 32.0 MiB", "stalled", "on disk", "faults/s"]);
     terminal.press(&["C-c"]);
     terminal.command(&format!("clear; {run} 2 2>err >out; echo left $?"));
     terminal.wait(&["left 0\n"]);
@@ -242,7 +243,94 @@ fn a_run_shows_on_a_terminal_how_it_fares_and_nowhere_else() {
 }
 
 #[test]
+fn the_line_of_a_run_stays_one_line_and_is_gone_in_the_end() {
+    let Some(terminal) = Terminal::open(80, 24) else { return };
+    let run = format!("{} run -q --progress --memory 64M -- sh -c", softswap().display());
+    let beside = |what: &str, seconds: &str| {
+        wait_for("the line below what was written", || {
+            let screen = terminal.screen();
+            let (before, line) = screen.split_once(&format!("softswap: {seconds}"))?;
+            // To the right of a line of its own.
+            let is_below = before.trim_end_matches(' ').ends_with(&format!("{what}\n"));
+            assert!(!line.contains("softswap: "), "{screen}");
+            (is_below && before.ends_with("    ")).then_some(())
+        });
+    };
+    terminal.command(&format!("clear; {run} 'printf 52730; read x; printf 43747072; read x'"));
+    beside("52730", "1 s, ");
+    beside("52730", "4 s, ");
+    terminal.press(&["Enter"]);
+    // The terminal has ended the line, the program began the next one.
+    beside("52730\n43747072", "");
+    terminal.press(&["Enter"]);
+    terminal.command("echo left $?");
+    let screen = terminal.wait(&["\nleft 0\n"]);
+    assert!(!screen.contains("softswap: "), "{screen}");
+    assert!(screen.contains("52730\n43747072\n"), "{screen}");
+}
+
+#[test]
+fn a_program_that_fills_the_terminal_has_it_for_itself() {
+    let Some(terminal) = Terminal::open(80, 24) else { return };
+    let all = terminal.dir.path().join("all");
+    let pipe = format!("cat > {}", all.display());
+    terminal.tmux(&["pipe-pane", &pipe]);
+    let script = "stty -icanon; echo be''gun; sleep 3; echo ov''er; stty icanon; sleep 1000";
+    let run = format!("{} run -q --progress --memory 64M", softswap().display());
+    terminal.command(&format!("clear; {run} -- sh -c \"{script}\""));
+    // With whole lines it is there again.
+    terminal.wait(&["over", "softswap: "]);
+    let written = wait_for("what was written", || {
+        let written = std::fs::read_to_string(&all).ok()?;
+        written.rsplit_once("over\r\n").is_some_and(|it| it.1.contains(" s, ")).then_some(written)
+    });
+    let (_, meanwhile) = written.split_once("begun\r\n").unwrap();
+    let (meanwhile, _) = meanwhile.split_once("over\r\n").unwrap();
+    assert_eq!(meanwhile, "");
+    terminal.press(&["C-c"]);
+}
+
+#[test]
+fn a_signal_stops_it_as_the_key_does_and_it_goes_on_where_it_was() {
+    let Some(terminal) = Terminal::open(80, 24) else { return };
+    let program = Program::under_pressure(&[]);
+    terminal.command(&format!("clear; {} top {}", softswap().display(), program.supervisor()));
+    terminal.wait(&["STALL%", "awake"]);
+    let top = terminal.pid_of_top();
+    let flag = |name: &str| {
+        let shown = terminal.tmux(&["display-message", "-p", &format!("#{{{name}}}")]);
+        String::from_utf8_lossy(&shown.stdout).trim().to_string()
+    };
+    for by_key in [false, true] {
+        match by_key {
+            true => terminal.press(&["C-z"]),
+            false => softswap_sys::child::send(top, 20).unwrap(),
+        }
+        wait_for("the terminal's own screen", || (flag("alternate_on") == "0").then_some(()));
+        terminal.command("echo here; stty -a | grep -o ' -\\?icanon '");
+        let screen = terminal.wait(&["\nhere\n icanon"]);
+        assert!(!screen.contains("STALL%"), "{screen}");
+        assert_eq!(flag("cursor_flag"), "1");
+        terminal.command("clear; fg");
+        terminal.wait(&["STALL%", "awake"]);
+        assert_eq!((flag("alternate_on"), flag("cursor_flag")), ("1".into(), "0".into()));
+    }
+    // Single keys are read again.
+    terminal.press(&["h"]);
+    terminal.wait(&["this help"]);
+    terminal.press(&["x", "q"]);
+    // What is typed before is top's.
+    wait_for("its end", || (flag("alternate_on") == "0").then_some(()));
+    terminal.command("echo left; stty -a | grep -o ' -\\?echo '");
+    terminal.wait(&["\nleft\n echo"]);
+}
+
+#[test]
 fn what_cannot_be_shown_says_why() {
+    if let Some(terminal) = Terminal::open(100, 30) {
+        terminal.command(&format!("clear; TERM=dumb {} top; echo left $?", softswap().display()));
+        terminal.wait(&["this terminal is dumb", "prints figures again", "left 1\n"]);
+    }
     refused(&["top"], 1, &["needs a terminal", "softswap stat PID"]);
     let Some(terminal) = Terminal::open(100, 30) else { return };
     terminal.top(&softswap(), &std::process::id().to_string());
@@ -270,4 +358,21 @@ fn what_cannot_be_shown_says_why() {
     terminal.wait(&["No program of yours runs under softswap"]);
     terminal.press(&["Escape"]);
     terminal.expect_left(0);
+}
+
+#[test]
+fn a_run_that_is_stopped_leaves_no_line_to_the_shell() {
+    let Some(terminal) = Terminal::open(100, 24) else { return };
+    let run = format!("{} run -q --progress --memory 64M -- sh -c", softswap().display());
+    terminal.command(&format!("clear; {run} 'read x'"));
+    terminal.wait(&["softswap: ", " s, "]);
+    terminal.press(&["C-z"]);
+    let screen = terminal.wait(&["Stopped"]);
+    assert!(!screen.contains("softswap: "), "{screen}");
+    terminal.command("fg");
+    terminal.wait(&["softswap: "]);
+    terminal.press(&["Enter"]);
+    terminal.command("echo left $?");
+    let screen = terminal.wait(&["\nleft 0\n"]);
+    assert!(!screen.contains("softswap: "), "{screen}");
 }

@@ -57,6 +57,7 @@ fn a_bad_value_is_named_with_its_limit_and_the_way_out() {
             &["--report", "/no/such/dir/r.json"],
             &["--report /no/such/dir/r.json", "cannot be written", "another path"],
         ),
+        (&["--report", "/tmp/same", "--log", "/tmp/same"], &["--log /tmp/same", "--report has it"]),
         (&["--config", "/no/such/file"], &["--config /no/such/file", "cannot be read"]),
         (&["--no-such-option"], &["--no-such-option", "--help"]),
     ];
@@ -218,6 +219,23 @@ fn help_and_version_go_to_stdout() {
     }
     softswap().assert().code(2);
     softswap().arg("run").assert().code(2);
+}
+
+#[test]
+fn what_cannot_be_printed_is_told() {
+    for arguments in
+        [&["doctor"][..], &["doctor", "--json"], &["export", "--listen", "127.0.0.1:0"]]
+    {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = std::process::Command::new(bin_dir().join("softswap"))
+            .args(arguments)
+            .stdout(full)
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
+        assert_says(&stderr, &["standard output cannot be written", "No space left"]);
+    }
 }
 
 #[test]

@@ -21,12 +21,13 @@ static ON_LOAD: extern "C" fn() = on_load;
 extern "C" fn on_load() {
     raw::settle_stderr();
     // The standard hook allocates and looks at the environment, wherever the
-    // program was interrupted; a message is all that is wanted.
+    // program was interrupted; a message is all that is wanted, however panics are compiled.
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map_or("", |location| location.file());
         raw::write_stderr(b"softswap: internal error in ");
         raw::write_stderr(place.as_bytes());
         raw::write_stderr(b"; stopping the program\n");
+        std::process::abort();
     }));
     let lookup = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
     let place = place_of_tree(&lookup);

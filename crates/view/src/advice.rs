@@ -1,8 +1,9 @@
 //! What to change, by the figures of a run.
 
 use crate::curve::Curve;
-use crate::report::Report;
+use crate::report::{Report, TIERS};
 use crate::units::{bytes, count, nanoseconds};
+use softswap_engine::base::stats::StopReason;
 
 /// Below this share of its time a program does not wait to speak of.
 const NOTABLE_STALL: f64 = 0.05;
@@ -22,12 +23,16 @@ pub struct Advice {
 /// Everything that the figures speak for, the weightiest first.
 #[must_use]
 pub fn of(report: &Report) -> Vec<Advice> {
+    if let Some(full) = full(report) {
+        // How it fared until then says nothing about a whole run.
+        return errors(report).into_iter().chain([full]).collect();
+    }
     let rules: [fn(&Report) -> Option<Advice>; 9] = [
         errors,
         never_started,
         slept,
-        waits_for_disk,
-        waits_for_pool,
+        others_wait,
+        waits,
         does_not_pack,
         unused,
         beside,
@@ -64,8 +69,24 @@ fn errors(report: &Report) -> Option<Advice> {
     )
 }
 
+fn full(report: &Report) -> Option<Advice> {
+    let reason = StopReason::from_code(report.stop_reason?)?;
+    (reason == StopReason::OutOfMemory).then_some(())?;
+    advice(
+        "Give it more room, by --swap or --memory: nothing more could leave, and softswap stopped \
+         the program. Its message says what was full, or did not answer.",
+        format!(
+            "{}; up to {} lay on the disk, with {} of program memory in {}",
+            reason.text(),
+            bytes(report.disk_peak_bytes),
+            bytes(report.mapped_peak_bytes),
+            bytes(report.budget_bytes),
+        ),
+    )
+}
+
 fn never_started(report: &Report) -> Option<Advice> {
-    (!report.engine_started && !report.slept).then_some(())?;
+    (!report.engine_started && !report.slept && report.stalled_ns_of_all() == 0).then_some(())?;
     advice(
         "softswap never came to work in this program: run `softswap doctor`, and look at what the \
          program said.",
@@ -74,16 +95,76 @@ fn never_started(report: &Report) -> Option<Advice> {
 }
 
 fn slept(report: &Report) -> Option<Advice> {
-    report.slept.then_some(())?;
+    (report.slept && report.stalled_ns_of_all() == 0).then_some(())?;
     advice(
         format!("Nothing: all of it fitted {}, and cost nothing.", bytes(report.budget_bytes)),
         "slept is true",
     )
 }
 
+/// Those that the program started share its budget, and have figures of their own.
+fn others_wait(report: &Report) -> Option<Advice> {
+    let all_ns = report.stalled_ns_of_all();
+    (report.is_about_others() && report.share_of_time(all_ns) > NOTABLE_STALL).then_some(())?;
+    let tree = report.tree.as_ref()?;
+    let most = tree.largest.iter().max_by_key(|process| process.stalled_ns);
+    let most = most.filter(|process| process.stalled_ns > 0).map_or_else(String::new, |process| {
+        format!(", {} (pid {}) for {}", process.name, process.pid, nanoseconds(process.stalled_ns))
+    });
+    advice(
+        format!(
+            "Give all of it more memory than {}, or have it start fewer processes at a time: those \
+             that it started waited for pages. A report of one of them (`softswap run --report` \
+             before its name) says more.",
+            bytes(tree.budget_bytes)
+        ),
+        format!(
+            "{} of {:.1} s waited for over all threads of at most {} processes{most}",
+            nanoseconds(all_ns),
+            report.wall_s,
+            count(tree.processes_peak as u64)
+        ),
+    )
+}
+
+/// What it waited for most. What it had says little where those that it started waited more.
+fn waits(report: &Report) -> Option<Advice> {
+    (report.stalled_share() > NOTABLE_STALL && !report.is_about_others()).then_some(())?;
+    let most = TIERS.into_iter().max_by_key(|tier| report.waited_ns(tier));
+    match most.filter(|tier| report.waited_ns(tier) > 0) {
+        Some("disk") => waits_for_disk(report),
+        Some("pool") => waits_for_pool(report),
+        tier => waits_for_room(report, tier),
+    }
+}
+
+/// Pages that come cheaply need room all the same, which others have to make.
+fn waits_for_room(report: &Report, tier: Option<&str>) -> Option<Advice> {
+    let larger = halves(report).map_or_else(
+        || format!("try {}", asked(report.budget_bytes + report.budget_bytes / 2)),
+        |(budget, words)| format!("take {}: {words}", asked(budget)),
+    );
+    let what = tier.map_or_else(String::new, |tier| {
+        let pages = count(report.faults_of(tier));
+        match tier {
+            "zero" => format!(
+                ", mostly for {pages} pages that it touched for the first time, for which others \
+                 had to leave"
+            ),
+            _ => format!(", mostly for {pages} {tier} faults"),
+        }
+    });
+    advice(
+        format!("Give it more memory: {larger}."),
+        format!(
+            "waited for {} of {:.1} s over all threads{what}",
+            nanoseconds(report.stalled_ns),
+            report.wall_s
+        ),
+    )
+}
+
 fn waits_for_disk(report: &Report) -> Option<Advice> {
-    let (disk_ns, share) = (report.waited_ns("disk"), report.stalled_share());
-    (share > NOTABLE_STALL && disk_ns * 2 > report.stalled_ns).then_some(())?;
     let disk = report.faults.get("disk")?;
     let size = bytes(report.disk_peak_bytes);
     let larger = match halves(report) {
@@ -110,10 +191,9 @@ fn waits_for_disk(report: &Report) -> Option<Advice> {
 }
 
 fn waits_for_pool(report: &Report) -> Option<Advice> {
-    let (pool_ns, share) = (report.waited_ns("pool"), report.stalled_share());
-    (share > NOTABLE_STALL && pool_ns * 2 > report.stalled_ns).then_some(())?;
-    let ratio = report.compression_ratio?;
-    let held = (report.pool_peak_bytes as f64 * ratio) as u64;
+    let ratio = report.compression_ratio.unwrap_or(1.0);
+    // The peak and the mean ratio are of different moments.
+    let held = ((report.pool_peak_bytes as f64 * ratio) as u64).min(report.mapped_peak_bytes);
     let larger = match halves(report) {
         Some((budget, words)) => format!("take {}: {words}", asked(budget)),
         None => format!(
@@ -131,8 +211,8 @@ fn waits_for_pool(report: &Report) -> Option<Advice> {
     advice(
         format!("Give it more memory: {larger}{faster}."),
         format!(
-            "waited for {} of {:.1} s over all threads, mostly for {} compressed pages, up to {} of \
-             them packed {ratio:.1} to 1",
+            "waited for {} of {:.1} s over all threads, mostly for {} compressed pages; some {} \
+             lay there, packed {ratio:.1} to 1",
             nanoseconds(report.stalled_ns),
             report.wall_s,
             count(report.faults_of("pool")),
@@ -153,12 +233,14 @@ fn does_not_pack(report: &Report) -> Option<Advice> {
 }
 
 fn unused(report: &Report) -> Option<Advice> {
-    let share = report.used_peak_bytes as f64 / report.budget_bytes.max(1) as f64;
-    (report.engine_started && report.used_peak_bytes > 0 && share < UNUSED).then_some(())?;
-    let enough = report.used_peak_bytes + report.used_peak_bytes / 8;
+    // Those that it started had their part of it.
+    let of_tree = report.tree.as_ref().map_or(0, |tree| tree.used_peak_bytes);
+    let used = report.used_peak_bytes.max(of_tree);
+    let share = used as f64 / report.budget_bytes.max(1) as f64;
+    (report.engine_started && used > 0 && share < UNUSED).then_some(())?;
     advice(
-        format!("Less would do: {} holds all that it used.", asked(enough)),
-        format!("at most {} of {} used", bytes(report.used_peak_bytes), bytes(report.budget_bytes)),
+        format!("Less would do: {} holds all that it used.", asked(used + used / 8)),
+        format!("at most {} of {} used", bytes(used), bytes(report.budget_bytes)),
     )
 }
 
@@ -172,26 +254,83 @@ fn beside(report: &Report) -> Option<Advice> {
     )
 }
 
+/// How a program is told how much memory it may take.
+struct OwnOption {
+    program: &'static str,
+    /// What comes before the number.
+    option: &'static str,
+    /// What comes behind a number of MiB.
+    unit: &'static str,
+    why: &'static str,
+}
+
+/// Of collectors only: what is alive is in no report.
+const COLLECTOR: &str = "its collector walks the whole heap, wherever that lies. Where it keeps \
+     more alive than that it ends with an error: then it needs the memory";
+
+const OWN_OPTIONS: [OwnOption; 6] = [
+    OwnOption { program: "java", option: "-Xmx", unit: "m", why: COLLECTOR },
+    OwnOption { program: "node", option: "--max-old-space-size=", unit: "", why: COLLECTOR },
+    OwnOption {
+        program: "sort",
+        option: "-S ",
+        unit: "M",
+        why: "it sorts in files of its own what does not fit, which is in order",
+    },
+    OwnOption {
+        program: "postgres",
+        option: "shared_buffers=",
+        unit: "MB",
+        why: "it has the kernel's page cache besides",
+    },
+    OwnOption {
+        program: "redis-server",
+        option: "--maxmemory ",
+        unit: "mb",
+        why: "it forgets by use what does not fit",
+    },
+    OwnOption {
+        program: "mysqld",
+        option: "--innodb-buffer-pool-size=",
+        unit: "M",
+        why: "it reads from its files what does not fit",
+    },
+];
+
+/// The size that an option of a collector is given: `-Xmx2g`, `--max-old-space-size=512`.
+fn heap_bytes(argument: &str, option: &OwnOption) -> Option<u64> {
+    let value = argument.strip_prefix(option.option)?.to_ascii_lowercase();
+    let digits = value.trim_end_matches(|sign: char| !sign.is_ascii_digit());
+    let unit = match (&value[digits.len()..], option.unit) {
+        ("g", _) => 1 << 30,
+        ("m", _) | ("", "") => MIB,
+        ("k", _) => 1 << 10,
+        ("", _) => 1,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
 /// Programs with a heap of their own size it by the machine, not by the budget.
 fn own_option(report: &Report) -> Option<Advice> {
-    const OPTIONS: [(&str, &str, &str); 6] = [
-        ("java", "-Xmx", "its collector walks the whole heap, wherever that lies"),
-        ("node", "--max-old-space-size", "its collector walks the whole heap, wherever that lies"),
-        ("sort", "-S", "it sorts in files of its own what does not fit, which is in order"),
-        ("postgres", "shared_buffers", "it has the kernel's page cache besides"),
-        ("redis-server", "--maxmemory", "it forgets by use what does not fit"),
-        ("mysqld", "--innodb-buffer-pool-size", "it reads from its files what does not fit"),
-    ];
-    let found = OPTIONS.iter().find(|(name, _, _)| *name == report.name());
-    let (name, option, why) = found?;
-    let is_given = report.program.iter().any(|argument| argument.contains(option));
-    (report.stalled_share() > NOTABLE_STALL && !is_given).then_some(())?;
-    let within = bytes(report.budget_bytes / 4 * 3);
+    let found = OWN_OPTIONS.iter().find(|own| own.program == report.name())?;
+    let OwnOption { program, option, unit, why } = found;
+    let given = report.program.iter().find(|it| it.contains(option.trim_end_matches([' ', '='])));
+    let is_within = given.is_some_and(|given| {
+        heap_bytes(given, found).is_none_or(|heap_bytes| heap_bytes <= report.budget_bytes)
+    });
+    (report.stalled_share() > NOTABLE_STALL && !is_within).then_some(())?;
+    let within = report.budget_bytes / 4 * 3 / MIB;
     advice(
-        format!("Give {name} {option} of about {within}: {why}."),
+        format!("Try {program} with {option}{within}{unit}: {why}."),
         format!(
-            "stalled for {:.0} % of the time, without {option}",
-            (report.stalled_share() * 100.0).min(100.0)
+            "stalled for {:.0} % of the time, {} within {}",
+            (report.stalled_share() * 100.0).min(100.0),
+            given.map_or_else(
+                || format!("without {}", option.trim_end()),
+                |it| format!("with {it}")
+            ),
+            bytes(report.budget_bytes),
         ),
     )
 }
@@ -201,7 +340,7 @@ fn nothing(report: &Report) -> Advice {
         what: "Nothing: it hardly waited for pages.".into(),
         figure: format!(
             "{} of {:.1} s over all threads",
-            nanoseconds(report.stalled_ns),
+            nanoseconds(report.stalled_ns_of_all()),
             report.wall_s
         ),
     }
@@ -210,7 +349,7 @@ fn nothing(report: &Report) -> Advice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Tier;
+    use crate::report::{Process, Tier, Tree};
 
     /// A run of ten seconds that waited for so many, nearly all of it for a tier.
     fn run(tier: &str, stalled_s: u64) -> Report {
@@ -223,6 +362,7 @@ mod tests {
             used_peak_bytes: 255 << 20,
             disk_peak_bytes: 86 << 20,
             pool_peak_bytes: 100 << 20,
+            mapped_peak_bytes: 1 << 30,
             compression_ratio: Some(3.0),
             stalled_ns: stalled_s * 1_000_000_000,
             faults: [(tier.to_string(), tier_figures)].into(),
@@ -243,7 +383,21 @@ mod tests {
         }
         let mut given = run("disk", 6);
         given.program.push("-Xmx200m".into());
-        assert!(!whats(&given).contains("Give java"));
+        assert!(!whats(&given).contains("Try java"), "{}", whats(&given));
+        given.program[2] = "-Xmx2G".into();
+        let text = whats(&given);
+        assert!(text.contains("Try java with -Xmx192m") && text.contains("with -Xmx2G"), "{text}");
+    }
+
+    #[test]
+    fn who_was_stopped_for_want_of_room_needs_that_first() {
+        let stopped =
+            Report { stop_reason: Some(StopReason::OutOfMemory as u64), ..run("disk", 6) };
+        let text = whats(&stopped);
+        assert!(
+            text.starts_with("Give it more room, by --swap") && !text.contains("take --memory"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -253,6 +407,59 @@ mod tests {
         let mut zstd = run("pool", 6);
         zstd.settings.insert("codec".into(), "zstd:9".into());
         assert!(whats(&zstd).contains("--codec auto or lz4"));
+    }
+
+    #[test]
+    fn who_waits_for_room_or_for_what_is_not_told_needs_memory_too() {
+        let text = whats(&run("zero", 6));
+        for part in ["more memory", "--memory 384M", "touched for the first time", "6.00 s"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let untold = Report { latencies: [].into(), ..run("disk", 6) };
+        assert!(whats(&untold).contains("more memory"), "{}", whats(&untold));
+        // No more than the program ever had.
+        let small = Report { mapped_peak_bytes: 120 << 20, ..run("pool", 6) };
+        assert!(whats(&small).contains("some 120.0 MiB"), "{}", whats(&small));
+    }
+
+    #[test]
+    fn a_tree_whose_first_process_sleeps_is_told_of_those_that_wait() {
+        let process = |pid, stalled_s: u64| Process {
+            pid,
+            name: "cpp".into(),
+            stalled_ns: stalled_s * 1_000_000_000,
+            ..Process::default()
+        };
+        let tree = Tree {
+            budget_bytes: 80 << 20,
+            processes_peak: 3,
+            largest: vec![process(7, 4), process(8, 5)],
+            ..Tree::default()
+        };
+        let slept = Report {
+            slept: true,
+            engine_started: false,
+            stalled_ns: 0,
+            tree: Some(tree),
+            ..run("zero", 0)
+        };
+        let text = whats(&slept);
+        for part in ["80.0 MiB", "9.00 s of 10.0 s", "cpp (pid 8) for 5.00 s"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("Nothing") && !text.contains("never came"), "{text}");
+        // What the first one had says nothing of the others.
+        let tree = Tree { used_peak_bytes: 79 << 20, ..slept.tree.clone().unwrap() };
+        let small = Report {
+            engine_started: true,
+            used_peak_bytes: 9 << 20,
+            budget_bytes: 80 << 20,
+            tree: Some(tree),
+            ..run("disk", 4)
+        };
+        let text = whats(&small);
+        assert!(text.contains("Give all of it more memory than 80.0 MiB"), "{text}");
+        assert!(!text.contains("Less would do") && !text.contains("take --memory"), "{text}");
     }
 
     #[test]

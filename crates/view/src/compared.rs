@@ -1,8 +1,8 @@
 //! Two runs side by side.
 
-use crate::page::{self, TIERS, document, escaped, figure, table};
+use crate::page::{self, document, escaped, figure, table};
 use crate::plots::{Plot, Series, Unit};
-use crate::report::Report;
+use crate::report::{Report, TIERS, TreeHistory};
 use crate::units::{bytes, count, duration, nanoseconds};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -33,25 +33,33 @@ fn rows(both: [&Report; 2]) -> Vec<Row> {
     let number = |value: f64| count(value as u64);
     let time = |value: f64| nanoseconds(value as u64);
     let of = |value: fn(&Report) -> u64| both.map(|report| value(report) as f64);
+    // Of all processes, as far as a report says that.
+    let all = |of_program: fn(&Report) -> u64, column: fn(&TreeHistory) -> &Vec<u64>| {
+        both.map(|report| report.most_of_all(of_program(report), column) as f64)
+    };
     let mut rows = vec![
         Row::of("time", both.map(|report| report.wall_s), |seconds| {
             duration(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)))
         }),
         Row::of("budget", of(|it| it.budget_bytes), size),
-        Row::of("stalled", of(|it| it.stalled_ns), time),
-        Row::of("at most used", of(|it| it.used_peak_bytes), size),
-        Row::of("at most resident", of(|it| it.resident_peak_bytes), size),
-        Row::of("at most in the pool", of(|it| it.pool_peak_bytes), size),
-        Row::of("at most on the disk", of(|it| it.disk_peak_bytes), size),
+        Row::of("stalled", of(Report::stalled_ns_of_all), time),
+        Row::of("at most used", of(Report::used_peak_bytes_of_all), size),
+        Row::of(
+            "at most resident",
+            all(|it| it.resident_peak_bytes, |it| &it.resident_bytes),
+            size,
+        ),
+        Row::of("at most in the pool", all(|it| it.pool_peak_bytes, |it| &it.pool_bytes), size),
+        Row::of("at most on the disk", all(|it| it.disk_peak_bytes, |it| &it.disk_bytes), size),
         Row::of("pages out", of(|it| it.pages_out), number),
         Row::of("packed", both.map(|it| it.compression_ratio.unwrap_or(0.0)), |ratio| {
             format!("{ratio:.2} to 1")
         }),
-        Row::of("read", of(|it| it.bytes_read), size),
-        Row::of("written", of(|it| it.bytes_written), size),
+        Row::of("read", all(|it| it.bytes_read, |it| &it.bytes_read), size),
+        Row::of("written", all(|it| it.bytes_written, |it| &it.bytes_written), size),
     ];
     for tier in TIERS {
-        let faults = both.map(|report| report.faults_of(tier) as f64);
+        let faults = both.map(|report| report.faults_of_all(tier) as f64);
         rows.push(Row::of(format!("faults, {tier}"), faults, number));
     }
     for tier in ["pool", "disk"] {
@@ -125,7 +133,12 @@ pub fn page(names: [&str; 2], both: [&Report; 2]) -> String {
         (
             "Read from the disk",
             Unit::BytesPerSecond,
-            each(|report, name| page::rate(name, &report.history.at_s, &report.history.bytes_read)),
+            each(|report, name| {
+                let history = &report.history;
+                let tree = history.tree.as_ref().map(|tree| &tree.bytes_read);
+                let read = tree.filter(|read| !read.is_empty()).unwrap_or(&history.bytes_read);
+                page::rate(name, &history.at_s, read)
+            }),
         ),
     ];
     for (title, y, series) in plots {
@@ -138,6 +151,7 @@ pub fn page(names: [&str; 2], both: [&Report; 2]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::{History, Tree};
 
     #[test]
     fn both_are_shown_with_the_second_over_the_first() {
@@ -151,6 +165,20 @@ mod tests {
         assert_eq!(line("time"), "time 10.00 s 5.00 s 0.50");
         assert_eq!(line("budget"), "budget 256.0 MiB 512.0 MiB 2.00");
         assert_eq!(line("read"), "read 0 B 0 B -");
+        // Of all processes, where there were several.
+        let tree = Tree {
+            used_peak_bytes: 9 << 20,
+            faults_by_tier: [("disk".to_string(), 7)].into(),
+            ..Tree::default()
+        };
+        let seen = TreeHistory { bytes_read: vec![0, 4 << 20], ..TreeHistory::default() };
+        let history = History { tree: Some(seen), ..History::default() };
+        let of_tree = Report { tree: Some(tree), history, ..Report::default() };
+        let shown = text(["a.json", "b.json"], [&first, &of_tree]);
+        for line in ["faults, disk 0 7", "read 0 B 4.0 MiB", "at most used 0 B 9.0 MiB"] {
+            let mut lines = shown.lines().map(|it| it.split_whitespace().collect::<Vec<_>>());
+            assert!(lines.any(|it| it.join(" ").starts_with(line)), "{line} in {shown}");
+        }
         let page = page(["a<b", "c"], [&first, &second]);
         assert_eq!(page.matches("<svg").count(), 3);
         assert!(page.contains("a&lt;b"));

@@ -12,6 +12,9 @@
 //! Of less memory nothing is seen, as resident pages are not told when they are touched. The
 //! coldest ones are taken to come back as often as the hottest that are out: that is what they
 //! border on.
+//!
+//! Same-filled pages are left out: they take no room while they are out, and mostly come back once,
+//! when what was cleared is filled. What they cost is taken to stay, as that of first touches.
 
 use crate::report::Report;
 use softswap_engine::base::stats::{bucket_floor, bucket_of};
@@ -37,10 +40,14 @@ const LOOP_EXPLAINS: f64 = 0.15;
 const MOST_UNSEEN: f64 = 1.5;
 /// The largest share of the budget for the pool.
 const MOST_POOL: f64 = 0.8;
-/// What comes back from the pool though nothing was packed are same-filled pages, which take none.
+/// What a pool in which nothing was packed would hold.
 const NOTHING_PACKED: f64 = 1e6;
 /// With more than this share of pages that pack on the disk the pool is full.
 const FULL_POOL: f64 = 0.05;
+/// So many times as many pages from the disk as came from there cost each what those did; and a
+/// few are never worth a word.
+const MOST_FOR_SEEN: f64 = 10.0;
+const FEW_FROM_DISK: f64 = 500.0;
 const PAGE_BYTES: f64 = softswap_sys::PAGE_SIZE as f64;
 
 /// What there would have been within another budget.
@@ -50,6 +57,8 @@ pub struct Point {
     pub share: f64,
     pub budget_bytes: u64,
     pub stalled_ns: f64,
+    /// Whether enough pages came from the disk to know what so many would have cost.
+    pub is_known: bool,
 }
 
 /// Pages that come back about equally soon.
@@ -94,16 +103,26 @@ pub struct Curve {
     /// What a return costs, from the pool and from the disk.
     pool_ns: f64,
     disk_ns: f64,
-    /// What was waited for besides.
+    /// What was waited for besides, as long as pages came back.
     other_ns: f64,
+    /// What first touches cost, and same-filled pages, whatever else happens.
+    first_ns: f64,
+    /// So many from the disk have a known price.
+    most_from_disk: f64,
 }
 
 impl Curve {
     /// Of a run; `None` where too little came back to tell.
     #[must_use]
     pub fn of(report: &Report) -> Option<Curve> {
+        let filled = report.faults_of("filled");
+        let packed_share =
+            share_of(report.faults_of("pool") as f64, (report.faults_of("pool") + filled) as f64);
         let seen = FROM.map(|from| -> Counts {
-            report.returns.get(from).into_iter().flatten().copied().collect()
+            // Both come back from the pool.
+            let share = if from == FROM[POOL] { packed_share } else { 1.0 };
+            let counts = report.returns.get(from).into_iter().flatten();
+            counts.map(|(floor, count)| (*floor, (*count as f64 * share).round() as u64)).collect()
         });
         let count: u64 = seen.iter().flat_map(Counts::values).sum();
         if count < LEAST_RETURNS || report.pages_out == 0 {
@@ -119,7 +138,7 @@ impl Curve {
             let waited: u64 = tiers.iter().map(|tier| report.waited_ns(tier)).sum();
             waited as f64 / count.max(1) as f64
         };
-        let pool_ns = mean_ns(&["pool", "filled"]);
+        let pool_ns = mean_ns(&["pool"]);
         let mut curve = Curve {
             budget_bytes: report.budget_bytes,
             kinds: kinds_of(&seen),
@@ -130,12 +149,16 @@ impl Curve {
             pool_ns,
             disk_ns: mean_ns(&["disk", "standby"]).max(pool_ns),
             other_ns: 0.0,
+            first_ns: (first_touches_ns(report) + report.waited_ns("filled") as f64)
+                .min(report.stalled_ns as f64),
+            most_from_disk: MOST_FOR_SEEN * report.faults_of("disk") as f64,
         };
         // What is read ahead comes back, too, and nobody waits for it. And until the first pages
         // come back, others have left that are out yet.
         let ahead = 1.0 + report.pages_read_ahead as f64 / count as f64;
         let back = count as f64 * ahead;
-        curve.pages = ahead / (report.pages_out as f64 - out_pages).max(back);
+        let left = report.pages_out.saturating_sub(filled) as f64 - out_pages;
+        curve.pages = ahead / left.max(back);
         let pages: f64 = curve.kinds.iter().map(|it| curve.pages_of(it.all(), it.mean)).sum();
         // Who comes back after the end is not seen: about as many are missing as are out.
         curve.pages *= (out_pages / pages.max(1.0)).clamp(1.0, MOST_UNSEEN);
@@ -180,13 +203,17 @@ impl Curve {
         Point {
             share,
             budget_bytes: (self.budget_bytes as f64 * share) as u64,
-            stalled_ns: from_pool * self.pool_ns + from_disk * self.disk_ns + other_ns,
+            stalled_ns: from_pool * self.pool_ns
+                + from_disk * self.disk_ns
+                + other_ns
+                + self.first_ns,
+            is_known: from_disk <= self.most_from_disk.max(FEW_FROM_DISK),
         }
     }
 
-    /// Within budgets from half of what there was to three times as much.
+    /// Within budgets from half of what there was to three times as much, where it is known.
     pub fn points(&self) -> impl Iterator<Item = Point> {
-        (4..=24).map(|eighths| self.at(f64::from(eighths) / 8.0))
+        (4..=24).map(|eighths| self.at(f64::from(eighths) / 8.0)).filter(|point| point.is_known)
     }
 
     /// By how much less time would have been stalled within a share of the budget, 0 to 1; below 0
@@ -199,7 +226,13 @@ impl Curve {
     /// The same for people.
     #[must_use]
     pub fn in_words(&self, share: f64) -> String {
-        let budget = crate::units::bytes(self.at(share).budget_bytes);
+        let point = self.at(share);
+        let budget = crate::units::bytes(point.budget_bytes);
+        if !point.is_known {
+            return format!(
+                "with {budget} more would have come from the disk than was seen to tell what it costs"
+            );
+        }
         let percent = (self.spared(share) * 100.0).round();
         let (percent, how) = if percent < 0.0 { (-percent, "more") } else { (percent, "less") };
         format!("with {budget} about {percent:.0} % {how} time stalled")
@@ -245,6 +278,13 @@ impl Curve {
             false => kinds.iter_mut().rev().for_each(&mut step),
         }
     }
+}
+
+/// What first touches cost where nothing has to leave for them: not more than at the median.
+fn first_touches_ns(report: &Report) -> f64 {
+    let median_ns = report.faults.get("zero").and_then(|tier| tier.p50_ns).unwrap_or(0);
+    let (waited_ns, count) = (report.waited_ns("zero"), report.faults_of("zero"));
+    (median_ns as f64 * count as f64).min(waited_ns as f64)
 }
 
 /// The part of so many pages for which there is room.

@@ -3,8 +3,9 @@
 use crate::advice;
 use crate::curve::Curve;
 use crate::plots::{Plot, Series, Unit};
-use crate::report::{History, LeftOut, Report};
+use crate::report::{History, LeftOut, Report, TIERS};
 use crate::units::{bytes, count, nanoseconds};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -21,9 +22,6 @@ figure{margin:1em 0}figcaption{font-weight:600}svg{max-width:100%;height:auto}\
 .wide{overflow-x:auto}\
 @media(prefers-color-scheme:dark){svg text{fill:#ddd}svg [stroke='#000000']{stroke:#999}\
 svg rect[fill='#FFFFFF']{fill:#222}}";
-
-/// The tiers in the order in which they cost more.
-pub(crate) const TIERS: [&str; 6] = ["zero", "staged", "standby", "filled", "pool", "disk"];
 
 /// The page.
 #[must_use]
@@ -65,21 +63,38 @@ pub(crate) fn document(title: &str, body: &str) -> String {
 }
 
 fn tiles(report: &Report) -> String {
-    let share = report.stalled_share();
+    let share = report.share_of_time(report.stalled_ns_of_all());
     let stalled = match share {
         _ if share > 1.0 => format!("{share:.1} threads"),
         _ => format!("{:.0} %", share * 100.0),
     };
     let ratio = report.compression_ratio;
-    let all = [
-        ("of the time stalled", stalled),
-        ("at most used of the budget", bytes(report.used_peak_bytes)),
+    let of_program = [
         ("program memory", bytes(report.mapped_peak_bytes)),
         ("at most in the pool", bytes(report.pool_peak_bytes)),
         ("at most on the disk", bytes(report.disk_peak_bytes)),
         ("packed", ratio.map_or_else(|| "nothing".into(), |ratio| format!("{ratio:.2} to 1"))),
         ("faults from the disk", count(report.faults_of("disk"))),
     ];
+    let mut all = vec![
+        ("of the time stalled", stalled),
+        ("at most used of the budget", bytes(report.used_peak_bytes_of_all())),
+    ];
+    match &report.tree {
+        // Those of the first process would be taken for all.
+        Some(tree) if report.is_about_others() => {
+            all.push(("processes at a time", count(tree.processes_peak as u64)));
+            all.push(("faults that brought back", count(tree.faults())));
+            if !tree.faults_by_tier.is_empty() {
+                let pool = report.most_of_all(report.pool_peak_bytes, |tree| &tree.pool_bytes);
+                let disk = report.most_of_all(report.disk_peak_bytes, |tree| &tree.disk_bytes);
+                all.push(("at most in the pool", bytes(pool)));
+                all.push(("at most on the disk", bytes(disk)));
+                all.push(("faults from the disk", count(report.faults_of_all("disk"))));
+            }
+        }
+        _ => all.extend(of_program),
+    }
     let tiles = all.iter().map(|(name, value)| {
         format!("<div class=\"tile\"><b>{}</b>{name}</div>\n", escaped(value))
     });
@@ -88,7 +103,8 @@ fn tiles(report: &Report) -> String {
 
 /// What more or less memory would have done.
 fn other_budgets(report: &Report) -> String {
-    let Some(curve) = Curve::of(report) else { return String::new() };
+    let curve = Curve::of(report).filter(|_| !report.is_about_others());
+    let Some(curve) = curve else { return String::new() };
     let mut text = String::from("<h2>What more or less memory would have done</h2>\n<ul>\n");
     for share in [0.75, 1.5, 2.0] {
         let _ = writeln!(text, "<li>{}</li>", escaped(&curve.in_words(share)));
@@ -114,11 +130,26 @@ fn plots_of(report: &Report) -> String {
         text += "<h2>Over time</h2>\n";
         over_time(&report.history).iter().for_each(|plot| text += &figure(plot));
     }
-    if report.latencies.values().any(|buckets| !buckets.is_empty()) {
-        text += "<h2>How long faults took, by tier</h2>\n";
+    let has_latencies = report.latencies.values().any(|buckets| !buckets.is_empty());
+    if has_latencies && tells_of_first(report) {
+        let title = format!("How long faults took, by tier{}", of_first(report));
+        let _ = writeln!(text, "<h2>{}</h2>", escaped(&title));
         text += &figure(&latencies(report));
     }
     text
+}
+
+/// What titles say of what is of the first process alone, where others did more.
+fn of_first(report: &Report) -> String {
+    match report.is_about_others() {
+        true => format!(", of the first process ({})", report.name()),
+        false => String::new(),
+    }
+}
+
+/// Whether what is of the first process alone says anything.
+fn tells_of_first(report: &Report) -> bool {
+    !(report.is_about_others() && report.first_did_nothing())
 }
 
 pub(crate) fn figure(plot: &Plot) -> String {
@@ -154,62 +185,91 @@ pub(crate) fn stalled(name: &str, at: &[f64], stalled_ns: &[u64]) -> Series {
     series
 }
 
-fn over_time(history: &History) -> Vec<Plot> {
-    let at = &history.at_s;
-    let time = |title, y, series| Plot {
-        title,
-        x: Unit::Seconds,
-        y,
-        is_stacked: false,
-        series,
-        bound: None,
-    };
-    if let Some(tree) = &history.tree {
-        return vec![
-            Plot {
-                bound: Some(amounts("budget", at, &tree.budget_bytes)),
-                ..time("DRAM of the tree", Unit::Bytes, vec![amounts("used", at, &tree.used_bytes)])
+/// What there is over time, of a process or of a tree.
+struct Columns<'a> {
+    dram: &'static str,
+    budget_bytes: &'a [u64],
+    used_bytes: &'a [u64],
+    resident_bytes: &'a [u64],
+    pool_bytes: &'a [u64],
+    disk_bytes: &'a [u64],
+    faults: &'a BTreeMap<String, Vec<u64>>,
+    stalled_ns: &'a [u64],
+    bytes_read: &'a [u64],
+    bytes_written: &'a [u64],
+}
+
+impl Columns<'_> {
+    fn of(history: &History) -> Columns<'_> {
+        match &history.tree {
+            Some(tree) => Columns {
+                dram: "DRAM of the tree",
+                budget_bytes: &tree.budget_bytes,
+                used_bytes: &tree.used_bytes,
+                resident_bytes: &tree.resident_bytes,
+                pool_bytes: &tree.pool_bytes,
+                disk_bytes: &tree.disk_bytes,
+                faults: &tree.faults_by_tier,
+                stalled_ns: &tree.stalled_ns,
+                bytes_read: &tree.bytes_read,
+                bytes_written: &tree.bytes_written,
             },
-            time("Time stalled", Unit::Share, vec![stalled("stalled", at, &tree.stalled_ns)]),
-            time(
-                "Faults that brought something back",
-                Unit::PerSecond,
-                vec![rate("faults", at, &tree.faults)],
-            ),
+            None => Columns {
+                dram: "DRAM",
+                budget_bytes: &history.budget_bytes,
+                used_bytes: &history.used_bytes,
+                resident_bytes: &history.resident_bytes,
+                pool_bytes: &history.pool_bytes,
+                disk_bytes: &history.disk_bytes,
+                faults: &history.faults,
+                stalled_ns: &history.stalled_ns,
+                bytes_read: &history.bytes_read,
+                bytes_written: &history.bytes_written,
+            },
+        }
+    }
+
+    /// What is used, by what it is used for.
+    fn dram(&self, at: &[f64]) -> Vec<Series> {
+        let used = self.used_bytes.iter().zip(self.resident_bytes).zip(self.pool_bytes);
+        let other = used.map(|((used, resident), pool)| {
+            used.saturating_sub(resident.saturating_add(*pool)) as f64
+        });
+        vec![
+            amounts("resident", at, self.resident_bytes),
+            amounts("pool", at, self.pool_bytes),
+            series("other", at, other),
+        ]
+    }
+}
+
+fn time(title: &'static str, y: Unit, series: Vec<Series>) -> Plot {
+    Plot { title, x: Unit::Seconds, y, is_stacked: false, series, bound: None }
+}
+
+fn over_time(history: &History) -> Vec<Plot> {
+    let (at, of) = (&history.at_s, Columns::of(history));
+    let bound = Some(amounts("budget", at, of.budget_bytes));
+    let stalled = time("Time stalled", Unit::Share, vec![stalled("stalled", at, of.stalled_ns)]);
+    if let Some(tree) = history.tree.as_ref().filter(|tree| tree.faults_by_tier.is_empty()) {
+        // What an older softswap knew of a tree.
+        let used = vec![amounts("used", at, of.used_bytes)];
+        let faults = vec![rate("faults", at, &tree.faults)];
+        return vec![
+            Plot { bound, ..time(of.dram, Unit::Bytes, used) },
+            stalled,
+            time("Faults that brought something back", Unit::PerSecond, faults),
         ];
     }
-    let other = history.used_bytes.iter().zip(&history.resident_bytes).zip(&history.pool_bytes);
-    let other = other.map(|((used, resident), pool)| used.saturating_sub(resident + pool) as f64);
-    let faults = TIERS.iter().filter_map(|tier| Some((*tier, history.faults.get(*tier)?)));
+    let faults = TIERS.iter().filter_map(|tier| Some((*tier, of.faults.get(*tier)?)));
+    let faults = faults.map(|(tier, counted)| rate(tier, at, counted)).collect();
+    let traffic = vec![rate("read", at, of.bytes_read), rate("written", at, of.bytes_written)];
     vec![
-        Plot {
-            is_stacked: true,
-            bound: Some(amounts("budget", at, &history.budget_bytes)),
-            ..time(
-                "DRAM",
-                Unit::Bytes,
-                vec![
-                    amounts("resident", at, &history.resident_bytes),
-                    amounts("pool", at, &history.pool_bytes),
-                    series("other", at, other),
-                ],
-            )
-        },
-        time("On the disk", Unit::Bytes, vec![amounts("disk", at, &history.disk_bytes)]),
-        time("Time stalled", Unit::Share, vec![stalled("stalled", at, &history.stalled_ns)]),
-        time(
-            "Faults by tier",
-            Unit::PerSecond,
-            faults.map(|(tier, counted)| rate(tier, at, counted)).collect(),
-        ),
-        time(
-            "Traffic of the disk",
-            Unit::BytesPerSecond,
-            vec![
-                rate("read", at, &history.bytes_read),
-                rate("written", at, &history.bytes_written),
-            ],
-        ),
+        Plot { is_stacked: true, bound, ..time(of.dram, Unit::Bytes, of.dram(at)) },
+        time("On the disk", Unit::Bytes, vec![amounts("disk", at, of.disk_bytes)]),
+        stalled,
+        time("Faults by tier", Unit::PerSecond, faults),
+        time("Traffic of the disk", Unit::BytesPerSecond, traffic),
     ]
 }
 
@@ -237,15 +297,42 @@ fn latencies(report: &Report) -> Plot {
 }
 
 fn tables(report: &Report) -> String {
-    let mut text = String::from("<h2>Faults</h2>\n");
+    faults(report) + &pages_out(report) + &processes(report) + &settings(report)
+}
+
+fn faults(report: &Report) -> String {
+    let of_tree = report.tree.as_ref().is_some_and(|tree| !tree.faults_by_tier.is_empty());
+    let mut text = String::new();
+    if of_tree {
+        text += "<h2>Faults</h2>\n";
+        let rows = TIERS.iter().map(|tier| vec![(*tier).into(), count(report.faults_of_all(tier))]);
+        text += &table(&["tier", "faults of all processes"], rows);
+        if report.first_did_nothing() {
+            return text;
+        }
+    }
+    if !tells_of_first(report) {
+        return text;
+    }
+    let title = match of_tree {
+        true => format!("Faults, of the first process ({})", report.name()),
+        false => format!("Faults{}", of_first(report)),
+    };
+    let _ = writeln!(text, "<h2>{}</h2>", escaped(&title));
     let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_string(), nanoseconds);
     let rows = TIERS.iter().filter_map(|tier| {
         let of = report.faults.get(*tier)?;
         let waited = nanoseconds(report.waited_ns(tier));
         Some(vec![(*tier).into(), count(of.count), time(of.p50_ns), time(of.p99_ns), waited])
     });
-    text += &table(&["tier", "faults", "median", "99th percentile", "waited"], rows);
-    text += "<h2>Pages that went out</h2>\n";
+    text + &table(&["tier", "faults", "median", "99th percentile", "waited"], rows)
+}
+
+fn pages_out(report: &Report) -> String {
+    if !tells_of_first(report) {
+        return String::new();
+    }
+    let title = format!("Pages that went out{}", of_first(report));
     let kinds = [
         ("all", report.pages_out),
         ("one repeated word", report.pages_same_filled),
@@ -258,37 +345,48 @@ fn tables(report: &Report) -> String {
         let size = bytes(pages * softswap_sys::PAGE_SIZE as u64);
         vec![(*name).to_string(), count(*pages), size]
     });
-    text += &table(&["pages", "number", "size"], rows);
-    if let Some(tree) = &report.tree {
+    format!("<h2>{}</h2>\n", escaped(&title)) + &table(&["pages", "number", "size"], rows)
+}
+
+/// Those of a tree.
+fn processes(report: &Report) -> String {
+    let Some(tree) = &report.tree else { return String::new() };
+    let mut text = format!(
+        "<h2>Processes</h2>\n<p>At most {} at a time, and {} used by all. Those that used most:</p>\n",
+        tree.processes_peak,
+        bytes(tree.used_peak_bytes)
+    );
+    let rows = tree.largest.iter().map(|it| {
+        let used = bytes(it.used_peak_bytes);
+        let pid = it.pid.to_string();
+        vec![it.name.clone(), pid, used, count(it.faults), nanoseconds(it.stalled_ns)]
+    });
+    text += &table(&["process", "pid", "at most used", "faults", "stalled"], rows);
+    let LeftOut { processes, faults, stalled_ns } = &tree.left_out;
+    if *processes > 0 {
+        let (processes, faults) = (count(*processes), count(*faults));
+        let stalled = nanoseconds(*stalled_ns);
         let _ = writeln!(
             text,
-            "<h2>Processes</h2>\n<p>At most {} at a time, and {} used by all. Those that used most:</p>",
-            tree.processes_peak,
-            bytes(tree.used_peak_bytes)
+            "<p>{processes} more are left out, with {faults} faults, {stalled} stalled.</p>"
         );
-        let rows = tree.largest.iter().map(|it| {
-            let used = bytes(it.used_peak_bytes);
-            let pid = it.pid.to_string();
-            vec![it.name.clone(), pid, used, count(it.faults), nanoseconds(it.stalled_ns)]
-        });
-        text += &table(&["process", "pid", "at most used", "faults", "stalled"], rows);
-        let LeftOut { processes, faults, stalled_ns } = &tree.left_out;
-        if *processes > 0 {
-            let (processes, faults) = (count(*processes), count(*faults));
-            let stalled = nanoseconds(*stalled_ns);
-            let _ = writeln!(
-                text,
-                "<p>{processes} more are left out, with {faults} faults, {stalled} stalled.</p>"
-            );
-        }
     }
-    text += "<h2>Settings and machine</h2>\n";
+    text
+}
+
+fn settings(report: &Report) -> String {
     let mut rows: Vec<Vec<String>> =
         report.settings.iter().map(|(key, value)| vec![key.clone(), value.clone()]).collect();
     let yes_or_no = |is: bool| if is { "yes" } else { "no" }.to_string();
-    rows.push(vec!["io_uring".into(), yes_or_no(report.uses_io_uring)]);
-    rows.push(vec!["O_DIRECT".into(), yes_or_no(report.uses_direct_io)]);
-    rows.push(vec!["UFFDIO_MOVE".into(), yes_or_no(report.uses_move)]);
+    if tells_of_first(report) {
+        let uses = [
+            ("io_uring", report.uses_io_uring),
+            ("O_DIRECT", report.uses_direct_io),
+            ("UFFDIO_MOVE", report.uses_move),
+        ];
+        let of_first = of_first(report);
+        rows.extend(uses.map(|(name, is)| vec![format!("{name}{of_first}"), yes_or_no(is)]));
+    }
     if let Some(beside) = &report.beside {
         rows.push(vec!["beside the budget".into(), bytes(beside.total_bytes)]);
     }
@@ -298,8 +396,7 @@ fn tables(report: &Report) -> String {
         rows.push(vec!["DRAM".into(), bytes(machine.dram_bytes)]);
         rows.push(vec!["kernel".into(), machine.kernel.clone()]);
     }
-    text += &table(&["", ""], rows.into_iter());
-    text
+    "<h2>Settings and machine</h2>\n".to_string() + &table(&["", ""], rows.into_iter())
 }
 
 pub(crate) fn table(titles: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
@@ -316,6 +413,12 @@ pub(crate) fn table(titles: &[&str], rows: impl Iterator<Item = Vec<String>>) ->
     text + "</table></div>\n"
 }
 
+/// Signs that show nothing, or show what is behind them in another order.
+fn is_hidden(sign: char) -> bool {
+    let turns = ['\u{202A}'..='\u{202E}', '\u{2066}'..='\u{2069}'];
+    (sign.is_control() && sign != '\n') || turns.iter().any(|range| range.contains(&sign))
+}
+
 /// Text that is nothing but text in HTML.
 pub(crate) fn escaped(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut all, sign| {
@@ -325,6 +428,7 @@ pub(crate) fn escaped(text: &str) -> String {
             '>' => all += "&gt;",
             '"' => all += "&quot;",
             '\'' => all += "&#39;",
+            sign if is_hidden(sign) => all.push('\u{FFFD}'),
             sign => all.push(sign),
         }
         all
@@ -332,88 +436,5 @@ pub(crate) fn escaped(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report::{Process, Tier, Tree};
-
-    /// A run of so many seconds.
-    fn run(samples: usize, seconds: f64) -> Report {
-        let at_s: Vec<f64> =
-            (0..samples).map(|at| seconds * at as f64 / samples.max(2) as f64).collect();
-        let rising: Vec<u64> = (0..samples as u64).map(|at| at * 1000).collect();
-        let tier = Tier { count: 9, p50_ns: Some(2000), p99_ns: None };
-        Report {
-            program: vec!["/usr/bin/<script>".into(), "a & b".into()],
-            wall_s: seconds,
-            engine_started: true,
-            faults: TIERS.map(|name| (name.to_string(), tier.clone())).into(),
-            latencies: [("pool".to_string(), vec![(1000, 5), (4096, 4)])].into(),
-            history: History {
-                at_s,
-                budget_bytes: vec![64 << 20; samples],
-                used_bytes: rising.clone(),
-                resident_bytes: rising.clone(),
-                pool_bytes: rising.clone(),
-                pool_pages: rising.clone(),
-                disk_bytes: rising.clone(),
-                faults: TIERS.map(|name| (name.to_string(), rising.clone())).into(),
-                stalled_ns: rising.clone(),
-                bytes_read: rising.clone(),
-                bytes_written: rising,
-                tree: None,
-            },
-            ..Report::default()
-        }
-    }
-
-    #[test]
-    fn a_page_has_every_plot_and_fetches_nothing() {
-        for (samples, seconds) in [(12, 1.0), (512, 86_400.0)] {
-            let page = of(&run(samples, seconds));
-            assert_eq!(page.matches("<svg").count(), 6, "{page}");
-            assert_eq!(page.matches("</svg>").count(), 6);
-            assert!(!page.contains("could not be drawn") && !page.contains("NaN"));
-            assert!(!page.contains("<script") && page.contains("&lt;script&gt; a &amp; b"));
-            // The name of the namespace is no address that anybody fetches.
-            let addresses = page.replace("http://www.w3.org/2000/svg", "");
-            assert!(!addresses.contains("http:") && !addresses.contains("https:"));
-            assert!(page.len() < 1 << 20, "{}", page.len());
-        }
-    }
-
-    #[test]
-    fn what_another_budget_would_have_done_is_shown_where_it_is_known() {
-        let returns = [("pool".to_string(), vec![(1024, 5_000)])].into();
-        let report = Report {
-            returns,
-            budget_bytes: 64 << 20,
-            pages_out: 20_000,
-            stalled_ns: 1_000_000_000,
-            ..run(20, 5.0)
-        };
-        let page = of(&report);
-        assert!(page.contains("<li>with 96.0 MiB about "), "{page}");
-        assert_eq!(page.matches("<svg").count(), 7);
-        assert!(!page.contains("NaN"));
-    }
-
-    #[test]
-    fn a_run_without_samples_or_faults_and_one_of_many_processes_are_pages_too() {
-        let empty = of(&Report { slept: true, ..Report::default() });
-        assert!(empty.contains("before there was anything to plot") && !empty.contains("<svg"));
-        let process = |pid| Process { pid, name: format!("p{pid}"), ..Process::default() };
-        let left_out = LeftOut { processes: 30, ..LeftOut::default() };
-        let tree = Tree { largest: (0..100).map(process).collect(), left_out, ..Tree::default() };
-        let page = of(&Report { tree: Some(tree), ..run(20, 5.0) });
-        assert!((0..100).all(|pid| page.contains(&format!("<td>p{pid}</td>"))));
-        assert!(page.contains("<p>30 more are left out, with 0 faults"));
-    }
-
-    #[test]
-    fn rates_are_between_samples() {
-        let rates = rate("a", &[0.0, 2.0, 2.0, 3.0, 4.0], &[0, 100, 100, 110, 4]);
-        assert_eq!(rates.points, [(2.0, 50.0), (3.0, 10.0), (4.0, 4.0)]);
-        let shares = stalled("b", &[0.0, 1.0, 2.0], &[0, 500_000_000, 9_000_000_000]);
-        assert_eq!(shares.points, [(1.0, 0.5), (2.0, 1.0)]);
-    }
-}
+#[path = "page_tests.rs"]
+mod tests;

@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 /// The schema that is understood.
 const SCHEMA: u32 = 1;
 
+/// The tiers in the order in which they cost more.
+pub(crate) const TIERS: [&str; 6] = ["zero", "staged", "standby", "filled", "pool", "disk"];
+
 /// What views need of it. What an older softswap did not write is empty.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
@@ -17,6 +20,8 @@ pub struct Report {
     pub wall_s: f64,
     pub engine_started: bool,
     pub slept: bool,
+    /// Why softswap ended the program, by the engine's number.
+    pub stop_reason: Option<u64>,
     pub tree: Option<Tree>,
     pub budget_bytes: u64,
     pub budget_peak_bytes: u64,
@@ -125,6 +130,8 @@ pub struct Tree {
     pub processes_peak: usize,
     pub largest: Vec<Process>,
     pub left_out: LeftOut,
+    /// Of all of them.
+    pub faults_by_tier: BTreeMap<String, u64>,
 }
 
 /// Processes of which there are only sums.
@@ -170,9 +177,16 @@ pub struct History {
 pub struct TreeHistory {
     pub budget_bytes: Vec<u64>,
     pub used_bytes: Vec<u64>,
+    pub resident_bytes: Vec<u64>,
+    pub pool_bytes: Vec<u64>,
+    pub disk_bytes: Vec<u64>,
     pub processes: Vec<u64>,
+    /// Those that brought something back.
     pub faults: Vec<u64>,
+    pub faults_by_tier: BTreeMap<String, Vec<u64>>,
     pub stalled_ns: Vec<u64>,
+    pub bytes_read: Vec<u64>,
+    pub bytes_written: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -182,6 +196,20 @@ pub struct Machine {
     pub processors: usize,
     pub dram_bytes: u64,
     pub kernel: String,
+}
+
+impl Tree {
+    /// Time for which threads of all of them waited for pages.
+    #[must_use]
+    pub fn stalled_ns(&self) -> u64 {
+        self.largest.iter().map(|it| it.stalled_ns).sum::<u64>() + self.left_out.stalled_ns
+    }
+
+    /// Faults of all of them that brought something back.
+    #[must_use]
+    pub fn faults(&self) -> u64 {
+        self.largest.iter().map(|it| it.faults).sum::<u64>() + self.left_out.faults
+    }
 }
 
 impl Report {
@@ -244,10 +272,57 @@ impl Report {
     /// than one may have waited at once.
     #[must_use]
     pub fn stalled_share(&self) -> f64 {
+        self.share_of_time(self.stalled_ns)
+    }
+
+    /// So much waiting as a share of the time.
+    #[must_use]
+    pub fn share_of_time(&self, stalled_ns: u64) -> f64 {
         match self.wall_s {
-            wall_s if wall_s > 0.0 => self.stalled_ns as f64 / 1e9 / wall_s,
+            wall_s if wall_s > 0.0 => stalled_ns as f64 / 1e9 / wall_s,
             _ => 0.0,
         }
+    }
+
+    /// Time for which threads of the program, and of all that it started, waited for pages.
+    #[must_use]
+    pub fn stalled_ns_of_all(&self) -> u64 {
+        let of_tree = self.tree.as_ref().map_or(0, Tree::stalled_ns);
+        let seen = self.history.tree.as_ref().and_then(|tree| tree.stalled_ns.last().copied());
+        self.stalled_ns.max(of_tree).max(seen.unwrap_or(0))
+    }
+
+    /// Faults of a tier, of the program and of all that it started, where that is known.
+    #[must_use]
+    pub fn faults_of_all(&self, tier: &str) -> u64 {
+        let of_tree = self.tree.as_ref().and_then(|tree| tree.faults_by_tier.get(tier));
+        self.faults_of(tier).max(of_tree.copied().unwrap_or(0))
+    }
+
+    /// The largest of a figure that has been seen of the tree, or what it was of the program.
+    #[must_use]
+    pub fn most_of_all(&self, of_program: u64, column: fn(&TreeHistory) -> &Vec<u64>) -> u64 {
+        let seen = self.history.tree.as_ref().and_then(|tree| column(tree).iter().max());
+        of_program.max(seen.copied().unwrap_or(0))
+    }
+
+    /// The most that was used by the program, or by it and all that it started.
+    #[must_use]
+    pub fn used_peak_bytes_of_all(&self) -> u64 {
+        let of_tree = self.tree.as_ref().map_or(0, |tree| tree.used_peak_bytes);
+        self.used_peak_bytes.max(of_tree)
+    }
+
+    /// Whether nothing of the first process left DRAM, or came back.
+    #[must_use]
+    pub fn first_did_nothing(&self) -> bool {
+        self.pages_out == 0 && self.faults.values().all(|tier| tier.count == 0)
+    }
+
+    /// Whether it started others that waited for more than it did: what it had itself says little.
+    #[must_use]
+    pub fn is_about_others(&self) -> bool {
+        self.tree.is_some() && self.stalled_ns_of_all() > 2 * self.stalled_ns
     }
 
     /// What failed on the disk, or came back as something else.

@@ -7,10 +7,10 @@ mod cluster;
 mod storage;
 mod print;
 
+use crate::output;
 use crate::refusal::Refusal;
 use check::{Diagnosis, Status};
 use clap::Args;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Try out what this machine allows, and tell how to get what it does not.
@@ -34,9 +34,10 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     json: bool,
 
-    /// The swap directory, or cluster, to try [default: SOFTSWAP_SWAP or /var/tmp]
+    /// The swap directory, or cluster, to try, written as for `softswap run`; may be given
+    /// several times [default: SOFTSWAP_SWAP or /var/tmp]
     #[arg(long, value_name = "DIR")]
-    swap: Option<PathBuf>,
+    swap: Vec<String>,
 }
 
 /// Tries everything and prints what was found.
@@ -44,7 +45,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Refusal> {
     let surroundings = limits::Surroundings::look();
     let mut checks = kernel::checks(&surroundings);
     checks.extend(limits::checks(&surroundings));
-    checks.extend(storage::checks(args.swap.as_deref()));
+    checks.extend(storage::checks(&args.swap));
     let ok = checks.iter().all(|check| check.status != Status::Fatal);
     let diagnosis = Diagnosis { schema: 1, ok, checks };
     let text = if args.json {
@@ -52,8 +53,6 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Refusal> {
     } else {
         print::table(&diagnosis, print::colour_wanted())
     };
-    use std::io::Write;
-    // A reader that has gone away has read enough.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    output::print(&text)?;
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

@@ -13,7 +13,7 @@ use softswap_view::units;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-pub(super) fn checks(asked: Option<&Path>) -> Vec<Check> {
+pub(super) fn checks(asked: &[String]) -> Vec<Check> {
     let mut checks = Vec::new();
     let fix = "softswap doctor --swap DIR   # and softswap run --swap DIR";
     let chosen = chosen(asked);
@@ -52,13 +52,6 @@ enum Place {
 }
 
 impl Place {
-    fn of(path: &Path) -> Place {
-        match path.to_str().filter(|text| is_url(text)) {
-            Some(url) => Place::Cluster(url.into()),
-            None => Place::Directory(path.into()),
-        }
-    }
-
     fn parse(text: &str) -> Result<Place, String> {
         match is_url(text) {
             true => Ok(Place::Cluster(text.into())),
@@ -68,16 +61,19 @@ impl Place {
 }
 
 /// The places that `run` would take, and what chose them.
-fn chosen(asked: Option<&Path>) -> Vec<(Result<Place, String>, String)> {
+fn chosen(asked: &[String]) -> Vec<(Result<Place, String>, String)> {
     match (asked, std::env::var("SOFTSWAP_SWAP").ok().filter(|text| !text.is_empty())) {
-        (Some(path), _) => vec![(Ok(Place::of(path)), format!("--swap {}", path.display()))],
-        (None, Some(text)) => {
+        ([_, ..], _) => {
+            let from = |text: &str| format!("--swap {}", without_password(text));
+            asked.iter().map(|text| (Place::parse(text), from(text))).collect()
+        }
+        ([], Some(text)) => {
             let from = format!("SOFTSWAP_SWAP={}", without_password(&text));
             areas::each(&text).map(|text| (Place::parse(text), from.clone())).collect()
         }
-        (None, None) => {
-            let paths = Config::default().areas.into_iter().map(|area| Place::of(&area.path));
-            paths.map(|place| (Ok(place), "the default".into())).collect()
+        ([], None) => {
+            let paths = Config::default().areas.into_iter().map(|area| area.path);
+            paths.map(|path| (Ok(Place::Directory(path)), "the default".into())).collect()
         }
     }
 }

@@ -5,6 +5,7 @@ mod code;
 mod profile;
 
 use crate::control_client::{self, Process};
+use crate::output::print;
 use crate::refusal::{FAILED, Refusal, plain};
 use clap::{Args, ValueHint};
 use code::Code;
@@ -12,10 +13,11 @@ use procfs::process::MemoryMap;
 use profile::{Profile, Weighed};
 use softswap_engine::door::control_protocol::Request;
 use softswap_engine::door::fault_samples::{Block, FaultSamples};
+use softswap_sys::child::SignalQueue;
 use softswap_view::flame_graph;
 use softswap_view::units::nanoseconds;
 use std::fs::{File, OpenOptions};
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -25,6 +27,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Of so many samples in an answer fewer are taken from then on, and of so few more.
 const MANY: usize = 96;
 const FEW: usize = 16;
+/// Signals that end it before its time.
+const ENOUGH: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Answers that hold what is left in the end.
 const LAST_ANSWERS: usize = 8;
 /// Samples that are kept: minutes of the most that there can be.
@@ -34,7 +38,8 @@ const MOST_SAMPLES: usize = 1 << 18;
 ///
 /// Samples the faults of a program that runs under softswap for some seconds, then prints its
 /// functions by the time that they waited, and writes a flame graph. PID is a process's, or that
-/// of `softswap run`: then it is the program that it has started.
+/// of `softswap run`: then it is the program that it has started. Ctrl-C ends it before its time,
+/// with what was sampled so far.
 #[derive(Args)]
 #[command(after_long_help = "\
 Functions are named by the tables of symbols in the program and its libraries, or in
@@ -82,8 +87,11 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     let (process, _) = control_client::ask(args.pid, &Request::Sample(1))?;
     let before = map_of(process.pid)?;
     let default = || PathBuf::from(format!("softswap-{}.svg", process.pid));
+    // Before the picture is there, which nobody is to find empty.
+    let signals = SignalQueue::hold(&ENOUGH)
+        .map_err(|error| Refusal::own(format!("cannot hold signals: {}", plain(&error))))?;
     let picture = Picture::at(args.output.clone().unwrap_or_else(default))?;
-    let recording = collect(process, Duration::from_secs(args.seconds.into()))?;
+    let recording = collect(process, Duration::from_secs(args.seconds.into()), &signals)?;
     let Process { pid, name, .. } = &recording.process;
     let took = recording.took.as_secs_f64();
     if recording.samples.is_empty() {
@@ -113,13 +121,12 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
         }
         text += &format!("Flame graph: {}", picture.path.display());
     }
-    // A reader that has gone away has read enough.
-    let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
+    print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks until the time is over or the process is.
-fn collect(process: Process, time: Duration) -> Result<Recording, Refusal> {
+/// Asks until the time is over, the process is, or a signal says that it is enough.
+fn collect(process: Process, time: Duration, enough: &SignalQueue) -> Result<Recording, Refusal> {
     let pid = process.pid;
     let start = Instant::now();
     let mut recording = Recording {
@@ -132,7 +139,11 @@ fn collect(process: Process, time: Duration) -> Result<Recording, Refusal> {
     };
     let mut every = 1;
     while start.elapsed() < time && recording.samples.len() < MOST_SAMPLES {
-        std::thread::sleep(PAUSE.min(time.saturating_sub(start.elapsed())));
+        let waited = enough.wait(PAUSE.min(time.saturating_sub(start.elapsed())));
+        let arrived = waited.and_then(|()| enough.next()).ok().flatten();
+        if arrived.is_some_and(|it| ENOUGH.contains(&it.signal)) {
+            break;
+        }
         match control_client::ask(pid, &Request::Sample(every)) {
             Ok((_, body)) => every = recording.add(&body, every),
             Err(refusal) => {
@@ -198,13 +209,15 @@ struct Picture {
 
 impl Picture {
     fn at(path: PathBuf) -> Result<Picture, Refusal> {
-        let is_new = OpenOptions::new().write(true).create_new(true).open(&path).is_ok();
-        if !is_new {
-            OpenOptions::new()
-                .write(true)
-                .open(&path)
-                .map_err(|error| unwritable(&path, &error))?;
-        }
+        let made = OpenOptions::new().write(true).create_new(true).open(&path);
+        let is_new = made.is_ok();
+        let opened = match made {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                OpenOptions::new().write(true).open(&path)
+            }
+            made => made,
+        };
+        opened.map_err(|error| unwritable(&path, &error))?;
         Ok(Picture { path, is_new, is_written: false.into() })
     }
 

@@ -244,11 +244,10 @@ impl Profile {
             format!("{:>10} {:>5} {:>11}  {:<20} {title}\n", "stalled", "", "faults", "from")
         };
         let row = |sum: &Sum, what: &str| {
-            let share = (100 * sum.stalled_ns).checked_div(self.sum.stalled_ns).unwrap_or(0);
             format!(
-                "{:>10} {:>4}% {:>11}  {:<20} {what}\n",
+                "{:>10} {:>5} {:>11}  {:<20} {what}\n",
                 nanoseconds(sum.stalled_ns),
-                share,
+                percent(sum.stalled_ns, self.sum.stalled_ns),
                 count(sum.faults),
                 sum.tiers()
             )
@@ -278,6 +277,12 @@ impl Profile {
         }
         text
     }
+}
+
+/// `12%`, and `0.9%` of less than ten.
+fn percent(part: u64, whole: u64) -> String {
+    let share = 100.0 * part as f64 / whole.max(1) as f64;
+    if share < 9.95 { format!("{share:.1}%") } else { format!("{share:.0}%") }
 }
 
 /// Says how many are not shown.
@@ -323,6 +328,13 @@ mod tests {
         let figures = all.iter().map(|it| (it.faults, it.stalled_ns));
         assert_eq!(figures.collect::<Vec<_>>(), [(8, 800), (24, 240)]);
         assert_eq!(weigh(Vec::new(), 7).count(), 0);
+    }
+
+    #[test]
+    fn small_shares_have_a_decimal_and_all_are_rounded() {
+        let shares = [(76, 8280), (995, 10_000), (994, 10_000), (996, 1000), (0, 0), (5, 5)];
+        let texts = ["0.9%", "10%", "9.9%", "100%", "0.0%", "100%"];
+        assert_eq!(shares.map(|(part, whole)| percent(part, whole)), texts);
     }
 
     #[test]

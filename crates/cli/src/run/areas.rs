@@ -2,11 +2,11 @@
 
 use super::asked::Asked;
 use super::remote::Remote;
-pub(crate) use super::remote::is_url;
 use crate::refusal::Refusal;
 use crate::swapdir;
 use softswap_engine::door::settings::AreaSpec;
 use softswap_engine::store::swap::{Activated, Discard, MAX_AREAS, activate};
+pub(crate) use softswap_remote::url::is_url;
 use softswap_view::units::{self, parse_size};
 use std::path::{Path, PathBuf};
 

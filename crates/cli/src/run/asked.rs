@@ -1,7 +1,7 @@
 //! A value that somebody gave, with the place where it was given.
 
-use super::remote::is_url;
 use crate::refusal::Refusal;
+use softswap_remote::url::{OPTIONS, has_user_in_options, is_url};
 use std::fmt::Display;
 
 /// A value and where it came from.
@@ -26,17 +26,29 @@ pub(crate) fn without_password(text: &str) -> String {
 }
 
 fn one_without_password(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://").filter(|_| is_url(text)) else {
+    if !is_url(text) {
         return text.into();
+    }
+    let hidden = || match text.rsplit_once('@') {
+        // Misspelt: anything before it may be one.
+        Some((_, rest)) => format!("{}...@{rest}", &text[..=text.find(':').unwrap_or(0)]),
+        None => text.into(),
+    };
+    let Some((scheme, rest)) = text.split_once("://").filter(|(scheme, _)| !scheme.contains(':'))
+    else {
+        return hidden();
     };
     let (place, options) = rest.split_once('?').map_or((rest, None), |(it, more)| (it, Some(more)));
     let place = match place.rsplit_once('@').map(|(user, hosts)| (user.split_once(':'), hosts)) {
         Some((Some((user, _)), hosts)) => format!("{user}:...@{hosts}"),
+        Some((None, hosts)) if place.contains('%') => format!("...@{hosts}"),
+        _ if options.is_some_and(has_user_in_options) => return hidden(),
         _ => place.into(),
     };
-    let shown = |option: &str| match option.starts_with("password=") {
-        true => "password=...".to_string(),
-        false => option.into(),
+    // What is no option may be meant for one: its value is not shown.
+    let shown = |option: &str| match option.split_once('=') {
+        Some((name, _)) if !OPTIONS.contains(&name) => format!("{name}=..."),
+        _ => option.into(),
     };
     let options = options.map(|all| all.split('&').map(shown).collect::<Vec<_>>().join("&"));
     let options = options.map_or_else(String::new, |all| format!("?{all}"));
@@ -52,7 +64,14 @@ mod tests {
         for (text, shown) in [
             ("/var/tmp;redis://u:hunter2@h:1,i?size=1G", "/var/tmp;redis://u:...@h:1,i?size=1G"),
             ("rediss://h?password=hunter2&size=1G", "rediss://h?password=...&size=1G"),
+            ("Valkey://h?size=1G&passwd=hunter2", "Valkey://h?size=1G&passwd=..."),
             ("redis://u@h", "redis://u@h"),
+            ("redis://u:hun?ter2@h", "redis:...@h"),
+            ("redis:u:hunter2@h", "redis:...@h"),
+            ("redis://u%3Ahunter2@h", "redis://...@h"),
+            ("redis://u:12?ter2@h", "redis:...@h"),
+            ("redis:u:hunter2@h?ca=file:///x", "redis:...@h?ca=file:///x"),
+            ("redis://[::1]/?ca=/a@b", "redis://[::1]/?ca=/a@b"),
             ("/a:b@c?password=x", "/a:b@c?password=x"),
         ] {
             assert_eq!(without_password(text), shown);

@@ -4,11 +4,13 @@
 //! [`MOST`] samples: when there would be, every second one goes, and those to come are taken half
 //! as often. So they lie evenly over a run of any length.
 
+use super::tree_sums::{Carried, OfTree};
+use crate::tree_peaks::TreePeaks;
 use crate::tree_report::TreeReport;
 use serde::Serialize;
 use softswap_engine::base::stats::{Stats, TIERS};
 use softswap_view::reading::Reading;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 const MOST: usize = 512;
@@ -30,16 +32,6 @@ struct Sample {
     at: Duration,
     reading: Reading,
     tree: Option<OfTree>,
-}
-
-/// All processes of a tree together.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct OfTree {
-    budget_bytes: u64,
-    used_bytes: u64,
-    processes: u64,
-    faults: u64,
-    stalled_ns: u64,
 }
 
 impl Samples {
@@ -78,39 +70,14 @@ impl Samples {
         self.next = at + self.step;
     }
 
-    /// All of them, with how it was in the end.
-    pub(super) fn end(mut self, stats: &Stats) -> History {
+    /// All of them, with how it was in the end: of a tree what `peaks` has, as processes end after
+    /// the last look.
+    pub(super) fn end(mut self, stats: &Stats, peaks: Option<&TreePeaks>) -> History {
         let (at, last) = (self.started.elapsed(), self.taken.last().copied().unwrap_or_default());
-        self.taken.push(Sample { at, reading: Reading::of(stats), tree: last.tree });
+        let counts = peaks.map(TreePeaks::counts).unwrap_or_default();
+        let tree = last.tree.map(|tree| tree.with_at_least(&counts));
+        self.taken.push(Sample { at, reading: Reading::of(stats), tree });
         History::of(&self.taken)
-    }
-}
-
-/// What processes have added to the sums of their tree; those that have ended still count.
-#[derive(Debug, Default)]
-struct Carried {
-    now: HashMap<u32, (u64, u64)>,
-    faults: u64,
-    stalled_ns: u64,
-}
-
-impl Carried {
-    fn add(&mut self, tree: &TreeReport) -> OfTree {
-        for process in &tree.processes {
-            let now = (process.faults, process.stalled_ns);
-            let before = self.now.insert(process.pid, now).unwrap_or_default();
-            // One that has become another program counts from its start.
-            self.faults += now.0.checked_sub(before.0).unwrap_or(now.0);
-            self.stalled_ns += now.1.checked_sub(before.1).unwrap_or(now.1);
-        }
-        self.now.retain(|pid, _| tree.processes.iter().any(|process| process.pid == *pid));
-        OfTree {
-            budget_bytes: tree.budget_bytes,
-            used_bytes: tree.used_bytes,
-            processes: tree.processes.len() as u64,
-            faults: self.faults,
-            stalled_ns: self.stalled_ns,
-        }
     }
 }
 
@@ -137,9 +104,16 @@ pub(super) struct History {
 struct TreeHistory {
     budget_bytes: Vec<u64>,
     used_bytes: Vec<u64>,
+    resident_bytes: Vec<u64>,
+    pool_bytes: Vec<u64>,
+    disk_bytes: Vec<u64>,
     processes: Vec<u64>,
+    /// Those that brought something back.
     faults: Vec<u64>,
+    faults_by_tier: BTreeMap<&'static str, Vec<u64>>,
     stalled_ns: Vec<u64>,
+    bytes_read: Vec<u64>,
+    bytes_written: Vec<u64>,
 }
 
 impl History {
@@ -181,12 +155,22 @@ impl TreeHistory {
         let column = |value: fn(&OfTree) -> u64| -> Vec<u64> {
             samples.iter().map(|sample| value(&sample.tree.unwrap_or_default())).collect()
         };
+        let faults_by_tier = TIERS.map(|tier| {
+            let trees = samples.iter().map(|sample| sample.tree.unwrap_or_default());
+            (tier.name(), trees.map(|it| it.counts.faults[tier as usize]).collect())
+        });
         Some(TreeHistory {
             budget_bytes: column(|it| it.budget_bytes),
             used_bytes: column(|it| it.used_bytes),
+            resident_bytes: column(|it| it.sizes.resident_bytes),
+            pool_bytes: column(|it| it.sizes.pool_bytes),
+            disk_bytes: column(|it| it.sizes.disk_bytes),
             processes: column(|it| it.processes),
             faults: column(|it| it.faults),
-            stalled_ns: column(|it| it.stalled_ns),
+            faults_by_tier: faults_by_tier.into(),
+            stalled_ns: column(|it| it.counts.stalled_ns),
+            bytes_read: column(|it| it.counts.bytes_read),
+            bytes_written: column(|it| it.counts.bytes_written),
         })
     }
 }
@@ -200,6 +184,7 @@ fn milliseconds(time: Duration) -> f64 {
 mod tests {
     use super::*;
     use crate::tree_report::Process;
+    use softswap_engine::ledger::{Counts, Sizes};
 
     #[test]
     fn samples_lie_evenly_over_a_run_of_any_length() {
@@ -223,22 +208,44 @@ mod tests {
     fn what_a_process_did_that_has_ended_still_counts() {
         let process = |pid, faults, stalled_ns| Process {
             pid,
-            name: "a".into(),
-            granted_bytes: 0,
-            used_bytes: 0,
-            used_peak_bytes: 0,
-            faults,
-            stalled_ns,
+            counts: Counts { faults: [7, 0, 0, 0, 0, faults], stalled_ns, ..Counts::default() },
+            sizes: Sizes { disk_bytes: 4096, ..Sizes::default() },
+            ..Process::default()
         };
         let mut carried = Carried::default();
         let mut add = |processes| {
             let sum = carried.add(&TreeReport::of(1 << 20, processes));
-            (sum.faults, sum.stalled_ns, sum.processes)
+            // What the living have, unlike what all have done.
+            assert_eq!(sum.sizes.disk_bytes, 4096 * sum.processes);
+            (sum.faults, sum.counts.stalled_ns, sum.processes)
         };
         assert_eq!(add(vec![process(1, 10, 100)]), (10, 100, 1));
         assert_eq!(add(vec![process(1, 15, 150), process(2, 1, 1)]), (16, 151, 2));
         assert_eq!(add(vec![process(2, 5, 9)]), (20, 159, 1));
         // Another program in the same process.
         assert_eq!(add(vec![process(2, 2, 3)]), (22, 162, 1));
+    }
+
+    #[test]
+    fn columns_of_a_tree_are_of_all_of_its_processes() {
+        let tree = |at: u64| OfTree {
+            counts: Counts {
+                faults: [1, 0, 0, 0, at, 2 * at],
+                bytes_read: at,
+                ..Counts::default()
+            },
+            sizes: Sizes { resident_bytes: 3 * at, pool_bytes: 4 * at, disk_bytes: 5 * at },
+            ..OfTree::default()
+        };
+        let sample = |tree| Sample { tree, ..Sample::default() };
+        let columns =
+            TreeHistory::of(&[sample(None), sample(Some(tree(1))), sample(Some(tree(9)))]);
+        let columns = columns.unwrap();
+        assert_eq!(columns.faults_by_tier["pool"], [0, 1, 9]);
+        assert_eq!(columns.faults_by_tier["disk"], [0, 2, 18]);
+        assert_eq!(columns.resident_bytes, [0, 3, 27]);
+        assert_eq!((columns.pool_bytes[2], columns.disk_bytes[2]), (36, 45));
+        assert_eq!((columns.bytes_read[2], columns.bytes_written[2]), (9, 0));
+        assert!(TreeHistory::of(&[sample(None)]).is_none());
     }
 }

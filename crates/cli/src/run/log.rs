@@ -3,7 +3,10 @@
 
 use super::options::RunArgs;
 use super::progress::done;
+use super::tree_sums::{TreeRates, TreeWatch};
 use crate::refusal::{Refusal, plain};
+use crate::tree_peaks::TreePeaks;
+use crate::tree_report::TreeReport;
 use serde_json::{Value, json};
 use softswap_engine::base::stats::{Counter, Stats, StopReason};
 use softswap_view::rates::{Done, Rates};
@@ -36,7 +39,11 @@ pub(super) struct Log {
     /// What is known before the program has started.
     before: Value,
     started: Instant,
+    /// The program: several runs may write to one file.
+    pid: u32,
+    is_told_of_failure: bool,
     seen: Seen,
+    watch: TreeWatch,
 }
 
 /// What has been told already.
@@ -46,6 +53,7 @@ struct Seen {
     is_awake: bool,
     is_pressed: bool,
     is_full: bool,
+    is_stopped: bool,
     budget_bytes: u64,
     errors: [u64; ERRORS.len()],
 }
@@ -70,15 +78,16 @@ impl Log {
                 plain(&error)
             ))
         })?;
-        Ok(Log { file, before, started: Instant::now(), seen: Seen::default() })
+        let (pid, is_told_of_failure, seen, watch) = Default::default();
+        Ok(Log { file, before, started: Instant::now(), pid, is_told_of_failure, seen, watch })
     }
 
     /// The program has started.
     pub(super) fn start(&mut self, pid: u32) {
         self.started = Instant::now();
-        let mut more = std::mem::take(&mut self.before);
-        more["pid"] = pid.into();
-        self.write("start", more);
+        self.pid = pid;
+        let before = std::mem::take(&mut self.before);
+        self.write("start", before);
     }
 
     /// Writes an event that has just happened.
@@ -89,17 +98,29 @@ impl Log {
             "unix_s": unix.as_millis() as f64 / 1e3,
             "at_s": at.as_millis() as f64 / 1e3,
             "event": event,
+            "pid": self.pid,
         });
         if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
             line.extend(more);
         }
         // In one piece: others may write to the same file. A disk that is full is no reason to
         // end a program.
-        let _ = self.file.write_all(format!("{line}\n").as_bytes());
+        let written = self.file.write_all(format!("{line}\n").as_bytes());
+        if let Err(error) = written
+            && !std::mem::replace(&mut self.is_told_of_failure, true)
+        {
+            let why = plain(&error);
+            let _ = writeln!(std::io::stderr(), "softswap: note: --log: events are missing: {why}");
+        }
     }
 
     /// Writes what has happened since the last look, if it is time for one.
-    pub(super) fn look(&mut self, pid: u32, stats: &Stats, budget_bytes: Option<u64>) {
+    pub(super) fn look(
+        &mut self,
+        stats: &Stats,
+        budget_bytes: Option<u64>,
+        tree: impl FnOnce() -> Option<TreeReport>,
+    ) {
         let at = self.started.elapsed();
         if self.seen.last.is_some_and(|(then, _)| at < then + STEP) {
             return;
@@ -108,20 +129,42 @@ impl Log {
         for (event, more) in self.seen.counted(stats, budget_bytes) {
             self.write(event, more);
         }
-        let Some(now) = done(pid, stats) else { return };
-        if let Some((then, before)) = self.seen.last.replace((at, now)) {
-            let rates = now.since(&before, at - then).rates();
-            let pressure = self.seen.pressure(&rates);
-            pressure.into_iter().for_each(|(event, more)| self.write(event, more));
-        }
+        let Some(now) = done(self.pid, stats) else { return };
+        let before = self.seen.last.replace((at, now));
+        let pressure = match (self.watch.look(at, tree()), before) {
+            // Those that it started count as much as the program.
+            (Some(rates), _) => {
+                let stalled = rates.stalled_threads.min(1.0);
+                self.seen.pressure(stalled, rates_of_tree(&rates))
+            }
+            (None, Some((then, before))) => {
+                let rates = now.since(&before, at - then).rates();
+                self.seen.pressure(rates.stalled, rates_of_program(&rates))
+            }
+            (None, None) => None,
+        };
+        pressure.into_iter().for_each(|(event, more)| self.write(event, more));
     }
 
-    /// The program has ended: `outcome` as in the report.
-    pub(super) fn end(&mut self, stats: &Stats, outcome: &impl serde::Serialize) {
+    /// The program has ended: `outcome` as in the report, and what its tree had.
+    pub(super) fn end(
+        &mut self,
+        stats: &Stats,
+        outcome: &impl serde::Serialize,
+        tree: Option<&TreePeaks>,
+    ) {
         let events = self.seen.counted(stats, self.seen.budget_bytes);
         events.into_iter().for_each(|(event, more)| self.write(event, more));
         let get = |counter| stats.get(counter);
         let reason = StopReason::from_code(get(Counter::StopReason)).map(StopReason::text);
+        let of_tree = tree.map(|tree| {
+            json!({
+                "processes_peak": tree.processes_peak,
+                "used_peak_bytes": tree.used_peak_bytes,
+                "faults": tree.faults(),
+                "stalled_ns": tree.stalled_ns(),
+            })
+        });
         self.write(
             "end",
             json!({
@@ -131,6 +174,7 @@ impl Log {
                 "disk_peak_bytes": get(Counter::DiskPeakBytes),
                 "pages_out": get(Counter::PagesOut),
                 "stalled_ns": get(Counter::StalledNs),
+                "tree": of_tree,
             }),
         );
     }
@@ -150,8 +194,13 @@ impl Seen {
             events
                 .push(("budget", json!({ "budget_bytes": budget_bytes, "before_bytes": before })));
         }
-        let shed = stats.get(Counter::CopiesShed);
-        if shed > 0 && !self.is_full {
+        let reason = StopReason::from_code(stats.get(Counter::StopReason));
+        // Copies are shed before anything is refused; without any, hardly a slot is free.
+        let (had, used) = (stats.get(Counter::SwapFileBytes), stats.get(Counter::DiskPeakBytes));
+        let is_used_up = had > 0 && used >= had - had / 16;
+        let is_full = stats.get(Counter::CopiesShed) > 0
+            || (reason == Some(StopReason::OutOfMemory) && is_used_up);
+        if is_full && !self.is_full {
             self.is_full = true;
             events.push(("area_full", json!({ "disk_bytes": stats.get(Counter::DiskPeakBytes) })));
         }
@@ -162,24 +211,43 @@ impl Seen {
                 events.push(("error", json!({ "kind": kind, "count": more, "total": count })));
             }
         }
+        if let Some(reason) = reason
+            && !std::mem::replace(&mut self.is_stopped, true)
+        {
+            events.push(("error", json!({ "kind": "stopped", "reason": reason.text() })));
+        }
         events
     }
 
     /// Whether pressure has begun or is over.
-    fn pressure(&mut self, rates: &Rates) -> Option<(&'static str, Value)> {
-        let is_pressed = rates.stalled >= if self.is_pressed { OVER_SHARE } else { BEGINS_SHARE };
+    fn pressure(&mut self, stalled: f64, more: Value) -> Option<(&'static str, Value)> {
+        let is_pressed = stalled >= if self.is_pressed { OVER_SHARE } else { BEGINS_SHARE };
         if std::mem::replace(&mut self.is_pressed, is_pressed) == is_pressed {
             return None;
         }
-        let round = |value: f64| (value * 1e3).round() / 1e3;
-        let more = json!({
-            "stalled_share": round(rates.stalled),
-            "returns_per_s": round(rates.returns()),
-            "read_bytes_per_s": round(rates.read_bytes),
-            "written_bytes_per_s": round(rates.written_bytes),
-        });
         Some((if is_pressed { "pressure" } else { "pressure_over" }, more))
     }
+}
+
+fn round(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
+fn rates_of_program(rates: &Rates) -> Value {
+    json!({
+        "stalled_share": round(rates.stalled),
+        "returns_per_s": round(rates.returns()),
+        "read_bytes_per_s": round(rates.read_bytes),
+        "written_bytes_per_s": round(rates.written_bytes),
+    })
+}
+
+fn rates_of_tree(rates: &TreeRates) -> Value {
+    json!({
+        "stalled_share": round(rates.stalled_threads.min(1.0)),
+        "returns_per_s": round(rates.returns_per_s),
+        "processes": rates.now.processes,
+    })
 }
 
 #[cfg(test)]
@@ -205,13 +273,18 @@ mod tests {
         let events = seen.counted(&stats, 32);
         assert_eq!(names(&events), ["budget", "error"]);
         assert_eq!((&events[1].1["count"], &events[1].1["total"]), (&json!(3), &json!(5)));
+        stats.set(Counter::SwapFileBytes, 16 << 20);
+        stats.set(Counter::DiskPeakBytes, (16 << 20) - 4096);
+        stats.set(Counter::StopReason, StopReason::OutOfMemory as u64);
+        assert_eq!(names(&seen.counted(&stats, 32)), ["area_full", "error"]);
+        assert!(seen.counted(&stats, 32).is_empty());
     }
 
     #[test]
     fn pressure_begins_and_is_over_once() {
         let mut seen = Seen::default();
-        let of = |stalled| Rates { stalled, ..Rates::default() };
-        let told = [0.1, 0.3, 0.1, 0.9, 0.01, 0.1].map(|it| seen.pressure(&of(it)));
+        let told =
+            [0.1, 0.3, 0.1, 0.9, 0.01, 0.1].map(|stalled| seen.pressure(stalled, Value::Null));
         let told = told.map(|it| it.map(|(event, _)| event));
         assert_eq!(told, [None, Some("pressure"), None, None, Some("pressure_over"), None]);
     }

@@ -14,6 +14,7 @@ mod thrashing;
 mod tree;
 mod shared_areas;
 mod tree_areas;
+mod tree_sums;
 mod history;
 mod progress;
 mod log;
@@ -49,6 +50,12 @@ pub(crate) fn check_memory(text: &str) -> Result<(), String> {
 /// Runs the program; the exit status is the program's.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let settled = settle::settle(args, |name| std::env::var(name).ok())?;
+    if let (Some(report), Some(log)) = (&settled.report, &settled.log)
+        && report == log
+    {
+        let shown = log.display();
+        return Err(Refusal::usage(format!("--log {shown}: --report has it, too; name another")));
+    }
     let program = program::find(&args.program[0])?;
     let library = library::find()?;
     let mut notes = settled.notes;
@@ -101,6 +108,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let tree = tree.map(tree::Tree::end);
     control_client::sweep();
     space.wait_until_free(&stats);
+    areas.await_helpers();
     let program = args.program.iter().map(|word| word.to_string_lossy().into_owned());
     let mut figures = Figures::gather(
         program.collect(),
@@ -110,10 +118,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         finished.beside,
     );
     tree.into_iter().for_each(|tree| figures.set_tree(tree));
-    log.iter_mut().for_each(|log| log.end(&stats, &figures.outcome));
+    log.iter_mut().for_each(|log| log.end(&stats, &figures.outcome, figures.tree.as_ref()));
     sum_up(&figures, settled.quiet);
     if let Some(report) = report {
-        let mut history = samples.end(&stats);
+        let report_path = report.path().to_path_buf();
+        let mut history = samples.end(&stats, figures.tree.as_ref());
         if figures.tree.is_none() {
             history.set_alone();
         }
@@ -121,7 +130,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         let machine = machine::Machine::this();
         let told = report::Told { figures: &figures, history: &history, settings, machine };
         if let Err(error) = report.write(&told) {
-            eprintln!("softswap: the report could not be written: {error}");
+            let path = report_path.display();
+            eprintln!(
+                "softswap: the report could not be written to {path}: {}; the program has run, \
+                 and its end is in the summary",
+                plain(&error)
+            );
         }
     }
     match finished.ending {

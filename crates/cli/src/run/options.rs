@@ -105,7 +105,7 @@ pub(crate) struct RunArgs {
     #[arg(long, short)]
     pub(super) quiet: bool,
 
-    /// Show on the terminal how the program fares while it runs: a line a second
+    /// Show on the terminal how the program and all that it starts fare: a line, each second anew
     ///
     /// Without it a program that swaps is told so once, after ten seconds, on a terminal and unless
     /// --quiet is given. Neither where standard error is no terminal.
@@ -115,8 +115,9 @@ pub(crate) struct RunArgs {
     /// Append what happens during the run to FILE, as a line of JSON for each event
     ///
     /// `event` is start, awake (memory has become short), pressure (more than 20% of the time is
-    /// waited for pages) and pressure_over (less than 5%), budget (it has moved), area_full, error,
-    /// thrashing, end; `unix_s` and `at_s` say when. It is looked once a second.
+    /// waited for pages) and pressure_over (less than 5%), budget (it has moved), area_full, error
+    /// (also where softswap stopped the program: `kind` is stopped), thrashing, end; `unix_s` and
+    /// `at_s` say when. It is looked once a second.
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,
 

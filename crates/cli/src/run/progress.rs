@@ -1,7 +1,16 @@
 //! How the program fares, on the terminal while it runs. Nothing is written where standard error
 //! is no terminal: what reads it there wants the program's own words.
+//!
+//! The program writes to the same terminal, and nobody knows when. So the line is put below the one
+//! that the cursor is in, and the cursor back: what the program writes goes on where it was, and
+//! no line that it has begun is lost. It is removed before it is written anew, and in the end. It
+//! is to the right: where the program has written several lines meanwhile, some of it stays behind
+//! one of them, and is not taken for a part of that.
 
+use super::tree_sums::{TreeRates, TreeWatch};
+use crate::tree_report::TreeReport;
 use procfs::process::Process;
+use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp, tcgetwinsize};
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_view::rates::{Done, Rates};
 use softswap_view::reading::Reading;
@@ -13,8 +22,17 @@ use std::time::{Duration, Instant};
 const STEP: Duration = Duration::from_secs(1);
 /// When a program that swaps is told so once.
 const ONCE_AFTER: Duration = Duration::from_secs(10);
-/// To the beginning of the line, and nothing behind it.
-const ANEW: &str = "\r\x1b[K";
+/// As wide as a terminal is that does not say how wide.
+const WIDTH: usize = 80;
+/// Removes what is behind the cursor, and below.
+const REMOVE: &str = "\x1b[J";
+/// Has a line below the cursor's: down, where the last one makes all move up, and up again.
+const MAKE_ROOM: &str = "\x1bD\x1b[A";
+/// To the beginning of the line below, where signs are faint; and all as it was.
+const GO_BELOW: &str = "\x1b7\x1b[B\r\x1b[2m";
+const GO_BACK: &str = "\x1b8";
+/// Of how much of a terminal's width the line is at most.
+const SHARE: (usize, usize) = (3, 4);
 
 /// What is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,15 +40,17 @@ pub(super) enum Wanted {
     Nothing,
     /// One line, once it has swapped for a while.
     Once,
-    /// A line a second, each in place of the one before.
+    /// A line all the time, each second anew.
     Always,
 }
 
 impl Wanted {
     pub(super) fn of(is_asked_for: bool, is_quiet: bool) -> Wanted {
+        // A dumb one cannot take a line back.
+        let is_dumb = std::env::var_os("TERM").is_some_and(|it| it == "dumb");
         match (std::io::stderr().is_terminal(), is_asked_for, is_quiet) {
-            (true, true, _) => Wanted::Always,
-            (true, false, false) => Wanted::Once,
+            (true, true, _) if !is_dumb => Wanted::Always,
+            (true, _, false) => Wanted::Once,
             _ => Wanted::Nothing,
         }
     }
@@ -43,16 +63,19 @@ pub(super) struct Progress {
     wanted: Wanted,
     started: Instant,
     last: Option<(Duration, Done)>,
-    has_written: bool,
+    watch: TreeWatch,
+    is_shown: bool,
 }
 
 impl Progress {
     pub(super) fn new(pid: u32, stats: Stats, wanted: Wanted) -> Progress {
-        Progress { pid, stats, wanted, started: Instant::now(), last: None, has_written: false }
+        let (last, watch, is_shown) = Default::default();
+        Progress { pid, stats, wanted, started: Instant::now(), last, watch, is_shown }
     }
 
-    /// Writes what there is to say now, if anything is.
-    pub(super) fn look(&mut self) {
+    /// Writes what there is to say now, if anything is: of all of the `tree`, if it is more than the
+    /// program.
+    pub(super) fn look(&mut self, tree: impl FnOnce() -> Option<TreeReport>) {
         let at = self.started.elapsed();
         let is_due = self.last.is_none_or(|(then, _)| at >= then + STEP);
         if self.wanted == Wanted::Nothing || !is_due {
@@ -60,15 +83,33 @@ impl Progress {
         }
         let Some(now) = done(self.pid, &self.stats) else { return };
         let before = self.last.replace((at, now));
+        let of_tree = self.watch.look(at, tree());
         let Some((then, before)) = before else { return };
+        // An editor, a pager or a shell at its prompt has the terminal for itself.
+        if !(is_in_front() && has_lines()) {
+            return;
+        }
         let rates = now.since(&before, at - then).rates();
         let is_asleep = self.stats.get(Counter::Asleep) != 0;
+        let parts = match &of_tree {
+            Some(rates) if rates.now.faults > 0 => parts_of_tree(at, rates),
+            _ => parts(at, &now, &rates, is_asleep),
+        };
+        let has_swapped =
+            now.reading.pages_out > 0 || of_tree.is_some_and(|rates| rates.now.faults > 0);
         match self.wanted {
-            Wanted::Always => self.write(&format!("{ANEW}{}", line(at, &now, &rates, is_asleep))),
-            Wanted::Once if at >= ONCE_AFTER && now.reading.pages_out > 0 => {
+            Wanted::Always => {
+                let width = width();
+                let line = within(&parts, width * SHARE.0 / SHARE.1);
+                let before = width - line.len();
+                let line = format!("\x1b[{before}C\x1b[D{line}");
+                write(&format!("{REMOVE}{MAKE_ROOM}{GO_BELOW}{line}{GO_BACK}"));
+                self.is_shown = true;
+            }
+            Wanted::Once if at >= ONCE_AFTER && has_swapped => {
                 self.wanted = Wanted::Nothing;
-                let line = line(at, &now, &rates, is_asleep);
-                self.write(&format!("{line}; `softswap top {}` shows more\n", self.pid));
+                let line = parts.join(", ");
+                write(&format!("{line}; `softswap top {}` shows more\n", self.pid));
             }
             Wanted::Once | Wanted::Nothing => {}
         }
@@ -76,16 +117,32 @@ impl Progress {
 
     /// The terminal is the program's again.
     pub(super) fn end(&mut self) {
-        if self.wanted == Wanted::Always && self.has_written {
-            self.write(ANEW);
+        if std::mem::take(&mut self.is_shown) && is_in_front() {
+            write(REMOVE);
         }
     }
+}
 
-    fn write(&mut self, text: &str) {
-        // A reader that has gone away is no trouble.
-        let _ = std::io::stderr().write_all(text.as_bytes());
-        self.has_written = true;
-    }
+fn write(text: &str) {
+    // A reader that has gone away is no trouble.
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+/// Whether the terminal is with our group of processes: in the background it is others', and one
+/// that writes may be stopped for it.
+fn is_in_front() -> bool {
+    tcgetpgrp(std::io::stderr()).is_ok_and(|group| group == rustix::process::getpgrp())
+}
+
+/// Whether the terminal hands out whole lines: what fills its screen takes single keys.
+fn has_lines() -> bool {
+    tcgetattr(std::io::stderr()).is_ok_and(|it| it.local_modes.contains(LocalModes::ICANON))
+}
+
+/// How many signs a line has now: it may have been made wider or narrower.
+fn width() -> usize {
+    let columns = tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+    if columns == 0 { WIDTH } else { columns }
 }
 
 /// What a process has done so far.
@@ -99,20 +156,51 @@ pub(super) fn done(pid: u32, stats: &Stats) -> Option<Done> {
     })
 }
 
-fn line(at: Duration, now: &Done, rates: &Rates, is_asleep: bool) -> String {
+/// What there is to say, the most useful first.
+fn parts(at: Duration, now: &Done, rates: &Rates, is_asleep: bool) -> Vec<String> {
     let Reading { used_bytes, budget_bytes, disk_bytes, .. } = now.reading;
-    let (seconds, used, budget) = (at.as_secs(), bytes(used_bytes), bytes(budget_bytes));
+    let mut parts = vec![
+        format!("softswap: {} s", at.as_secs()),
+        format!("{} of {}", bytes(used_bytes), bytes(budget_bytes)),
+    ];
     if is_asleep {
-        return format!("softswap: {seconds} s, {used} of {budget}, asleep: all of it fits");
+        parts.push("asleep: all of it fits".to_string());
+        return parts;
     }
     let [disk, read, written] =
         [disk_bytes, rates.read_bytes as u64, rates.written_bytes as u64].map(bytes);
-    format!(
-        "softswap: {seconds} s, {used} of {budget}, {disk} on disk, stalled {:.0}%, {:.0} faults/s, \
-         read {read}/s, written {written}/s",
-        rates.stalled * 100.0,
-        rates.returns(),
-    )
+    parts.push(format!("stalled {:.0}%", rates.stalled * 100.0));
+    parts.push(format!("{disk} on disk"));
+    parts.push(format!("{:.0} faults/s", rates.returns()));
+    parts.push(format!("read {read}/s"));
+    parts.push(format!("written {written}/s"));
+    parts
+}
+
+/// The same of a tree of processes.
+fn parts_of_tree(at: Duration, rates: &TreeRates) -> Vec<String> {
+    let TreeRates { now, stalled_threads, returns_per_s } = rates;
+    vec![
+        format!("softswap: {} s", at.as_secs()),
+        format!("{} of {}", bytes(now.used_bytes), bytes(now.budget_bytes)),
+        format!("{stalled_threads:.1} threads stalled"),
+        format!("{} processes", now.processes),
+        format!("{returns_per_s:.0} faults/s"),
+    ]
+}
+
+/// As many of the parts as there is room for, with a column free: behind the last one some
+/// terminals begin a line.
+fn within(parts: &[String], width: usize) -> String {
+    let mut line = String::new();
+    for part in parts {
+        let comma = if line.is_empty() { "" } else { ", " };
+        if line.len() + comma.len() + part.len() >= width {
+            break;
+        }
+        line = line + comma + part;
+    }
+    line
 }
 
 #[cfg(test)]
@@ -125,9 +213,27 @@ mod tests {
             Reading { used_bytes: 60 << 20, budget_bytes: 64 << 20, ..Reading::default() };
         let done = Done { reading, cpu: Duration::ZERO, threads: 1 };
         let rates = Rates { stalled: 0.43, read_bytes: f64::from(3 << 20), ..Rates::default() };
-        let text = line(Duration::from_secs(12), &done, &rates, false);
-        assert!(text.contains("12 s, 60.0 MiB of 64.0 MiB"), "{text}");
-        assert!(text.contains("stalled 43%") && text.contains("read 3.0 MiB/s"), "{text}");
-        assert!(line(Duration::ZERO, &done, &rates, true).contains("asleep"));
+        let all = parts(Duration::from_secs(12), &done, &rates, false);
+        let text = within(&all, 200);
+        assert!(text.starts_with("softswap: 12 s, 60.0 MiB of 64.0 MiB, stalled 43%"), "{text}");
+        assert!(text.ends_with("read 3.0 MiB/s, written 0 B/s"), "{text}");
+        let asleep = parts(Duration::ZERO, &done, &rates, true);
+        assert!(within(&asleep, 80).ends_with("64.0 MiB, asleep: all of it fits"));
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_whole_parts_and_no_line_is_full() {
+        let all = ["softswap: 1 s", "1 MiB of 2 MiB", "stalled 3%"].map(String::from);
+        let full = "softswap: 1 s, 1 MiB of 2 MiB, stalled 3%";
+        for (width, expected) in [
+            (200, full),
+            (full.len() + 1, full),
+            (full.len(), "softswap: 1 s, 1 MiB of 2 MiB"),
+            (20, "softswap: 1 s"),
+            (13, ""),
+            (1, ""),
+        ] {
+            assert_eq!(within(&all, width), expected, "{width}");
+        }
     }
 }

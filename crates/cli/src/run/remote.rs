@@ -4,10 +4,11 @@
 //! The helper's life is told by a socket: it closes when the helper ends, and when `run` does.
 //! The helper does not end with `run`, but when no process of the tree is left.
 
+use crate::library;
 use crate::refusal::{Refusal, plain};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use softswap_engine::door::settings::AreaSpec;
+use softswap_engine::door::settings::{AreaSpec, ENV_PREFIX};
 use softswap_engine::exchange::{Exchange, SHAPE, hold_tree};
 use softswap_remote::PROGRAM;
 use softswap_remote::control::{Order, RunKey, Told};
@@ -21,7 +22,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The smallest share of a cluster, as of a disk.
 const LEAST_BYTES: u64 = 16 << 20;
@@ -30,6 +32,8 @@ const RESTART: Duration = Duration::from_secs(20);
 /// Between attempts to start a helper, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How long the end waits for a helper that is being started again.
+pub(super) const LAST_RESTART: Duration = Duration::from_secs(15);
 /// So long a helper may take to say how it went, beside what it waits for the cluster.
 const START: Duration = Duration::from_secs(30);
 
@@ -42,11 +46,6 @@ pub(super) struct Remote {
     shown: String,
     url: Url,
     size_bytes: u64,
-}
-
-/// Whether that is a cluster's.
-pub(crate) fn is_url(text: &str) -> bool {
-    ["redis://", "rediss://"].iter().any(|scheme| text.starts_with(scheme))
 }
 
 impl Remote {
@@ -99,11 +98,16 @@ impl Remote {
     }
 }
 
+/// The process of the helper that served last.
+type Last = Arc<Mutex<Arc<OwnedFd>>>;
+
 /// The helper of one area, and what it serves.
 pub(super) struct Helper {
     exchange_fd: OwnedFd,
     /// The one that runs, until it is watched.
     first: Option<(Keeper, Running)>,
+    /// The one that served last.
+    last: Last,
 }
 
 /// What it takes to start a helper.
@@ -117,7 +121,7 @@ struct Keeper {
 /// A helper that runs.
 struct Running {
     /// The process.
-    process: OwnedFd,
+    process: Arc<OwnedFd>,
     control: BufReader<UnixStream>,
 }
 
@@ -151,7 +155,8 @@ impl Helper {
             keeper.start(exchange_fd.as_fd()).map_err(|why| refuse(why.to_string()))?;
         notes.extend(told.into_iter().map(|note| format!("{}: {note}", remote.shown)));
         keeper.order.is_again = true;
-        Ok(Helper { exchange_fd, first: Some((keeper, running)) })
+        let last = Arc::new(Mutex::new(Arc::clone(&running.process)));
+        Ok(Helper { exchange_fd, first: Some((keeper, running)), last })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -169,9 +174,22 @@ impl Helper {
         let cannot =
             |error| Refusal::own(format!("{PROGRAM} cannot be watched: {}", plain(&error)));
         let fd = self.exchange_fd.try_clone().map_err(cannot)?;
-        let watch = move || keeper.keep(fd.as_fd(), running, is_quiet);
+        let last = Arc::clone(&self.last);
+        let watch = move || keeper.keep(fd.as_fd(), running, &last, is_quiet);
         let thread = std::thread::Builder::new().name("softswap-helper".into()).spawn(watch);
         thread.map(drop).map_err(cannot)
+    }
+
+    /// The program has ended. Waits for one that is being started again, up to then: what the
+    /// program has left there, it removes.
+    pub(super) fn await_restart(&self, until: Instant) {
+        let has_ended = || {
+            let last = Arc::clone(&self.last.lock().unwrap_or_else(PoisonError::into_inner));
+            poll(&mut [PollFd::new(&last, PollFlags::IN)], Some(&Timespec::default())) == Ok(1)
+        };
+        while has_ended() && Instant::now() < until {
+            std::thread::sleep(FIRST_PAUSE);
+        }
     }
 }
 
@@ -197,6 +215,7 @@ impl Keeper {
         command.arg("serve").arg(format!("--exchange={}", own.as_raw_fd()));
         command.stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::null());
         command.stderr(Stdio::null()).env_remove(VARIABLE);
+        unmanaged(&mut command);
         child::stand_alone(&mut command, &[own.as_fd()]);
         let started = command.spawn().map_err(cannot)?;
         // The other end of the socket is the helper's alone from here on.
@@ -204,6 +223,7 @@ impl Keeper {
         let pid = i32::try_from(started.id()).ok().and_then(rustix::process::Pid::from_raw);
         let pid = pid.ok_or_else(|| Refusal::own("the system gave no process number"))?;
         let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| cannot(error.into()))?;
+        let process = Arc::new(process);
         let mut running = Running { process, control: BufReader::new(control) };
         let told = running.begin(&self.order, self.patience + START);
         match told {
@@ -216,7 +236,7 @@ impl Keeper {
     }
 
     /// Stays for as long as this process does.
-    fn keep(&self, exchange: BorrowedFd<'_>, mut running: Running, is_quiet: bool) {
+    fn keep(&self, exchange: BorrowedFd<'_>, mut running: Running, last: &Last, is_quiet: bool) {
         loop {
             running.listen(|text| self.say(is_quiet, text));
             running.end();
@@ -230,6 +250,7 @@ impl Keeper {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(LONGEST_PAUSE);
             };
+            *last.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&running.process);
             self.say(is_quiet, "its helper ended, and was started again; nothing is lost");
         }
     }
@@ -239,6 +260,24 @@ impl Keeper {
             let _ = writeln!(std::io::stderr(), "softswap: note: {}: {text}", self.shown);
         }
     }
+}
+
+/// Takes out of the environment what has a program managed: this may run under another softswap,
+/// and a helper belongs to no tree, and waits for none.
+fn unmanaged(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with(ENV_PREFIX)) {
+            command.env_remove(name);
+        }
+    }
+    let Some(preloaded) = std::env::var_os("LD_PRELOAD") else { return };
+    let preloaded = preloaded.to_string_lossy();
+    let is_other = |path: &&str| !path.ends_with(library::NAME);
+    let others: Vec<&str> = preloaded.split([':', ' ']).filter(is_other).collect();
+    match others.is_empty() {
+        true => command.env_remove("LD_PRELOAD"),
+        false => command.env("LD_PRELOAD", others.join(":")),
+    };
 }
 
 impl Running {

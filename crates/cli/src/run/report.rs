@@ -37,6 +37,10 @@ impl Report {
         Ok(Report { file, path: path.to_path_buf(), created })
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Writes what there is to tell, in place of whatever was there: a page where the file's
     /// name says so.
     pub(super) fn write(mut self, told: &Told<'_>) -> io::Result<()> {

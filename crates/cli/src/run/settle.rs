@@ -8,7 +8,9 @@ use super::options::{Given, RunArgs};
 use crate::refusal::{Refusal, plain};
 use crate::{library, memory_limits};
 use clap::Args;
-use softswap_engine::door::settings::{BadPoolLimit, Config, MIN_MEMORY_BYTES, PoolLimit};
+use softswap_engine::door::settings::{
+    BadPoolLimit, Config, ENV_PREFIX, MIN_MEMORY_BYTES, PoolLimit,
+};
 use softswap_sys::control_socket;
 use softswap_view::units::{self, Amount, parse_amount, parse_size};
 use std::ffi::OsString;
@@ -195,7 +197,9 @@ fn misspelt(
     let others = [library::VARIABLE, control_socket::DIR_VARIABLE].map(str::to_string);
     let known: Vec<_> = options.iter().map(of_option).chain(others).collect();
     let note = |name: OsString| {
-        let name = name.to_str().filter(|name| name.starts_with("SOFTSWAP_"))?;
+        // What a program has from softswap, and hands on to another softswap, is none of these.
+        let may_be = |name: &&str| name.starts_with("SOFTSWAP_") && !name.starts_with(ENV_PREFIX);
+        let name = name.to_str().filter(may_be)?;
         let distance = |known: &str| strsim::damerau_levenshtein(known, name);
         let nearest = known.iter().min_by_key(|known| distance(known))?;
         matches!(distance(nearest), 1 | 2)
@@ -383,8 +387,13 @@ mod tests {
         let noted = |name: &str| misspelt(&options(), [(name.into(), "1".into())].into_iter());
         let note = "SOFTSWAP_MEMROY is no variable of softswap's; did you mean SOFTSWAP_MEMORY?";
         assert_eq!(noted("SOFTSWAP_MEMROY"), [note]);
-        for name in ["SOFTSWAP_MEMORY", "SOFTSWAP_NO_MOVE", "SOFTSWAP_LIBRARY", "SOFTSWAP_BIN_DIR"]
-        {
+        for name in [
+            "SOFTSWAP_MEMORY",
+            "SOFTSWAP_NO_MOVE",
+            "SOFTSWAP_LIBRARY",
+            "SOFTSWAP_BIN_DIR",
+            "SOFTSWAP_RT_ENCRYPT",
+        ] {
             assert!(noted(name).is_empty(), "{name}");
         }
     }

@@ -1,6 +1,7 @@
 //! The summary: one block for people, at the end of a run or during it.
 
 use super::figures::{AreaFigures, BounceFigures, Figures, Outcome, PollingFigures, PoolFigures};
+use crate::control_client::visible;
 use softswap_engine::base::stats::{StopReason, TIERS};
 use softswap_view::units::{bytes, count, duration, nanoseconds};
 use std::fmt::Write;
@@ -26,7 +27,7 @@ pub(crate) fn text(figures: &Figures) -> String {
 }
 
 fn write_head(out: &mut String, figures: &Figures) -> std::fmt::Result {
-    let program = figures.program.first().map_or("the program", String::as_str);
+    let program = figures.program.first().map_or("the program".to_string(), |it| visible(it));
     let wall = duration(Duration::from_secs_f64(figures.wall_s));
     match &figures.outcome {
         Outcome::Exited { status } => {
@@ -49,6 +50,13 @@ fn write_head(out: &mut String, figures: &Figures) -> std::fmt::Result {
             "  killed by somebody else: `kill`, or the kernel for want of memory, where a control \
              group allows less than the budget and what is beside it"
         )?;
+    }
+    if figures.slept && figures.tree.as_ref().is_some_and(|tree| tree.stalled_ns() > 0) {
+        return writeln!(
+            out,
+            "  asleep   what it had itself fitted its budget of {}; what it started did not:",
+            bytes(figures.budget_bytes)
+        );
     }
     if figures.slept {
         return writeln!(
@@ -163,7 +171,8 @@ pub(super) fn unexplained(figures: &Figures) -> Option<String> {
         }
         _ => return None,
     };
-    Some(format!("{}: {why}", figures.program.first().map_or("the program", String::as_str)))
+    let program = figures.program.first().map_or("the program".to_string(), |it| visible(it));
+    Some(format!("{program}: {why}"))
 }
 
 fn write_faults(out: &mut String, figures: &Figures) -> std::fmt::Result {

@@ -92,12 +92,17 @@ pub(super) fn run(
     let mut watch = Watch::new(child.id(), stats);
     let mut thrashing = Thrashing::new(child.id(), stats, !is_quiet || log.is_some());
     let mut progress = Progress::new(child.id(), stats, wanted);
-    let mut look = || {
+    let mut look = |is_stopping: bool| {
+        if is_stopping {
+            progress.end();
+            return Duration::ZERO;
+        }
         watch.look();
         let budget_bytes = tree.as_ref().map(|tree| tree.limit_bytes());
         if let Some(advice) = thrashing.look(budget_bytes) {
             // As a note of the program's start: a reader that has gone away is no trouble.
             if !is_quiet {
+                progress.end();
                 let _ = writeln!(std::io::stderr(), "softswap: note: {advice}");
             }
             log.iter_mut().for_each(|log| log.write("thrashing", json!({ "advice": advice })));
@@ -105,9 +110,10 @@ pub(super) fn run(
         space.look(&stats);
         tree.iter_mut().for_each(|tree| tree.look());
         areas.look();
-        progress.look();
-        log.iter_mut().for_each(|log| log.look(child.id(), &stats, budget_bytes));
-        samples.look(&stats, || tree.as_ref().map(|tree| tree.report()));
+        let tree_report = || tree.as_ref().map(|tree| tree.report());
+        progress.look(tree_report);
+        log.iter_mut().for_each(|log| log.look(&stats, budget_bytes, tree_report));
+        samples.look(&stats, tree_report);
         tree.iter().map(|tree| tree.longest_pause()).fold(watch.pause(), Duration::min)
     };
     let ending = attend(pid, &queue, &mut look)
@@ -153,17 +159,17 @@ fn step_aside() {
 }
 
 /// Passes signals on until the program ends, and has somebody `look` at it, who says after
-/// how long to look again.
+/// how long to look again, and is told before we stop as the program has.
 fn attend(
     pid: Pid,
     queue: &SignalQueue,
-    look: &mut dyn FnMut() -> Duration,
+    look: &mut dyn FnMut(bool) -> Duration,
 ) -> std::io::Result<Ending> {
     let mut next_look = Instant::now() + FIRST_LOOK;
     loop {
         queue.wait(next_look.saturating_duration_since(Instant::now()))?;
         if Instant::now() >= next_look {
-            next_look = Instant::now() + look();
+            next_look = Instant::now() + look(false);
         }
         while let Some(arrived) = queue.next()? {
             let program = pid.as_raw_nonzero().get();
@@ -173,7 +179,7 @@ fn attend(
                 let _ = child::send(program, arrived.signal);
             }
         }
-        if let Some(ending) = reap(pid)? {
+        if let Some(ending) = reap(pid, &mut || _ = look(true))? {
             return Ok(ending);
         }
     }
@@ -206,7 +212,7 @@ fn descends(mut who: i32, ancestor: i32) -> bool {
 
 /// Takes in every change of state; the program's end, if it ended. Children
 /// that are not ours by birth come to the first process of a container.
-fn reap(program: Pid) -> std::io::Result<Option<Ending>> {
+fn reap(program: Pid, before_stop: &mut dyn FnMut()) -> std::io::Result<Option<Ending>> {
     while let Some((who, status)) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED)? {
         if who != program {
             continue;
@@ -220,6 +226,7 @@ fn reap(program: Pid) -> std::io::Result<Option<Ending>> {
         if status.stopped() {
             // Whoever watches us sees the program's stop as ours. The SIGCONT
             // that ends it is in the queue afterwards and is passed on.
+            before_stop();
             rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
         }
     }

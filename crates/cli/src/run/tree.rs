@@ -8,7 +8,7 @@ use crate::tree_peaks::TreePeaks;
 use crate::tree_report::{Process, TreeReport};
 use softswap_engine::door::control_protocol::{Request, converse};
 use softswap_engine::door::settings::MIN_MEMORY_BYTES;
-use softswap_engine::ledger::{Ledger, SHAPE};
+use softswap_engine::ledger::{Ledger, SHAPE, Sizes};
 use softswap_sys::control_socket::{self, Listener};
 use softswap_view::units::{self, parse_size};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -241,8 +241,14 @@ impl Budget {
             granted_bytes: tenant.steps as u64 * self.step_bytes,
             used_bytes: tenant.used_bytes.min(most_bytes),
             used_peak_bytes: tenant.peak_bytes.min(most_bytes),
-            faults: tenant.faults,
-            stalled_ns: tenant.stalled_ns,
+            faults: tenant.counts.returns(),
+            stalled_ns: tenant.counts.stalled_ns,
+            counts: tenant.counts,
+            sizes: Sizes {
+                resident_bytes: tenant.sizes.resident_bytes.min(most_bytes),
+                pool_bytes: tenant.sizes.pool_bytes.min(most_bytes),
+                ..tenant.sizes
+            },
         });
         let limit = self.limit.load(Relaxed);
         TreeReport::of(limit as u64 * self.step_bytes, processes.collect())

@@ -2,12 +2,13 @@
 //! that speak to clusters of servers.
 
 use super::areas::Named;
-use super::remote::{Helper, Remote};
+use super::remote::{Helper, LAST_RESTART, Remote};
 use super::shared_areas::SharedAreas;
 use crate::refusal::Refusal;
 use softswap_engine::base::stats::Stats;
 use softswap_engine::door::settings::{Config, Inherited};
 use std::os::fd::BorrowedFd;
+use std::time::Instant;
 
 /// The helpers, each with the place of its area among all, and how that uses it.
 pub(super) struct Helpers(Vec<(usize, Use, Helper)>);
@@ -62,6 +63,13 @@ impl TreeAreas {
     /// said.
     pub(super) fn watch(&mut self, is_quiet: bool) -> Result<(), Refusal> {
         self.helpers.0.iter_mut().try_for_each(|(_, _, helper)| helper.watch(is_quiet))
+    }
+
+    /// The program has ended: what it has left on clusters is removed by helpers, and they must be
+    /// there for that.
+    pub(super) fn await_helpers(&self) {
+        let until = Instant::now() + LAST_RESTART;
+        self.helpers.0.iter().for_each(|(_, _, helper)| helper.await_restart(until));
     }
 
     /// Takes back what the dead have left.

@@ -51,8 +51,8 @@ impl Random {
     }
 }
 
-/// For each slot-less name of an extent: who has it, and a digest of what is there.
-type Extents = BTreeMap<String, Vec<(usize, String)>>;
+/// For each slot-less name of an extent: who has it, by which key, and a digest of what is there.
+type Extents = BTreeMap<String, Vec<(usize, String, String)>>;
 
 pub(crate) struct Scene {
     pub(crate) bed: MutexGuard<'static, Bed>,
@@ -72,9 +72,7 @@ impl Scene {
     pub(crate) fn begin(&mut self, mode: Mode) {
         self.mode = mode;
         self.repair();
-        for primary in self.bed.primaries() {
-            self.bed.nodes[primary].ask(&["FLUSHALL"]);
-        }
+        self.bed.forget();
     }
 
     /// All servers run and can be reached, with what they have.
@@ -108,7 +106,9 @@ impl Scene {
         format!("redis://{}?password-file={}{options}", seeds.join(","), password.display())
     }
 
-    fn extents(&self) -> Extents {
+    /// `None` where a primary does not tell: on a machine that is busy with other things one may
+    /// take another for dead for a moment.
+    fn extents(&self) -> Option<Extents> {
         let script = "local all = {} \
              for _, key in ipairs(redis.call('KEYS', 'softswap:*')) do \
                if not key:find('lease$') and not key:find('placement$') then \
@@ -119,22 +119,26 @@ impl Scene {
              return all";
         let mut extents = Extents::new();
         for primary in self.bed.primaries() {
-            let told = self.bed.nodes[primary].ask(&["EVAL", script, "0"]);
+            let told = self.bed.nodes[primary].try_ask(&["EVAL", script, "0"])?;
             let told: Vec<String> = redis::from_redis_value(told).expect("keys and digests");
             for [key, digest] in told.as_chunks().0 {
                 let name = key.split_once('}').map_or(key.as_str(), |(_, name)| name);
-                extents.entry(name.into()).or_default().push((primary, digest.clone()));
+                extents.entry(name.into()).or_default().push((
+                    primary,
+                    key.clone(),
+                    digest.clone(),
+                ));
             }
         }
-        extents
+        Some(extents)
     }
 
     /// Why not all that is stored is there twice, on two primaries, and alike.
     fn what_is_not_intact(&self) -> Option<String> {
-        let extents = self.extents();
-        let is_intact = |copies: &&Vec<(usize, String)>| {
-            let [(first, digest), rest @ ..] = &copies[..] else { return false };
-            rest.iter().any(|(other, _)| other != first) && rest.iter().all(|it| it.1 == *digest)
+        let Some(extents) = self.extents() else { return Some("a primary does not tell".into()) };
+        let is_intact = |copies: &&Vec<(usize, String, String)>| {
+            let [(first, _, digest), rest @ ..] = &copies[..] else { return false };
+            rest.iter().any(|it| it.0 != *first) && rest.iter().all(|it| it.2 == *digest)
         };
         let wrong = extents.iter().find(|(_, copies)| !is_intact(copies));
         match wrong {

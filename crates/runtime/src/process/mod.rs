@@ -24,6 +24,7 @@ pub(crate) mod statistics;
 pub(crate) mod shared_areas;
 pub(crate) mod own_threads;
 pub(crate) mod descriptors;
+mod tree_account;
 pub(crate) mod tree;
 pub(crate) mod tree_asleep;
 pub(crate) mod control_thread;

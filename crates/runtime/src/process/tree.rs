@@ -12,13 +12,13 @@
 //! The least that an engine can do with it may use in any case, so that none waits to start. What
 //! it does use of that without steps it asks for.
 
-use super::{descriptors, own_threads};
+use super::{descriptors, own_threads, tree_account};
 use crate::base::instance;
-use softswap_engine::base::stats::{Counter, TIERS, Tier};
+use softswap_engine::base::stats::Counter;
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::engine::memory_limit::LimitRefused;
 use softswap_engine::door::settings::{Config, MIN_MEMORY_BYTES};
-use softswap_engine::ledger::{Identity, Ledger, SHAPE, Seat};
+use softswap_engine::ledger::{Counts, Identity, Ledger, SHAPE, Seat, Sizes};
 use softswap_sys::raw::{self, now_ns};
 use softswap_sys::{exemption, futex, own_descriptors, shared, threads};
 use std::os::fd::BorrowedFd;
@@ -207,6 +207,9 @@ pub(super) fn take_place(seat: &Seat, granted: usize) {
     SEAT.store(seat.to_word(), Release);
     // Until a thread can answer.
     seat.publish(PRICELESS, 0);
+    // What a program before this one had in this process is not its own.
+    seat.publish_counts(&Counts::default());
+    seat.publish_sizes(&Sizes::default());
     // Asked for only where no filter of the program's may forbid it. One of the engine's threads
     // has a name of its own; the process's has been said by then.
     if !exemption::is_in_force() && !own_threads::is_this() {
@@ -246,6 +249,7 @@ pub(super) fn grant(steps: usize) {
 /// where it can be asked.
 pub(super) fn say_used(seat: &Seat, bytes: usize) {
     seat.publish(if has_thread() { 0 } else { PRICELESS }, bytes as u64);
+    tree_account::tell_resident(seat, bytes as u64);
 }
 
 pub(super) fn has_thread() -> bool {
@@ -361,8 +365,12 @@ fn want(seat: &Seat, steps: usize, used_bytes: usize) {
         return seat.wake_own();
     }
     // What a child inherits it shares, until it has made room for it.
-    seat.publish(PRICELESS, used_bytes.min(limit_of(GRANTED.load(Relaxed))) as u64);
-    match instance::engine().is_some_and(|engine| !engine.may_write()) {
+    let shown_bytes = used_bytes.min(limit_of(GRANTED.load(Relaxed))) as u64;
+    seat.publish(PRICELESS, shown_bytes);
+    let engine = instance::engine();
+    engine.iter().for_each(|engine| tree_account::tell_counts(engine, seat));
+    tree_account::tell_resident(seat, shown_bytes);
+    match engine.is_some_and(|engine| !engine.may_write()) {
         // Its pages cannot leave: it would have to be stopped.
         true => seat.want_urgently(steps),
         false => seat.want(steps),
@@ -375,6 +383,7 @@ pub(crate) fn leave() {
     let Some(seat) = seat().filter(|_| OWNER.load(Relaxed) == raw::current_process()) else {
         return;
     };
+    instance::engine().iter().for_each(|engine| tree_account::tell_counts(engine, &seat));
     if GRANTED.load(Relaxed) <= MOST_LEFT_STEPS && SEAT.swap(0, AcqRel) != 0 {
         seat.leave();
     }
@@ -494,10 +503,7 @@ impl Work {
             let _ = seat.ledger().ring_for_others();
         }
         seat.publish(self.worth.min(PRICELESS - 1), engine.used_bytes() as u64);
-        let stats = engine.stats();
-        let back = TIERS.iter().filter(|tier| **tier != Tier::Zero);
-        let faults = back.map(|tier| stats.faults(*tier)).sum();
-        seat.publish_faults(faults, stats.get(Counter::StalledNs));
+        tree_account::tell(engine, seat);
     }
 }
 

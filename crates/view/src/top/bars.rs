@@ -34,14 +34,25 @@ pub(super) fn bar(
         .collect()
 }
 
-/// What the parts are, and how much.
-pub(super) fn legend(theme: Theme, parts: &[(Part, &str, String)]) -> Line<'static> {
-    let mut spans = Vec::new();
+/// What the parts are, and how much: those that a line of that width has room for.
+pub(super) fn legend(theme: Theme, parts: &[(Part, &str, String)], width: usize) -> Line<'static> {
+    let (mut spans, mut used) = (Vec::new(), 0);
     for (part, name, amount) in parts {
+        let text = format!(" {name} {amount}");
+        used += 1 + text.len();
+        if used > width {
+            break;
+        }
         spans.push(Span::styled(theme.sign_of(*part), theme.style_of(*part)));
-        spans.push(Span::raw(format!(" {name} {amount}   ")));
+        spans.push(Span::raw(format!("{text}   ")));
+        used += 3;
     }
     Line::from(spans)
+}
+
+/// The first of some texts that fits; none where none does, rather than half of a number.
+pub(super) fn fitting(width: usize, texts: impl IntoIterator<Item = String>) -> String {
+    texts.into_iter().find(|text| text.chars().count() <= width).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The picture.
 
-use super::bars::{bar, legend};
+use super::bars::{bar, fitting, legend};
 use super::history::History;
 use super::keys::HELP;
 use super::screen::{Mode, Screen};
@@ -20,6 +20,14 @@ const TALL: u16 = 36;
 /// Before a sparkline: what it is, and how much now.
 const LABEL: usize = 9;
 const VALUE: usize = 9;
+/// The head of the table, and two processes.
+const LEAST_TABLE: u16 = 3;
+/// Of the list of trees: the number, how it fares, and its memory.
+const LIST: [u16; 3] = [7, 13, 18];
+/// The least of a command that is worth its place.
+const LEAST_COMMAND: u16 = 8;
+/// What is not known, or not there any more.
+const NONE: &str = "-";
 
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen, theme: Theme) {
     let area = frame.area();
@@ -51,15 +59,21 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen, theme: Theme) {
 }
 
 fn draw_nothing(frame: &mut Frame<'_>, area: Rect, screen: &Screen, theme: Theme) {
-    let lines = vec![
-        Line::styled("softswap top", theme.title()),
-        Line::raw(""),
-        Line::raw(format!("No program of {} runs under softswap.", screen.user)),
-        Line::raw("Start one: softswap run --memory 2G -- PROGRAM"),
-        Line::raw("It will be shown here."),
-        Line::raw(""),
-        Line::raw("q leaves"),
-    ];
+    let mut lines = vec![Line::styled("softswap top", theme.title()), Line::raw("")];
+    let none = format!("No program of {} runs under softswap.", screen.user);
+    lines.extend(match (screen.has_looked, screen.only) {
+        (false, _) => vec![
+            Line::raw("Looking for programs that run under softswap."),
+            Line::raw("Where many are busy it takes some seconds until all have answered."),
+        ],
+        (true, Some(root)) => vec![Line::raw(format!("What {root} has started has ended."))],
+        (true, None) => vec![
+            Line::raw(none),
+            Line::raw("Start one: softswap run --memory 2G -- PROGRAM"),
+            Line::raw("It will be shown here."),
+        ],
+    });
+    lines.extend([Line::raw(""), Line::raw("q leaves")]);
     frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }), area);
 }
 
@@ -70,35 +84,41 @@ fn draw_tree(frame: &mut Frame<'_>, area: Rect, screen: &Screen, tree: &Tree, th
         0
     };
     let lines = rate_lines(area.height >= TALL);
-    let parts = Layout::vertical([
-        Constraint::Length(1),
-        Constraint::Length(listed),
-        Constraint::Length(5),
-        Constraint::Length(lines.len() as u16),
-        Constraint::Min(2),
-        Constraint::Length(1),
-    ]);
+    // Where not all has room the processes and what there is of memory come first.
+    let mut left = area.height.saturating_sub(1 + LEAST_TABLE);
+    let mut take = |wanted: u16| {
+        let taken = wanted.min(left);
+        left -= taken;
+        Constraint::Length(taken)
+    };
+    let [foot, list, head, rates] = [1, listed, 5, lines.len() as u16].map(&mut take);
+    let parts =
+        Layout::vertical([Constraint::Length(1), list, head, rates, Constraint::Min(0), foot]);
     let [title, list, head, rates, table, foot] = parts.areas(area);
     draw_title(frame, title, screen, theme);
     draw_list(frame, list, screen, tree, theme);
     draw_head(frame, head, screen, tree, theme);
-    draw_rates(frame, rates, screen.history(tree.root), &lines, theme);
+    draw_rates(frame, rates, (screen.rates(tree.root), screen.history(tree.root)), &lines, theme);
     draw_table(frame, table, screen, theme);
     draw_foot(frame, foot, screen, theme);
 }
 
 fn draw_title(frame: &mut Frame<'_>, area: Rect, screen: &Screen, theme: Theme) {
-    let count = |it: fn(&Tree) -> usize| screen.trees.iter().map(it).sum::<usize>();
-    let processes = count(|tree| tree.processes.len());
-    let asleep = count(|tree| tree.awake_and_asleep().1);
-    let text = format!(
-        "softswap top: {}, {} ({asleep} asleep)",
-        counted(screen.trees.len(), "tree", "trees"),
+    let there = || screen.trees.iter().filter(|tree| !screen.has_ended(tree.root));
+    let processes: usize = there().map(|tree| tree.processes.len()).sum();
+    let asleep: usize = there().map(|tree| tree.awake_and_asleep().1).sum();
+    let trees = counted(there().count(), "tree", "trees");
+    let long = format!(
+        "softswap top: {trees}, {} ({asleep} asleep)",
         counted(processes, "process", "processes"),
     );
+    let width = usize::from(area.width);
+    let texts = [long, format!("softswap top: {trees}"), "softswap top".to_string()];
+    let text = fitting(width, texts);
+    let left = width.saturating_sub(text.len() + 2);
     frame.render_widget(Line::styled(text, theme.title()), area);
-    let keys = Paragraph::new("h help  q leave").alignment(Alignment::Right);
-    frame.render_widget(keys, area);
+    let keys = fitting(left, ["h help  q leave".to_string()]);
+    frame.render_widget(Paragraph::new(keys).alignment(Alignment::Right), area);
 }
 
 fn counted(count: usize, one: &str, many: &str) -> String {
@@ -107,83 +127,126 @@ fn counted(count: usize, one: &str, many: &str) -> String {
 
 /// A line for each tree, with the one that is shown among them.
 fn draw_list(frame: &mut Frame<'_>, area: Rect, screen: &Screen, shown: &Tree, theme: Theme) {
+    let mut left = area.width;
+    let mut fits = |width: u16| {
+        let has_room = width < left;
+        left = left.saturating_sub(width + 1);
+        has_room
+    };
+    let mut widths: Vec<Constraint> =
+        LIST.into_iter().take_while(|width| fits(*width)).map(Constraint::Length).collect();
+    if widths.len() == LIST.len() && fits(LEAST_COMMAND) {
+        widths.push(Constraint::Fill(1));
+    }
     let rows = screen.trees.iter().map(|tree| {
-        let rates = screen.rates(tree.root);
-        let used: u64 = tree.processes.iter().map(Process::used_bytes).sum();
-        let state = match screen.has_ended(tree.root) {
-            true => "has ended".to_string(),
-            false => format!("stalled {:.0}%", rates.stalled * 100.0),
+        let (state, used) = match (screen.has_ended(tree.root), screen.rates(tree.root)) {
+            (true, _) => ("has ended".to_string(), NONE.to_string()),
+            (false, rates) => {
+                let share = rates.map_or(NONE.into(), |it| format!("{:.0}%", it.stalled * 100.0));
+                let used = tree.processes.iter().map(Process::used_bytes).sum();
+                (format!("stalled {share}"), short_bytes(used))
+            }
         };
-        Row::new(vec![
-            tree.root.to_string(),
-            state,
-            format!("{} of {}", short_bytes(used), short_bytes(tree.budget_bytes())),
-            tree.command.clone(),
-        ])
+        let used = format!("{used} of {}", short_bytes(tree.budget_bytes()));
+        let cells = [tree.root.to_string(), state, used, tree.command.clone()];
+        Row::new(cells.into_iter().take(widths.len()))
     });
-    let widths = [8, 13, 18].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
     let at = screen.trees.iter().position(|tree| tree.root == shown.root);
-    let table = Table::new(rows, widths).row_highlight_style(theme.selected());
+    let table = Table::new(rows, widths.clone()).row_highlight_style(theme.selected());
     frame.render_stateful_widget(table, area, &mut TableState::default().with_selected(at));
 }
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, screen: &Screen, tree: &Tree, theme: Theme) {
-    let sum = tree.sum();
-    let (awake, asleep) = tree.awake_and_asleep();
-    let budget = tree.budget_bytes();
+    let has_ended = screen.has_ended(tree.root);
+    let width = usize::from(area.width);
     let mut name = Line::raw(format!("{} ", tree.root));
-    if screen.has_ended(tree.root) {
+    if has_ended {
         name.push_span(Span::styled("has ended ", theme.warning()));
     }
     name.push_span(Span::styled(tree.command.clone(), theme.title()));
-    let asleep_bytes: u64 = tree
-        .processes
+    // What has ended has nothing.
+    let there: &[Process] = if has_ended { &[] } else { &tree.processes };
+    let now = Tree { processes: there.to_vec(), ..Tree::default() };
+    let sum = now.sum();
+    let budget = tree.budget_bytes();
+    let asleep_bytes: u64 = there
         .iter()
         .filter(|process| matches!(process.state, State::Asleep))
         .map(|process| process.anonymous_bytes)
         .sum();
     let resident = sum.resident_bytes + asleep_bytes;
+    let used = resident + sum.pool_bytes + sum.other_bytes();
     let parts = [
         (Part::Resident, resident),
         (Part::Pool, sum.pool_bytes),
         (Part::Other, sum.other_bytes()),
     ];
-    let used = resident + sum.pool_bytes + sum.other_bytes();
-    let what = if tree.shared.is_some() { "budget " } else { "budgets" };
-    let mut dram = vec![Span::raw(format!("{what} "))];
-    let amounts = format!(" {} of {}", bytes(used), bytes(budget));
-    let width = usize::from(area.width).saturating_sub(what.len() + 1 + amounts.len().max(24));
-    dram.extend(bar(theme, &parts, budget, width));
-    dram.push(Span::raw(amounts));
-    let out = sum.disk_bytes + sum.pool_pages * softswap_sys::PAGE_SIZE as u64;
-    let mut disk = vec![Span::raw("on disk ")];
-    let whole = sum.mapped_bytes.max(sum.disk_bytes);
-    disk.extend(bar(theme, &[(Part::Disk, sum.disk_bytes)], whole, width));
-    disk.push(Span::raw(format!(" {} of {}", bytes(sum.disk_bytes), bytes(whole))));
-    let free = budget.saturating_sub(used);
-    let packed = sum.compression_ratio();
-    let packed = packed.map_or_else(String::new, |ratio| format!(", packed {ratio:.2} to 1"));
-    let mut last =
-        vec![Span::raw(format!("out {}{packed}; {awake} awake, {asleep} asleep", bytes(out)))];
-    if sum.errors > 0 {
-        last.push(Span::styled(format!("; {} ERRORS of the disk", sum.errors), theme.warning()));
-    }
+    let figure = |text: fn(u64) -> String, amount: u64| match has_ended {
+        true => NONE.to_string(),
+        false => text(amount),
+    };
+    let what = if tree.shared.is_some() { "budget " } else { "budgets " };
+    let room = width.saturating_sub(what.len());
+    let amounts = |used: u64, whole: u64, room: usize| {
+        let long = format!(" {} of {}", figure(bytes, used), bytes(whole));
+        let short = figure(short_bytes, used);
+        fitting(room, [long, format!(" {short} of {}", short_bytes(whole)), format!(" {short}")])
+    };
+    let text = amounts(used, budget, room);
+    let bar_width = room.saturating_sub(text.len().max(24));
+    let mut dram = vec![Span::raw(what)];
+    dram.extend(bar(theme, &parts, budget, bar_width));
+    dram.push(Span::raw(text));
     let lines = vec![
         name,
         Line::from(dram),
         legend(
             theme,
             &[
-                (Part::Resident, "resident", bytes(resident)),
-                (Part::Pool, "pool", bytes(sum.pool_bytes)),
-                (Part::Other, "other", short_bytes(sum.other_bytes())),
-                (Part::Free, "free", short_bytes(free)),
+                (Part::Resident, "resident", figure(bytes, resident)),
+                (Part::Pool, "pool", figure(bytes, sum.pool_bytes)),
+                (Part::Other, "other", figure(short_bytes, sum.other_bytes())),
+                (Part::Free, "free", figure(short_bytes, budget.saturating_sub(used))),
             ],
+            width,
         ),
-        Line::from(disk),
-        Line::from(last),
+        match has_ended {
+            true => Line::raw("on disk -"),
+            false => {
+                let mut disk = vec![Span::raw("on disk ")];
+                let whole = sum.mapped_bytes.max(sum.disk_bytes);
+                disk.extend(bar(theme, &[(Part::Disk, sum.disk_bytes)], whole, bar_width));
+                let room = width.saturating_sub(8 + bar_width);
+                disk.push(Span::raw(amounts(sum.disk_bytes, whole, room)));
+                Line::from(disk)
+            }
+        },
+        match has_ended {
+            true => Line::raw("out -"),
+            false => line_of_what_is_out(&now, width, theme),
+        },
     ];
     frame.render_widget(Paragraph::new(lines), area);
+}
+
+fn line_of_what_is_out(tree: &Tree, width: usize, theme: Theme) -> Line<'static> {
+    let sum = tree.sum();
+    let (awake, asleep) = tree.awake_and_asleep();
+    let out = bytes(sum.disk_bytes + sum.pool_pages * softswap_sys::PAGE_SIZE as u64);
+    let packed = sum.compression_ratio();
+    let packed = packed.map_or_else(String::new, |ratio| format!(", packed {ratio:.2} to 1"));
+    let errors = match sum.errors {
+        0 => String::new(),
+        errors => format!("; {errors} ERRORS of the disk"),
+    };
+    let processes = format!("; {awake} awake, {asleep} asleep");
+    let texts = [
+        format!("out {out}{packed}{processes}"),
+        format!("out {out}{processes}"),
+        format!("out {out}"),
+    ];
+    let text = fitting(width.saturating_sub(errors.len()), texts);
+    Line::from(vec![Span::raw(text), Span::styled(errors, theme.warning())])
 }
 
 /// A line with a sparkline.
@@ -222,8 +285,8 @@ fn rate_lines(is_tall: bool) -> Vec<RateLine> {
         lines.push(faults("pool", |it| it.faults_of(Tier::Pool)));
         lines.push(faults("disk", |it| it.faults_of(Tier::Disk)));
         lines.push(faults("others", |it| {
-            it.returns() - it.faults_of(Tier::Pool) - it.faults_of(Tier::Disk)
-                + it.faults_of(Tier::Zero)
+            let others = [Tier::Zero, Tier::Staged, Tier::Standby, Tier::Filled];
+            others.into_iter().fold(0.0, |sum, tier| sum + it.faults_of(tier))
         }));
     }
     let size = |label, value| RateLine { label, value, full: 65536.0, shown: size };
@@ -235,16 +298,18 @@ fn rate_lines(is_tall: bool) -> Vec<RateLine> {
 fn draw_rates(
     frame: &mut Frame<'_>,
     area: Rect,
-    history: Option<&History>,
+    (now, history): (Option<Rates>, Option<&History>),
     lines: &[RateLine],
     theme: Theme,
 ) {
     let none = History::default();
     let history = history.unwrap_or(&none);
-    let now = history.last();
+    if usize::from(area.width) < LABEL + VALUE {
+        return;
+    }
     let width = usize::from(area.width).saturating_sub(LABEL + VALUE + 2).min(120);
     let shown = lines.iter().map(|line| {
-        let value = (line.shown)((line.value)(&now));
+        let value = now.map_or_else(|| NONE.into(), |now| (line.shown)((line.value)(&now)));
         let curve = history.sparkline(width, line.full, theme.steps(), line.value);
         Line::raw(format!("{:<LABEL$}{value:>VALUE$}  {curve}", line.label))
     });
@@ -278,26 +343,34 @@ fn aligned(text: String, is_text: bool) -> Line<'static> {
 
 /// What became of a change, or what there is to know of the selected process.
 fn draw_foot(frame: &mut Frame<'_>, area: Rect, screen: &Screen, theme: Theme) {
-    let line = if let Some((is_done, text)) = &screen.said {
+    if let Some((is_done, text)) = &screen.said {
         let style = if *is_done { theme.title() } else { theme.warning() };
-        Line::styled(text.clone(), style)
-    } else {
-        let rows = screen.rows();
-        let process = rows.get(screen.at(&rows)).map(|row| row.process);
-        Line::raw(match process.map(|process| (process, &process.state)) {
-            Some((process, State::Silent(why))) => {
-                format!("{} ({}): {why}", process.pid, process.name)
-            }
-            Some((process, State::Asleep)) => format!(
-                "{} ({}) sleeps: what it has fits its budget of {}",
-                process.pid,
-                process.name,
-                bytes(process.budget_bytes)
-            ),
-            _ => "m memory  c codec  p io.poll  < > sort  r reverse  Tab next tree".into(),
-        })
+        return frame.render_widget(Line::styled(text.clone(), style), area);
+    }
+    let rows = screen.rows();
+    let line = match rows.get(screen.at(&rows)) {
+        Some(row) if row.has_ended => "this tree has ended: nothing of it is left  q leaves".into(),
+        Some(row) => line_of_process(row.process, usize::from(area.width)),
+        None => String::new(),
     };
-    frame.render_widget(line, area);
+    frame.render_widget(Line::raw(line), area);
+}
+
+fn line_of_process(process: &Process, width: usize) -> String {
+    let Process { pid, name, budget_bytes, .. } = process;
+    match &process.state {
+        State::Silent(why) => format!("{pid} ({name}): {why}"),
+        State::Asleep => {
+            let text = format!("{pid} ({name}) sleeps");
+            let budget = bytes(*budget_bytes);
+            let long = format!("{text}: what it has fits its budget of {budget}");
+            fitting(width, [long, text])
+        }
+        State::Awake(_) => {
+            let keys = "m memory  c codec  p io.poll  < > sort  r reverse  Tab next tree";
+            fitting(width, [keys, "h help  < > sort  q leave", "q leave"].map(String::from))
+        }
+    }
 }
 
 fn draw_help(frame: &mut Frame<'_>, area: Rect, theme: Theme) {

@@ -138,7 +138,7 @@ fn a_tree_that_ends_says_so_and_goes_after_a_while() {
         trees
     };
     let shown = picture(&after(4, trees), (80, 24), Theme::of(true, false));
-    assert!(shown.contains("has ended"), "{shown}");
+    assert!(shown.contains("has ended") && shown.contains("1 tree, 1 process"), "{shown}");
     let shown = picture(&after(20, trees), (80, 24), Theme::of(true, false));
     assert!(!shown.contains("has ended") && shown.contains("1 tree,"), "{shown}");
     // What was asked for stays.
@@ -146,6 +146,89 @@ fn a_tree_that_ends_says_so_and_goes_after_a_while() {
     (1..=30).for_each(|look| screen.look(Duration::from_secs(look), trees(look)));
     let shown = picture(&screen, (80, 24), Theme::of(true, false));
     assert!(shown.contains("5 has ended python3 analysis-5.py"), "{shown}");
+    // Nothing that it had is shown as if it still had it.
+    for part in ["0 trees, 0 processes", "- of 256.0 MiB", "resident -", "out -", "6 short"] {
+        assert!(shown.contains(part), "{part:?} is missing in:\n{shown}");
+    }
+    let row = shown.lines().find(|line| line.contains("6 short")).unwrap();
+    assert_eq!(row.split_whitespace().skip(2).collect::<Vec<_>>().join(" "), "ended - - - - - -");
+    let stalled = shown.lines().find(|line| line.starts_with("stalled")).unwrap();
+    assert_eq!(stalled.split_whitespace().nth(1), Some("-"), "{shown}");
+    assert!(!shown.contains("awake"), "{shown}");
+}
+
+#[test]
+fn before_all_have_answered_it_says_so_and_rates_are_unknown_at_first() {
+    let theme = Theme::of(true, false);
+    let shown = picture(&Screen::new("somebody".into(), None), (80, 24), theme);
+    assert!(shown.contains("softswap top") && shown.contains("Looking for programs"), "{shown}");
+    assert!(!shown.contains("No program"), "{shown}");
+    let trees = |look| vec![tree(7, vec![process(8, "python3", look)])];
+    let value = |shown: &str, label: &str| {
+        let line = shown.lines().find(|line| line.starts_with(label)).unwrap();
+        line.split_whitespace().nth(1).unwrap().to_string()
+    };
+    let first = picture(&after(1, trees), (80, 24), theme);
+    for label in ["stalled", "pool", "disk", "others", "read", "written"] {
+        assert_eq!(value(&first, label), "-", "{first}");
+    }
+    let second = picture(&after(2, trees), (80, 24), theme);
+    let values = ["stalled", "pool", "others"].map(|label| value(&second, label));
+    assert_eq!(values, ["50%", "12.3k/s", "0/s"], "{second}");
+}
+
+#[test]
+fn on_a_small_screen_what_is_shown_is_whole() {
+    let screen = after(3, |look| {
+        vec![tree(7, vec![process(8, "python3", look)]), tree(9, vec![process(10, "b", look)])]
+    });
+    // Each figure that can be shown, as it is.
+    let whole = [
+        "2",
+        "7",
+        "8",
+        "9",
+        "10",
+        "250.0M",
+        "256.0M",
+        "250.0",
+        "256.0",
+        "180.0",
+        "60.0",
+        "86.0",
+        "1.0",
+        "86.0M",
+        "1.0G",
+        "109.4",
+        "5.86",
+        "1",
+        "0",
+        "50%",
+        "50",
+        "12.3k",
+        "12.3k/s",
+        "0/s",
+        "12.0M/s",
+        "0B/s",
+        "180.0M",
+        "60.0M",
+        "10.0M",
+        "6.0M",
+        "analysis-7.py",
+        "analysis-9.py",
+        "python3",
+        "analysis-7",
+        "analysis-9",
+    ];
+    let is_figure = |word: &&str| word.starts_with(|sign: char| sign.is_ascii_digit());
+    for (width, height) in [(40, 10), (40, 24), (30, 8), (20, 5), (20, 24), (60, 12)] {
+        let shown = picture(&screen, (width, height), Theme::of(true, true));
+        let words = shown.split(|sign: char| sign.is_whitespace() || ",;()".contains(sign));
+        for word in words.filter(is_figure) {
+            assert!(whole.contains(&word), "{word:?} at {width}x{height} in:\n{shown}");
+        }
+        assert!(shown.contains("250.0M"), "{width}x{height}:\n{shown}");
+    }
 }
 
 #[test]

@@ -18,10 +18,6 @@ impl History {
         self.0.push_back(rates);
     }
 
-    pub(super) fn last(&self) -> Rates {
-        self.0.back().copied().unwrap_or_default()
-    }
-
     /// As a line of at most so many signs, the newest to the right. The most that there was is a
     /// full sign, or `full` where there was less.
     pub(super) fn sparkline(

@@ -73,8 +73,8 @@ pub fn show(source: impl Source, options: Options) -> io::Result<()> {
     looks.spawn(move || look_again_and_again(source, &news, &asked))?;
     let theme = Theme::of(options.no_color, options.ascii);
     let mut screen = Screen::new(options.user, options.only);
-    // What there is at once is on the first picture.
-    if let Ok(first) = heard.recv_timeout(PAUSE) {
+    // What there is at once is on the first picture; what takes longer does not hold it up.
+    if let Ok(first) = heard.recv_timeout(TICK) {
         take(&mut screen, first);
     }
     let mut terminal = Terminal::enter()?;
@@ -110,6 +110,10 @@ fn attend(
             terminal::Event::None => false,
             terminal::Event::Resized => true,
             terminal::Event::Ended => return Ok(()),
+            terminal::Event::Stopped => {
+                terminal.suspend()?;
+                true
+            }
             terminal::Event::Key(key) => {
                 match keys::pressed(screen, key) {
                     keys::Answer::Stay => {}

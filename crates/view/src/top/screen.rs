@@ -54,7 +54,9 @@ pub(super) struct Target {
 #[derive(Debug)]
 pub(super) struct Screen {
     pub(super) user: String,
-    only: Option<u32>,
+    pub(super) only: Option<u32>,
+    /// Whether it has been looked at all.
+    pub(super) has_looked: bool,
     pub(super) trees: Vec<Tree>,
     /// When trees were last seen that are not there any more.
     ended: HashMap<u32, Duration>,
@@ -74,6 +76,7 @@ impl Screen {
         Screen {
             user,
             only,
+            has_looked: false,
             trees: Vec::new(),
             ended: HashMap::new(),
             comparison: Comparison::default(),
@@ -90,14 +93,18 @@ impl Screen {
     /// Takes what there is now.
     pub(super) fn look(&mut self, at: Duration, mut trees: Vec<Tree>) {
         trees.retain(|tree| self.only.is_none_or(|only| only == tree.root));
-        let is_first = self.trees.is_empty();
+        self.has_looked = true;
         self.compared = self.comparison.look(at, &trees);
+        let compared = &mut self.compared;
         for tree in &trees {
             self.ended.remove(&tree.root);
-            let rates = self.compared.trees.get(&tree.root).copied().unwrap_or_default();
-            // The first look has nothing to compare with.
-            if !is_first {
-                self.histories.entry(tree.root).or_default().push(rates);
+            let mut awake = tree.processes.iter().filter(|it| it.reading().is_some()).peekable();
+            // The first look has nothing to compare with. Those that sleep do nothing.
+            let is_known = awake.peek().is_none()
+                || awake.any(|process| compared.processes.contains_key(&process.pid));
+            match compared.trees.get(&tree.root).filter(|_| is_known) {
+                Some(rates) => self.histories.entry(tree.root).or_default().push(*rates),
+                None => drop(compared.trees.remove(&tree.root)),
             }
         }
         let is_there = |root: u32| trees.iter().any(|tree| tree.root == root);
@@ -137,11 +144,9 @@ impl Screen {
         self.ended.contains_key(&root)
     }
 
-    pub(super) fn rates(&self, root: u32) -> Rates {
-        match self.has_ended(root) {
-            true => Rates::default(),
-            false => self.compared.trees.get(&root).copied().unwrap_or_default(),
-        }
+    /// What a tree does, once that is known, and while it is there.
+    pub(super) fn rates(&self, root: u32) -> Option<Rates> {
+        self.compared.trees.get(&root).copied()
     }
 
     pub(super) fn history(&self, root: u32) -> Option<&History> {
@@ -150,8 +155,11 @@ impl Screen {
 
     /// The processes of the tree that is shown, in order.
     pub(super) fn rows(&self) -> Vec<Row<'_>> {
-        let processes: &[Process] = self.selected().map_or(&[], |tree| &tree.processes);
-        self.sort.rows(processes, &self.compared)
+        let Some(tree) = self.selected() else { return Vec::new() };
+        let mut rows = self.sort.rows(&tree.processes, &self.compared);
+        let has_ended = self.has_ended(tree.root);
+        rows.iter_mut().for_each(|row| row.has_ended = has_ended);
+        rows
     }
 
     /// Where in them the selected one is; the first one if none is.

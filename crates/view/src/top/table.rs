@@ -21,8 +21,7 @@ pub(super) enum Column {
     Written,
 }
 
-/// All columns, the most useful ones first where there is no room for all: those behind
-/// [`ALWAYS`] are left out on a narrow screen.
+/// All columns, from the left.
 pub(super) const COLUMNS: [Column; 11] = [
     Column::Pid,
     Column::Name,
@@ -36,13 +35,31 @@ pub(super) const COLUMNS: [Column; 11] = [
     Column::Read,
     Column::Written,
 ];
-const ALWAYS: usize = 9;
-/// From this width on there is room for all.
-const WIDE: u16 = 100;
+/// The same, the most useful first: where there is no room for all, the last ones are left out.
+const BY_USE: [Column; 11] = [
+    Column::Pid,
+    Column::Used,
+    Column::Name,
+    Column::Stalled,
+    Column::Disk,
+    Column::Faults,
+    Column::Resident,
+    Column::Pool,
+    Column::State,
+    Column::Read,
+    Column::Written,
+];
 
-/// As many columns as there is room for.
-pub(super) fn columns(width: u16) -> &'static [Column] {
-    if width >= WIDE { &COLUMNS } else { &COLUMNS[..ALWAYS] }
+/// As many columns as there is room for, each as wide as it is, with a space between; the first
+/// one in any case.
+pub(super) fn columns(width: u16) -> Vec<Column> {
+    let mut used = 0;
+    let fits = |column: &&Column| {
+        used += column.width() + u16::from(used > 0);
+        used <= width
+    };
+    let shown = BY_USE.iter().take_while(fits).count().max(1);
+    COLUMNS.into_iter().filter(|column| BY_USE[..shown].contains(column)).collect()
 }
 
 /// A process with what is shown of it.
@@ -50,6 +67,8 @@ pub(super) fn columns(width: u16) -> &'static [Column] {
 pub(super) struct Row<'t> {
     pub(super) process: &'t Process,
     pub(super) rates: Option<Rates>,
+    /// Whether it has ended with its tree: then nothing of what it had is told.
+    pub(super) has_ended: bool,
 }
 
 impl Column {
@@ -71,7 +90,7 @@ impl Column {
 
     pub(super) fn width(self) -> u16 {
         match self {
-            Column::Name => 14,
+            Column::Name => 15,
             Column::State | Column::Stalled => 6,
             Column::Used | Column::Resident | Column::Read | Column::Written => 8,
             Column::Pid | Column::Pool | Column::Disk | Column::Faults => 7,
@@ -90,6 +109,8 @@ impl Column {
         match self {
             Column::Pid => row.process.pid.to_string(),
             Column::Name => row.process.name.clone(),
+            Column::State if row.has_ended => "ended".into(),
+            _ if row.has_ended => "-".into(),
             Column::State => match row.process.state {
                 State::Awake(_) => "awake".into(),
                 State::Asleep => "asleep".into(),
@@ -166,6 +187,7 @@ impl Sort {
         let row = |process: &'t Process| Row {
             process,
             rates: compared.processes.get(&process.pid).copied(),
+            has_ended: false,
         };
         let mut rows: Vec<Row<'t>> = processes.iter().map(row).collect();
         rows.sort_by(|one, other| self.column.compare(one, other));
@@ -229,12 +251,23 @@ mod tests {
     }
 
     #[test]
-    fn a_row_fits_in_eighty_columns() {
+    fn each_column_that_is_shown_is_whole_and_the_least_useful_go_first() {
         let width = |columns: &[Column]| {
             columns.iter().map(|column| column.width()).sum::<u16>() + columns.len() as u16 - 1
         };
-        assert!(width(columns(80)) <= 80, "{}", width(columns(80)));
-        assert!(width(columns(WIDE)) <= WIDE, "{}", width(columns(WIDE)));
+        for columns_there in 7..220 {
+            let shown = columns(columns_there);
+            assert!(width(&shown) <= columns_there, "{columns_there}: {shown:?}");
+        }
+        assert_eq!(columns(200), COLUMNS);
+        assert_eq!(columns(80), COLUMNS[..9]);
+        assert_eq!(columns(40), [Column::Pid, Column::Name, Column::Used, Column::Stalled]);
+        assert_eq!(columns(20), [Column::Pid, Column::Used]);
+        assert_eq!(columns(3), [Column::Pid]);
+    }
+
+    #[test]
+    fn sizes_and_counts_are_short() {
         assert_eq!(short_bytes(12_900_000), "12.3M");
         assert_eq!((short_count(999.0), short_count(12_345.0)), ("999".into(), "12.3k".into()));
     }

@@ -23,6 +23,8 @@ pub(super) enum Event {
     Resized,
     /// A signal, or the terminal is gone.
     Ended,
+    /// A signal that asks us to stop for a while.
+    Stopped,
     Key(KeyEvent),
 }
 
@@ -30,6 +32,9 @@ pub(super) enum Event {
 pub(super) struct Terminal {
     inner: ratatui::Terminal<CrosstermBackend<Stdout>>,
     ended: Arc<AtomicBool>,
+    stopped: Arc<AtomicBool>,
+    /// After we were stopped, by whatever it was.
+    continued: Arc<AtomicBool>,
 }
 
 impl Terminal {
@@ -41,6 +46,9 @@ impl Terminal {
             signal_hook::flag::register_conditional_shutdown(number, FAILED, ended.clone())?;
             signal_hook::flag::register(number, ended.clone())?;
         }
+        let [stopped, continued] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        signal_hook::flag::register(Signal::TSTP.as_raw(), stopped.clone())?;
+        signal_hook::flag::register(Signal::CONT.as_raw(), continued.clone())?;
         // An error of our own is written to a terminal that shows it.
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
@@ -49,7 +57,7 @@ impl Terminal {
         }));
         take()?;
         match ratatui::Terminal::new(CrosstermBackend::new(stdout())) {
-            Ok(inner) => Ok(Terminal { inner, ended }),
+            Ok(inner) => Ok(Terminal { inner, ended, stopped, continued }),
             Err(error) => {
                 give_back();
                 Err(error)
@@ -73,6 +81,13 @@ impl Terminal {
         if !is_there(limit) {
             return Ok(Event::Ended);
         }
+        if self.stopped.swap(false, Relaxed) {
+            return Ok(Event::Stopped);
+        }
+        if self.continued.load(Relaxed) {
+            self.take_again()?;
+            return Ok(Event::Resized);
+        }
         let read = match event::poll(Duration::ZERO) {
             Ok(true) => event::read(),
             Ok(false) => return Ok(Event::None),
@@ -90,11 +105,31 @@ impl Terminal {
 
     /// Stops, with the terminal as it was, until somebody lets us go on.
     pub(super) fn suspend(&mut self) -> io::Result<()> {
+        if is_orphaned() {
+            return Ok(());
+        }
         give_back();
-        rustix::process::kill_process(rustix::process::getpid(), Signal::TSTP)?;
+        signal_hook::low_level::raise(Signal::STOP.as_raw())?;
+        self.take_again()
+    }
+
+    /// Takes the terminal that others have had meanwhile.
+    fn take_again(&mut self) -> io::Result<()> {
+        self.continued.store(false, Relaxed);
+        // Whoever had it may have left it to lines, which is not known here.
+        let _ = disable_raw_mode();
         take()?;
         self.inner.clear()
     }
+}
+
+/// Whether nobody would let us go on: no shell that started our group of processes is there. The
+/// kernel stops none in such a group by SIGTSTP either.
+fn is_orphaned() -> bool {
+    use rustix::process::{getpgrp, getppid, getsid};
+    let Ok(session) = getsid(None) else { return true };
+    let of_parent = getppid().and_then(|parent| getsid(Some(parent)).ok());
+    session == getpgrp() || of_parent != Some(session)
 }
 
 /// Waits for something to read, or a signal; false where the terminal is gone. Asked of the

@@ -1,0 +1,28 @@
+//! What a command prints.
+
+use crate::control_client::visible;
+use crate::refusal::{FAILED, Refusal, plain};
+use std::io::{ErrorKind, Write};
+
+/// Text of several lines, with nothing else in it that a terminal obeys: it may name files.
+pub(crate) fn lines(text: &str) -> String {
+    text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
+}
+
+/// Prints text with a line's end behind it. `false` where the reader has gone away: it has read
+/// enough.
+///
+/// # Errors
+/// Where it cannot be written, as to a full disk: a script must not take nothing for an answer.
+pub(crate) fn print(text: &str) -> Result<bool, Refusal> {
+    let mut stdout = std::io::stdout();
+    let written = stdout.write_all(format!("{}\n", text.trim_end()).as_bytes());
+    match written.and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => {
+            let why = plain(&error);
+            Err(Refusal::new(FAILED, format!("standard output cannot be written: {why}")))
+        }
+    }
+}

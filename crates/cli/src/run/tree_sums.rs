@@ -1,0 +1,120 @@
+//! What the processes of a tree have done together.
+
+use crate::tree_report::TreeReport;
+use softswap_engine::ledger::{Counts, Sizes};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// All processes of a tree together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct OfTree {
+    pub(super) budget_bytes: u64,
+    pub(super) used_bytes: u64,
+    pub(super) processes: u64,
+    /// Those that brought something back.
+    pub(super) faults: u64,
+    /// Also of those that have ended.
+    pub(super) counts: Counts,
+    pub(super) sizes: Sizes,
+}
+
+impl OfTree {
+    /// The same, where no less has been counted than that.
+    pub(super) fn with_at_least(self, counts: &Counts) -> OfTree {
+        let counts = self.counts.at_least(counts);
+        OfTree { counts, faults: counts.returns(), ..self }
+    }
+}
+
+/// What processes have added to the sums of their tree; those that have ended still count.
+#[derive(Debug, Default)]
+pub(super) struct Carried {
+    now: HashMap<u32, Counts>,
+    all: Counts,
+}
+
+impl Carried {
+    /// Adds what they have done since the last time; all of it so far.
+    pub(super) fn add(&mut self, tree: &TreeReport) -> OfTree {
+        for process in &tree.processes {
+            let before = self.now.insert(process.pid, process.counts).unwrap_or_default();
+            self.all = self.all.and(&process.counts.since(&before));
+        }
+        self.now.retain(|pid, _| tree.processes.iter().any(|process| process.pid == *pid));
+        OfTree {
+            budget_bytes: tree.budget_bytes,
+            used_bytes: tree.used_bytes,
+            processes: tree.processes.len() as u64,
+            faults: self.all.returns(),
+            counts: self.all,
+            sizes: tree.processes.iter().fold(Sizes::default(), |all, it| all.and(&it.sizes)),
+        }
+    }
+}
+
+/// Looks how a tree fares.
+#[derive(Debug, Default)]
+pub(super) struct TreeWatch {
+    sums: Carried,
+    last: Option<(Duration, OfTree)>,
+}
+
+/// How a tree fares now.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct TreeRates {
+    pub(super) now: OfTree,
+    /// How many threads waited, on average.
+    pub(super) stalled_threads: f64,
+    pub(super) returns_per_s: f64,
+}
+
+impl TreeWatch {
+    /// How it fared since the last look, at times from the start; `None` at the first, and of one
+    /// process alone.
+    pub(super) fn look(&mut self, at: Duration, tree: Option<TreeReport>) -> Option<TreeRates> {
+        let now = self.sums.add(&tree?);
+        let (then, before) = self.last.replace((at, now)).filter(|_| now.processes > 1)?;
+        let seconds = at.saturating_sub(then).as_secs_f64().max(1e-9);
+        let waited_ns = now.counts.stalled_ns.saturating_sub(before.counts.stalled_ns) as f64;
+        let returns = now.faults.saturating_sub(before.faults) as f64;
+        Some(TreeRates {
+            now,
+            stalled_threads: waited_ns / 1e9 / seconds,
+            returns_per_s: returns / seconds,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree_report::Process;
+
+    fn tree(each: &[(u32, u64, u64)]) -> Option<TreeReport> {
+        let process = |(pid, faults, stalled_ns): &(u32, u64, u64)| Process {
+            pid: *pid,
+            used_bytes: 1 << 20,
+            counts: Counts {
+                faults: [0, 0, 0, 0, 0, *faults],
+                stalled_ns: *stalled_ns,
+                ..Counts::default()
+            },
+            ..Process::default()
+        };
+        Some(TreeReport::of(8 << 20, each.iter().map(process).collect()))
+    }
+
+    #[test]
+    fn a_tree_fares_as_all_of_its_processes_do_also_those_that_end() {
+        let (mut watch, at) = (TreeWatch::default(), Duration::from_secs);
+        assert!(watch.look(at(1), tree(&[(7, 0, 0), (8, 100, 1_000_000_000)])).is_none());
+        let busy = tree(&[(7, 0, 0), (8, 300, 4_000_000_000), (9, 100, 1_000_000_000)]);
+        let rates = watch.look(at(3), busy).unwrap();
+        assert_eq!((rates.now.processes, rates.now.used_bytes), (3, 3 << 20));
+        assert_eq!((rates.stalled_threads, rates.returns_per_s), (2.0, 150.0));
+        let rates = watch.look(at(4), tree(&[(7, 0, 0), (9, 100, 1_000_000_000)])).unwrap();
+        assert_eq!((rates.stalled_threads, rates.returns_per_s), (0.0, 0.0));
+        assert!(watch.look(at(5), tree(&[(7, 9, 9)])).is_none(), "it is alone");
+        assert!(watch.look(at(6), None).is_none());
+    }
+}

@@ -1,0 +1,177 @@
+//! The page has what it must for reports of every kind.
+
+use super::*;
+use crate::report::{Process, Tier, Tree, TreeHistory};
+
+/// A run of so many seconds.
+fn run(samples: usize, seconds: f64) -> Report {
+    let at_s: Vec<f64> =
+        (0..samples).map(|at| seconds * at as f64 / samples.max(2) as f64).collect();
+    let rising: Vec<u64> = (0..samples as u64).map(|at| at * 1000).collect();
+    let tier = Tier { count: 9, p50_ns: Some(2000), p99_ns: None };
+    Report {
+        program: vec!["/usr/bin/<script>".into(), "a & b".into()],
+        wall_s: seconds,
+        engine_started: true,
+        faults: TIERS.map(|name| (name.to_string(), tier.clone())).into(),
+        latencies: [("pool".to_string(), vec![(1000, 5), (4096, 4)])].into(),
+        history: History {
+            at_s,
+            budget_bytes: vec![64 << 20; samples],
+            used_bytes: rising.clone(),
+            resident_bytes: rising.clone(),
+            pool_bytes: rising.clone(),
+            pool_pages: rising.clone(),
+            disk_bytes: rising.clone(),
+            faults: TIERS.map(|name| (name.to_string(), rising.clone())).into(),
+            stalled_ns: rising.clone(),
+            bytes_read: rising.clone(),
+            bytes_written: rising,
+            tree: None,
+        },
+        ..Report::default()
+    }
+}
+
+#[test]
+fn a_page_has_every_plot_and_fetches_nothing() {
+    for (samples, seconds) in [(12, 1.0), (512, 86_400.0)] {
+        let page = of(&run(samples, seconds));
+        assert_eq!(page.matches("<svg").count(), 6, "{page}");
+        assert_eq!(page.matches("</svg>").count(), 6);
+        assert!(!page.contains("could not be drawn") && !page.contains("NaN"));
+        assert!(!page.contains("<script") && page.contains("&lt;script&gt; a &amp; b"));
+        // The name of the namespace is no address that anybody fetches.
+        let addresses = page.replace("http://www.w3.org/2000/svg", "");
+        assert!(!addresses.contains("http:") && !addresses.contains("https:"));
+        assert!(page.len() < 1 << 20, "{}", page.len());
+    }
+}
+
+#[test]
+fn what_another_budget_would_have_done_is_shown_where_it_is_known() {
+    let returns = [("pool".to_string(), vec![(1024, 5_000)])].into();
+    let report = Report {
+        returns,
+        budget_bytes: 64 << 20,
+        pages_out: 20_000,
+        stalled_ns: 1_000_000_000,
+        ..run(20, 5.0)
+    };
+    let page = of(&report);
+    assert!(page.contains("<li>with 96.0 MiB about "), "{page}");
+    assert_eq!(page.matches("<svg").count(), 7);
+    assert!(!page.contains("NaN"));
+}
+
+#[test]
+fn a_run_without_samples_or_faults_and_one_of_many_processes_are_pages_too() {
+    let empty = of(&Report { slept: true, ..Report::default() });
+    assert!(empty.contains("before there was anything to plot") && !empty.contains("<svg"));
+    let process = |pid| Process { pid, name: format!("p{pid}"), ..Process::default() };
+    let left_out = LeftOut { processes: 30, ..LeftOut::default() };
+    let tree = Tree { largest: (0..100).map(process).collect(), left_out, ..Tree::default() };
+    let page = of(&Report { tree: Some(tree), ..run(20, 5.0) });
+    assert!((0..100).all(|pid| page.contains(&format!("<td>p{pid}</td>"))));
+    assert!(page.contains("<p>30 more are left out, with 0 faults"));
+}
+
+/// A shell whose children did the work.
+fn tree_of_a_shell() -> Report {
+    let rising: Vec<u64> = (0..20).map(|at| at * 1000).collect();
+    let by_tier: BTreeMap<_, _> = TIERS.map(|name| (name.to_string(), rising.clone())).into();
+    let history = TreeHistory {
+        budget_bytes: vec![64 << 20; 20],
+        used_bytes: rising.clone(),
+        resident_bytes: rising.clone(),
+        pool_bytes: rising.clone(),
+        disk_bytes: rising.clone(),
+        processes: vec![3; 20],
+        faults: rising.clone(),
+        faults_by_tier: by_tier,
+        stalled_ns: rising.iter().map(|at| at * 1_000_000).collect(),
+        bytes_read: rising.clone(),
+        bytes_written: rising,
+    };
+    let tree = Tree {
+        processes_peak: 3,
+        faults_by_tier: TIERS.map(|name| (name.to_string(), 123_456)).into(),
+        ..Tree::default()
+    };
+    let alone = run(20, 5.0);
+    Report {
+        program: vec!["bash".into()],
+        tree: Some(tree),
+        faults: TIERS.map(|name| (name.to_string(), Tier::default())).into(),
+        latencies: BTreeMap::new(),
+        history: History { tree: Some(history), ..alone.history },
+        ..alone
+    }
+}
+
+#[test]
+fn a_tree_is_shown_as_one_process_is_and_the_first_only_where_it_did_something() {
+    let page = of(&tree_of_a_shell());
+    for title in ["DRAM of the tree", "On the disk", "Faults by tier", "Traffic of the disk"] {
+        assert!(page.contains(&format!("<figcaption>{title}</figcaption>")), "{title}");
+    }
+    assert_eq!((page.matches("<svg").count(), page.matches("NaN").count()), (5, 0));
+    let number = count(123_456);
+    assert_eq!(page.matches(&format!("<td>{number}</td>")).count(), TIERS.len(), "{page}");
+    assert!(page.contains("<td>disk</td>") && page.contains("faults of all processes"));
+    for title in ["Pages that went out", "io_uring", "first process", "How long faults took"] {
+        assert!(!page.contains(title), "{title}");
+    }
+    // The shell did a little itself.
+    let shell = run(20, 5.0);
+    let busy = Report {
+        faults: shell.faults,
+        latencies: shell.latencies,
+        pages_out: 8,
+        ..tree_of_a_shell()
+    };
+    let page = of(&busy);
+    assert_eq!(page.matches("<svg").count(), 6);
+    for title in [
+        "<h2>Faults, of the first process (bash)</h2>",
+        "<h2>How long faults took, by tier, of the first process (bash)</h2>",
+        "<h2>Pages that went out, of the first process (bash)</h2>",
+        "<td>io_uring, of the first process (bash)</td>",
+    ] {
+        assert!(page.contains(title), "{title} in {page}");
+    }
+}
+
+#[test]
+fn an_older_report_of_a_tree_is_a_page_of_what_it_has() {
+    let mut report = tree_of_a_shell();
+    report.tree.as_mut().unwrap().faults_by_tier.clear();
+    let tree = report.history.tree.as_mut().unwrap();
+    *tree = TreeHistory {
+        budget_bytes: std::mem::take(&mut tree.budget_bytes),
+        used_bytes: std::mem::take(&mut tree.used_bytes),
+        faults: std::mem::take(&mut tree.faults),
+        stalled_ns: std::mem::take(&mut tree.stalled_ns),
+        ..TreeHistory::default()
+    };
+    let page = of(&report);
+    assert_eq!(page.matches("<svg").count(), 3);
+    assert!(page.contains("Faults that brought something back") && !page.contains("NaN"));
+    assert!(!page.contains("<h2>Faults</h2>"), "{page}");
+}
+
+#[test]
+fn rates_are_between_samples() {
+    let rates = rate("a", &[0.0, 2.0, 2.0, 3.0, 4.0], &[0, 100, 100, 110, 4]);
+    assert_eq!(rates.points, [(2.0, 50.0), (3.0, 10.0), (4.0, 4.0)]);
+    let shares = stalled("b", &[0.0, 1.0, 2.0], &[0, 500_000_000, 9_000_000_000]);
+    assert_eq!(shares.points, [(1.0, 0.5), (2.0, 1.0)]);
+}
+
+#[test]
+fn names_show_as_they_are() {
+    assert_eq!(
+        escaped("a<b>\u{1b}[31m\u{202e}c\u{2066}"),
+        "a&lt;b&gt;\u{fffd}[31m\u{fffd}c\u{fffd}"
+    );
+}
