@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change goes in: format, order, lints, the models
-# of the lock-free parts, all tests; as root, a second time as a user without any
-# privilege, because that is how most people run softswap, what may depend on that.
+# of the lock-free parts, all tests (tests/executables.py says who runs which).
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
@@ -10,7 +9,6 @@ toolchain=$(tests/toolchain.sh)
 [ -z "$toolchain" ] || export RUSTUP_TOOLCHAIN=$toolchain
 target=${CARGO_TARGET_DIR:-$PWD/target}
 log=$(mktemp "${TMPDIR:-/tmp}/softswap-log.XXXXXX")
-unprivileged_dir=
 current_step="getting ready"
 
 summarise() {
@@ -24,7 +22,7 @@ summarise() {
     awk '/^test result:/ { passed += $4; failed += $6 }
          /^(skipped: |guest test SKIPPED: )/ { skipped++ }
          END { printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped }' "$log"
-    rm -rf "$log" ${unprivileged_dir:+"$unprivileged_dir"}
+    rm -f "$log"
     exit "$status"
 }
 trap summarise EXIT
@@ -79,61 +77,6 @@ models() {
     [ "$after" -gt "$before" ] || { echo "no model test was run" >&2; return 1; }
 }
 
-# Of the crates in which it matters who the user is.
-test_executables() {
-    cargo test --workspace --no-run --message-format=json 2>/dev/null | python3 -c '
-import json, sys
-for line in sys.stdin:
-    message = json.loads(line)
-    crate = message.get("target", {}).get("src_path", "").split("/crates/")[-1].split("/")[0]
-    is_shape = message.get("target", {}).get("name") == "shape"
-    if crate in ("remote", "manual", "view") or is_shape:
-        continue
-    if message.get("executable") and message.get("profile", {}).get("test"):
-        print(message["executable"])'
-}
-
-# Copies what the tests run to where that user may read it, and nothing else.
-prepare_unprivileged() {
-    local executable executables
-    unprivileged_dir=$(mktemp -d /tmp/softswap-tests.XXXXXX)
-    chmod 755 "$unprivileged_dir"
-    mkdir "$unprivileged_dir"/{bin,tests,programs,abi,fuzz}
-    mkdir -m 1777 "$unprivileged_dir/tmp"
-    cp "$target/debug/softswap" "$target/debug/softswap-bench" "$target/debug/softswap-remote" \
-        "$target/debug/libsoftswap.so" "$unprivileged_dir/bin/"
-    cp tests/programs/*.[ch] tests/programs/*.py "$unprivileged_dir/programs/"
-    cp tests/abi/* "$unprivileged_dir/abi/"
-    cp -r fuzz/corpus "$unprivileged_dir/fuzz/"
-    executables=$(test_executables)
-    [ -n "$executables" ] || { echo "no test executables were found" >&2; return 1; }
-    for executable in $executables; do
-        cp "$executable" "$unprivileged_dir/tests/"
-    done
-    chmod -R a+rX "$unprivileged_dir"
-}
-
-# Without what looks at the tests' own programs.
-unprivileged() {
-    local executable
-    for executable in "$unprivileged_dir"/tests/*; do
-        printf '\n-- %s\n' "$(basename "$executable")"
-        (
-            cd "$unprivileged_dir/tmp"
-            setpriv --reuid=65534 --regid=65534 --clear-groups \
-                env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-                HOME="$unprivileged_dir/tmp" TMPDIR="$unprivileged_dir/tmp" LANG=C.UTF-8 \
-                SOFTSWAP_BIN_DIR="$unprivileged_dir/bin" \
-                SOFTSWAP_SOURCE_DIR="$unprivileged_dir/programs" \
-                SOFTSWAP_ABI_DIR="$unprivileged_dir/abi" SOFTSWAP_ABI_WAYS=8M,wakes \
-                SOFTSWAP_FUZZ_DIR="$unprivileged_dir/fuzz" SOFTSWAP_FUZZ_SECONDS=0 \
-                "$executable" --test-threads=2 \
-                --skip every_case_of_every_program_notices --skip every_program_passes_without \
-                --skip the_python_programs_repeat
-        )
-    done
-}
-
 step "tools" install_what_is_missing
 step "format" cargo fmt --all --check
 step "order of rooms: what the check refuses" tests/order_test.py
@@ -145,10 +88,7 @@ step "dependencies (cargo-deny)" counted tests/deny.sh
 step "models (loom)" models
 # The tests start softswap, which preloads the library beside it.
 step "build" cargo build --workspace
-step "tests as $(id -un)" counted cargo test --workspace --no-fail-fast
-if is_root; then
-    step "tests for a user without privileges: copies" prepare_unprivileged
-    step "tests as uid 65534" counted unprivileged
-fi
+step "tests" counted tests/executables.py
+step "examples in the documentation" counted cargo test --workspace --doc
 step "guest test" counted tests/guest/run.sh
 printf '\nall steps passed\n'
