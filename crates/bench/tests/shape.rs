@@ -8,7 +8,7 @@ use common::softswap;
 use serde_json::Value;
 
 /// Each benchmark in its smallest form; some run with `--swap DIR` added.
-const SMALLEST: [(&str, &[&str], bool); 18] = [
+const SMALLEST: [(&str, &[&str], bool); 19] = [
     (
         "ablation",
         &[
@@ -30,6 +30,7 @@ const SMALLEST: [(&str, &[&str], bool); 18] = [
         true,
     ),
     ("bounce", &["--rounds", "1", "--ms", "2"], true),
+    ("curve", &["--rounds", "1", "--budget", "16", "--programs", "random,hash_join"], true),
     ("extents", &["--tasks", "1", "--seconds", "0.001", "--rounds", "1", "--pieces", "100"], true),
     ("faults", &["--pages", "64"], true),
     (

@@ -6,6 +6,7 @@ use crate::refusal::{FAILED, Refusal, plain};
 use clap::Args;
 use softswap_engine::store::swap::header::{Header, LABEL_BYTES, label_field};
 use softswap_engine::store::swap::named::Storage;
+use softswap_remote::url::is_url;
 use softswap_sys::PAGE_SIZE;
 use softswap_view::units;
 use std::path::PathBuf;
@@ -59,6 +60,10 @@ fn parse_uuid(text: &str) -> Result<Uuid, String> {
 
 pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     let refuse = |error: &dyn std::fmt::Display| Refusal::usage(format!("mkswap: {error}"));
+    if args.path.to_str().is_some_and(is_url) {
+        let why = "a cluster needs no header: give its URL to `softswap run --swap`";
+        return Err(refuse(&why));
+    }
     let shown = args.path.display();
     let mut storage = Storage::open(&args.path).map_err(|error| refuse(&error))?;
     if let Some(found) = storage.contents().next().filter(|_| !args.force) {

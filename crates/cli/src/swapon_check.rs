@@ -8,6 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use softswap_engine::door::settings::Config;
 use softswap_engine::store::swap::named::{Activated, activate};
+use softswap_remote::url::is_url;
 use softswap_sys::PAGE_SIZE;
 use softswap_view::units;
 use std::fmt::Write as _;
@@ -65,6 +66,11 @@ struct AreaFacts {
 }
 
 pub(crate) fn swapon_check(args: &SwaponCheckArgs) -> Result<ExitCode, Refusal> {
+    if args.path.to_str().is_some_and(is_url) {
+        return Err(Refusal::usage(
+            "swapon-check: that is a cluster: look at it with `softswap remote check URL`",
+        ));
+    }
     let checked = if args.path.is_dir() { directory(&args.path) } else { named(&args.path) };
     let shown = args.path.display().to_string();
     let (found, outcome) = match checked {

@@ -105,6 +105,6 @@ fn the_table_is_plain_where_it_is_no_terminal() {
     assert!(text.contains("`softswap run` will"), "{text}");
     for line in text.lines().take_while(|line| !line.is_empty()) {
         let first = line.split_whitespace().next().unwrap();
-        assert!(["ok", "missing", "fatal", "instead:", "fix:"].contains(&first), "{line}");
+        assert!(["ok", "note", "missing", "fatal", "instead:", "fix:"].contains(&first), "{line}");
     }
 }

@@ -193,7 +193,7 @@ fn where_a_primary_is_full_pages_go_to_a_directory_of_lower_priority() {
 #[test]
 fn with_no_server_left_the_program_is_stopped_and_told_where_they_were() {
     let Some(mut bed) = bed() else { return };
-    let swapped = swapped(&bed.plain_url("&size=256M&deadline=2s"));
+    let swapped = swapped(&bed.plain_url("&size=256M&deadline=8s"));
     let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
     await_output(&mut running, "turn 1");
     for at in 0..bed.nodes.len() {
@@ -201,6 +201,7 @@ fn with_no_server_left_the_program_is_stopped_and_told_where_they_were() {
     }
     let ended = running.finish(LIMIT);
     assert!(!ended.status.success(), "{}", ended.stderr);
+    assert!(ended.stderr.contains("cannot be used now"), "it is told before: {}", ended.stderr);
     assert!(ended.stderr.contains("127.0.0.1:"), "{}", ended.stderr);
     assert!(ended.stderr.contains("softswap:{"), "the key is told: {}", ended.stderr);
 }

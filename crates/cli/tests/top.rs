@@ -64,20 +64,20 @@ impl Terminal {
 
     /// Waits until all of these parts are on the screen.
     fn wait(&self, parts: &[&str]) -> String {
-        let last = std::cell::RefCell::new(String::new());
-        let shows = || {
-            let screen = self.screen();
-            let is_there = parts.iter().all(|part| screen.contains(part));
-            last.replace(screen.clone());
-            is_there.then_some(screen)
-        };
+        let found = self.wait_until(|screen| parts.iter().all(|part| screen.contains(part)));
+        found.unwrap_or_else(|screen| panic!("no {parts:?} in:\n{screen}"))
+    }
+
+    /// Waits until the screen is so; else what it is after a minute.
+    fn wait_until(&self, is_so: impl Fn(&str) -> bool) -> Result<String, String> {
         let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
         loop {
-            if let Some(screen) = shows() {
-                return screen;
+            let screen = self.screen();
+            match is_so(&screen) {
+                true => return Ok(screen),
+                false if std::time::Instant::now() > end => return Err(screen),
+                false => std::thread::sleep(std::time::Duration::from_millis(50)),
             }
-            assert!(std::time::Instant::now() < end, "no {parts:?} in:\n{}", last.borrow());
-            std::thread::sleep(std::time::Duration::from_millis(50));
         }
     }
 
@@ -372,6 +372,8 @@ fn a_run_that_is_stopped_leaves_no_line_to_the_shell() {
     terminal.command("fg");
     terminal.wait(&["softswap: "]);
     terminal.press(&["Enter"]);
+    // What is typed before the shell asks again is shown twice, in the midst of other lines.
+    terminal.wait_until(|screen| screen.trim_end().ends_with("\n$")).expect("the prompt");
     terminal.command("echo left $?");
     let screen = terminal.wait(&["\nleft 0\n"]);
     assert!(!screen.contains("softswap: "), "{screen}");

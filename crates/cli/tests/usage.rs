@@ -149,6 +149,18 @@ fn a_file_that_holds_a_file_system_is_recognised_and_left_alone() {
 }
 
 #[test]
+fn a_cluster_is_no_file_for_mkswap_and_swapon_check() {
+    for (command, part) in
+        [("mkswap", "needs no header"), ("swapon-check", "softswap remote check URL")]
+    {
+        let url = "redis://user:hunter2@127.0.0.1:7000";
+        let text = message(softswap().args([command, url]), 2);
+        assert_says(&text, &[command, part]);
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+}
+
+#[test]
 fn a_mounted_device_is_recognised() {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     let device = mounts.lines().filter_map(|line| line.split(' ').next()).find(|name| {

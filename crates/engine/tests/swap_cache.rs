@@ -3,8 +3,8 @@
 
 mod common;
 use common::{
-    Content, LINE, Setup, World, assert_holds, assert_zero, in_threads, page_of, random, scramble,
-    until, worlds, write_all,
+    Content, LINE, Setup, World, assert_holds, assert_zero, fill_from, in_threads, page_of, random,
+    scramble, until, worlds, write_all,
 };
 use softswap_engine::base::stats::Counter;
 use softswap_engine::store::io::Operation;
@@ -60,7 +60,7 @@ fn a_page_that_is_pinned_may_be_written_by_the_kernel() {
         assert_eq!(world.count(Counter::CopiesWritten), 20);
         // Without a fault: nothing would resolve one taken by the kernel.
         let zeroes = std::fs::File::open("/dev/zero").unwrap();
-        memory.part(10 * PAGE_SIZE, len).read_from(&zeroes).unwrap();
+        fill_from(memory.part(10 * PAGE_SIZE, len), &zeroes);
         contents[10..30].fill(Content::Zero);
         world.engine.unpin(start, len);
         world.assert_survives(memory, &contents);
@@ -195,7 +195,7 @@ fn share(world: &World, memory: Memory, thread: usize) {
             3 => {
                 let start = memory.address() + at;
                 assert_eq!(world.engine.pin(start, LINE, usize::MAX).unwrap(), LINE);
-                assert_eq!(memory.part(at, LINE).read_from(&zeroes).unwrap(), LINE);
+                fill_from(memory.part(at, LINE), &zeroes);
                 assert_eq!(memory.read(at), Some(0));
                 world.engine.unpin(start, LINE);
                 *wanted = 0;

@@ -3,7 +3,8 @@
 
 mod common;
 use common::{
-    Content, Setup, World, assert_holds, assert_zero, in_threads, read_and_write, worlds, write_all,
+    Content, Setup, World, assert_holds, assert_zero, fill_from, in_threads, read_and_write,
+    worlds, write_all,
 };
 use softswap_engine::base::stats::Counter;
 use softswap_sys::PAGE_SIZE;
@@ -61,7 +62,7 @@ fn a_page_that_is_pinned_may_be_written_by_the_kernel() {
         let (start, len) = (memory.address() + 10 * PAGE_SIZE, 20 * PAGE_SIZE);
         assert_eq!(world.engine.pin(start, len, usize::MAX).unwrap(), len);
         let zeroes = std::fs::File::open("/dev/zero").unwrap();
-        memory.part(10 * PAGE_SIZE, len).read_from(&zeroes).unwrap();
+        fill_from(memory.part(10 * PAGE_SIZE, len), &zeroes);
         contents[10..30].fill(Content::Zero);
         world.engine.unpin(start, len);
         world.assert_survives(memory, &contents);

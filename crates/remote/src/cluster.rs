@@ -12,6 +12,7 @@ use crate::store::{Page, PageStore, StoreError};
 use crate::trouble::Trouble;
 use crate::upkeep::Upkeep;
 use crate::url::Url;
+use crate::watch::Watch;
 use redis::{Value, cmd};
 use std::ops::Range;
 use std::sync::Arc;
@@ -89,6 +90,11 @@ impl Cluster {
         let kept_up = Arc::clone(&shared);
         let upkeep = tokio::spawn(async move { Upkeep::new(continues).run(&kept_up).await });
         Ok(Self { shared, upkeep })
+    }
+
+    /// What the user should know of servers that do not do their part, and has not been told yet.
+    pub(crate) fn news(&self, watch: &mut Watch) -> Vec<String> {
+        watch.look(&self.shared.router)
     }
 
     /// Removes all that this run stores of this area, and with its last area the run's lease.

@@ -133,6 +133,9 @@ impl Order {
     }
 }
 
+/// What is said is no longer.
+const MOST_SIGNS: usize = 4000;
+
 /// What a helper says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
@@ -148,7 +151,9 @@ impl Told {
     /// As a line, its end included.
     #[must_use]
     pub fn to_line(&self) -> String {
-        let one_line = |text: &str| text.replace(['\n', '\r'], " ");
+        // Some of it may be a server's words.
+        let plain = |sign: char| if sign.is_control() { ' ' } else { sign };
+        let one_line = |text: &str| text.chars().take(MOST_SIGNS).map(plain).collect::<String>();
         match self {
             Told::Ready => "ready\n".into(),
             Told::Note(text) => format!("note {}\n", one_line(text)),
@@ -205,7 +210,8 @@ mod tests {
         for told in [Told::Ready, Told::Note("a b".into()), Told::Refused("c d e".into())] {
             assert_eq!(Told::from_line(&told.to_line()), Some(told));
         }
-        assert_eq!(Told::Note("a\nb".into()).to_line(), "note a b\n");
+        assert_eq!(Told::Note("a\nb\x1b[2J".into()).to_line(), "note a b [2J\n");
+        assert_eq!(Told::Note("é".repeat(9999)).to_line().chars().count(), MOST_SIGNS + 6);
         assert_eq!(Told::from_line("hello\n"), None);
     }
 }

@@ -10,6 +10,7 @@ use crate::refusal::Refusal;
 use crate::secret::Password;
 use crate::serve::serve;
 use crate::url::Url;
+use crate::watch::Watch;
 use softswap_engine::exchange::{Areas, open_inherited};
 use std::future::Future;
 use std::io::{self, BufReader, Read, Write};
@@ -17,6 +18,13 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Between looks at what there is to tell.
+const NEWS_EVERY: Duration = Duration::from_secs(1);
+/// Who does not hear it within this time is told nothing more.
+const HEARD_WITHIN: Duration = Duration::from_secs(1);
 
 /// Serves the exchange behind a descriptor, until nobody can ask any more.
 pub(crate) async fn run(exchange_fd: i32) -> ExitCode {
@@ -48,8 +56,13 @@ async fn try_to_run(exchange_fd: i32) -> io::Result<()> {
         tell(&control, &Told::Note(note))?;
     }
     tell(&control, &Told::Ready)?;
+    control.set_write_timeout(Some(HEARD_WITHIN))?;
     let cluster = Arc::new(cluster);
+    let telling = tokio::spawn(tell_news(Arc::clone(&cluster), control.try_clone()?));
     serve(exchange, areas, Arc::clone(&cluster), end_of(control)?).await?;
+    telling.abort();
+    // It has a part in the cluster.
+    _ = telling.await;
     match Arc::into_inner(cluster) {
         Some(cluster) => cluster.close().await.map_err(io::Error::other),
         None => Ok(()),
@@ -74,6 +87,19 @@ async fn connect(order: Order) -> Result<(Cluster, Vec<String>), Refusal> {
     let (id, key, continues) = (order.run.id, order.run.key, order.is_again);
     let run = Run { id, area: 0, key, continues };
     Ok((Cluster::connect(&url, run).await?, notes))
+}
+
+/// Tells what happens to servers, as long as somebody hears it.
+async fn tell_news(cluster: Arc<Cluster>, control: UnixStream) {
+    let mut watch = Watch::default();
+    loop {
+        sleep(NEWS_EVERY).await;
+        for note in cluster.news(&mut watch) {
+            if tell(&control, &Told::Note(note)).is_err() {
+                return;
+            }
+        }
+    }
 }
 
 fn tell(mut control: &UnixStream, told: &Told) -> io::Result<()> {

@@ -23,6 +23,7 @@ mod copies;
 mod removal;
 mod scan;
 mod upkeep;
+mod watch;
 pub mod cluster;
 pub mod runs;
 pub mod check;

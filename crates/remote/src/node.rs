@@ -13,7 +13,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// After an error nobody asks for this long, doubled with each error in a row.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// One that took no write is taken to take none for this long, unless it takes one.
+/// One that took no write is taken to take none for this long, unless it takes one; who could do
+/// nothing and is not asked again for so long begins anew.
 const UNWRITABLE_FOR: Duration = Duration::from_secs(10);
 /// From the second such answer after this long on, that is more than a moment's.
 const UNWRITABLE_AFTER: Duration = Duration::from_secs(1);
@@ -41,11 +42,15 @@ struct Connection {
 #[derive(Default)]
 struct Breaker {
     failures: u32,
+    /// Those failures.
+    failing: Option<Streak>,
+    /// It answered that it cannot now, with nothing done since.
+    busy: Option<Streak>,
     /// Nobody is let through until then.
     open_until: Option<Instant>,
     slow_until: Option<Instant>,
-    /// When it first and last answered that it takes no writes, with none taken since.
-    unwritable: Option<(Instant, Instant)>,
+    /// It answered that it takes no writes, with none taken since.
+    unwritable: Option<Streak>,
     /// There has been a connection: it is the server that it is taken for.
     was_connected: bool,
     reason: String,
@@ -54,6 +59,42 @@ struct Breaker {
     /// Since when nothing has been heard though it was asked, and how many bytes before: who
     /// asks may have gone to another copy long before it gives this server up.
     silent: Option<(Instant, u64)>,
+}
+
+/// The same trouble, once or more, and nothing that says otherwise in between.
+#[derive(Clone, Debug)]
+pub(crate) struct Streak {
+    pub(crate) first: Instant,
+    pub(crate) last: Instant,
+    /// Of the last.
+    pub(crate) reason: String,
+}
+
+impl Streak {
+    /// With this once more.
+    fn go_on(streak: &mut Option<Streak>, reason: &str) {
+        let last = Instant::now();
+        let first = streak.as_ref().map_or(last, |streak| streak.first);
+        *streak = Some(Streak { first, last, reason: reason.into() });
+    }
+
+    /// The same, or the first where the last was long ago.
+    fn go_on_or_begin(streak: &mut Option<Streak>, reason: &str) {
+        *streak = streak.take().filter(Streak::is_recent);
+        Streak::go_on(streak, reason);
+    }
+
+    fn is_recent(&self) -> bool {
+        Instant::now() < self.last + UNWRITABLE_FOR
+    }
+}
+
+/// What a server does not do.
+#[derive(Clone, Debug)]
+pub(crate) enum Lack {
+    /// Anything at all: it does not answer, lets nobody in or cannot now.
+    Service(Streak),
+    Writes(Streak),
 }
 
 impl Node {
@@ -83,11 +124,17 @@ impl Node {
         self.breaker().failures > 0
     }
 
-    pub(crate) fn was_unwritable(&self) {
-        let now = Instant::now();
-        let mut breaker = self.breaker();
-        let first = breaker.unwritable.filter(|(_, last)| now < *last + UNWRITABLE_FOR);
-        breaker.unwritable = Some((first.map_or(now, |(first, _)| first), now));
+    pub(crate) fn was_unwritable(&self, reason: &str) {
+        Streak::go_on_or_begin(&mut self.breaker().unwritable, reason);
+    }
+
+    pub(crate) fn was_busy(&self, reason: &str) {
+        Streak::go_on_or_begin(&mut self.breaker().busy, reason);
+    }
+
+    /// It has done something that it was asked.
+    pub(crate) fn has_served(&self) {
+        self.breaker().busy = None;
     }
 
     pub(crate) fn was_written(&self) {
@@ -96,13 +143,20 @@ impl Node {
 
     /// Whether it answered a short time ago that it takes no writes.
     pub(crate) fn is_unwritable(&self) -> bool {
-        self.breaker().unwritable.is_some_and(|(_, last)| Instant::now() < last + UNWRITABLE_FOR)
+        self.breaker().unwritable.as_ref().is_some_and(Streak::is_recent)
     }
 
     /// The same, for more than a moment.
     pub(crate) fn stays_unwritable(&self) -> bool {
-        let lasts = |(first, last): (Instant, Instant)| last - first >= UNWRITABLE_AFTER;
-        self.is_unwritable() && self.breaker().unwritable.is_some_and(lasts)
+        let lasts = |it: &Streak| it.is_recent() && it.last - it.first >= UNWRITABLE_AFTER;
+        self.breaker().unwritable.as_ref().is_some_and(lasts)
+    }
+
+    /// What it does not do, until it has done it.
+    pub(crate) fn lack(&self) -> Option<Lack> {
+        let breaker = self.breaker();
+        let service = breaker.failing.clone().or_else(|| breaker.busy.clone()).map(Lack::Service);
+        service.or_else(|| breaker.unwritable.clone().map(Lack::Writes))
     }
 
     pub(crate) fn was_slow(&self) {
@@ -117,6 +171,7 @@ impl Node {
         let mut breaker = self.breaker();
         let pause = SHORTEST_PAUSE * 2u32.pow(breaker.failures.min(8));
         breaker.failures += 1;
+        Streak::go_on(&mut breaker.failing, &reason);
         breaker.open_until = Some(Instant::now() + pause.min(LONGEST_PAUSE));
         breaker.reason.clone_from(&reason);
         drop(breaker);
@@ -149,6 +204,7 @@ impl Node {
             Ok(Ok(values)) if values.len() == commands.len() => {
                 let mut breaker = self.breaker();
                 breaker.failures = 0;
+                breaker.failing = None;
                 breaker.open_until = None;
                 Ok(values)
             }

@@ -143,6 +143,11 @@ impl Router {
         self.owner(slot).is_some_and(|address| self.node(&address).is_unwritable())
     }
 
+    /// Who has a slot has taken a write.
+    pub(crate) fn was_written(&self, slot: u16) {
+        self.owner(slot).into_iter().for_each(|address| self.node(&address).was_written());
+    }
+
     /// Whether nobody has a slot, or who has it does not answer.
     pub(crate) fn is_away(&self, slot: u16) -> bool {
         self.owner(slot).is_none_or(|address| self.node(&address).is_away())
@@ -233,7 +238,13 @@ impl Router {
         let node = self.node(address);
         let answers = node.ask(&question, TOPOLOGY_BYTES, until).await?;
         let text = match &answers[0] {
-            Value::ServerError(error) => return Err(Trouble::from_answer(address, error)),
+            Value::ServerError(error) => {
+                let trouble = Trouble::from_answer(address, error);
+                if let Trouble::Busy { reason, .. } = &trouble {
+                    node.was_busy(reason);
+                }
+                return Err(trouble);
+            }
             value => redis::from_redis_value_ref::<String>(value).ok(),
         };
         text.and_then(|text| Topology::parse(&text, address, self.connector.is_secure()))
@@ -274,7 +285,10 @@ impl Router {
                     Err(Trouble::Moved { to, only_this_time: false }) => {
                         self.known().learn_move(request.slot, to.clone());
                     }
-                    Err(Trouble::Unwritable { node, .. }) => self.node(node).was_unwritable(),
+                    Err(Trouble::Unwritable { node, reason }) => {
+                        self.node(node).was_unwritable(reason);
+                    }
+                    Err(Trouble::Busy { node, reason }) => self.node(node).was_busy(reason),
                     _ => {}
                 }
                 answers[index] = answer;
@@ -305,7 +319,8 @@ impl Router {
                 pipeline.add_command(command);
             }
         }
-        let mut values = match self.node(address).ask(&pipeline, answer_bytes, until).await {
+        let node = self.node(address);
+        let mut values = match node.ask(&pipeline, answer_bytes, until).await {
             Ok(values) => Ok(values.into_iter()),
             Err(trouble) => Err(trouble),
         };
@@ -321,6 +336,9 @@ impl Router {
                 let skipped = usize::from(is_asking);
                 let own = own.into_iter().skip(skipped).step_by(1 + skipped);
                 request.commands = own.cloned().collect();
+            }
+            if answer.is_ok() {
+                node.has_served();
             }
             (index, request, answer)
         };

@@ -207,13 +207,14 @@ impl Shared {
 
     pub(crate) fn not_accepted(&self, slot: u16, why: &Unwritten) -> Trouble {
         let Some(node) = self.router.owner(slot) else { return Trouble::Nobody { slot } };
+        let reason = why.to_string();
         if *why == Unwritten::NoReplica {
-            self.router.node(&node).was_unwritable();
+            self.router.node(&node).was_unwritable(&reason);
         }
-        Trouble::Busy { node, reason: why.to_string() }
+        Trouble::Busy { node, reason }
     }
 
-    /// Has all requests carried out, each until it is accepted: again and again until the
+    /// Has all writes carried out, each until it is accepted: again and again until the
     /// deadline, to whoever has the slot by then. A request is made by its number, and by how
     /// often it has been tried.
     pub(crate) async fn carry_out(
@@ -235,9 +236,7 @@ impl Shared {
             for ((number, slot), answer) in left.iter().zip(slots).zip(answers) {
                 let trouble = match answer.map(|values| is_accepted(&values)) {
                     Ok(Ok(())) => {
-                        // What was refused before is not any more.
-                        let owner = (tries > 0).then(|| self.router.owner(slot)).flatten();
-                        owner.into_iter().for_each(|node| self.router.node(&node).was_written());
+                        self.router.was_written(slot);
                         continue;
                     }
                     Ok(Err(why)) => self.not_accepted(slot, &why),

@@ -98,6 +98,11 @@ impl Topology {
         self.owners_that(Member::is_usable)
     }
 
+    /// All that have slots, each with its slots.
+    pub(crate) fn owners(&self) -> Vec<(&Member, Vec<u16>)> {
+        self.owners_that(|_| true)
+    }
+
     /// The primaries that are down and have slots yet. One whose replica has taken over has none.
     pub(crate) fn missing_primaries(&self) -> Vec<&Member> {
         self.owners_that(|member| member.is_failed).into_iter().map(|(member, _)| member).collect()

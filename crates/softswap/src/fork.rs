@@ -1,7 +1,7 @@
 //! One pool at a time is made or dropped, and none while the process forks: a child finds
 //! nothing half done that only another thread could finish.
 
-use softswap_sys::raw;
+use softswap_sys::{raw, touches};
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -27,18 +27,10 @@ pub(crate) struct Alone(#[expect(dead_code, reason = "it is held")] MutexGuard<'
 
 impl Alone {
     pub(crate) fn new() -> io::Result<Alone> {
+        register()?;
         let guard = lock();
         HOLDER.store(raw::current_thread(), Ordering::Relaxed);
-        let alone = Alone(guard);
-        if !IS_KEPT_BY_FORKS.load(Ordering::Relaxed) {
-            // SAFETY: the functions take and give up a lock, in the thread that forks.
-            let refused = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
-            if refused != 0 {
-                return Err(io::Error::from_raw_os_error(refused));
-            }
-            IS_KEPT_BY_FORKS.store(true, Ordering::Relaxed);
-        }
-        Ok(alone)
+        Ok(Alone(guard))
     }
 }
 
@@ -48,15 +40,44 @@ impl Drop for Alone {
     }
 }
 
+/// Has forks keep the lock from here on.
+///
+/// Before the lock is taken for the first time: the C library has this wait for a fork that is
+/// under way, whose child must find the lock free, as it will not be told. And not behind a lock or
+/// a `Once`, which that child would find taken. So two threads may come here at once, and what they
+/// register may be called twice.
+fn register() -> io::Result<()> {
+    if IS_KEPT_BY_FORKS.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    // SAFETY: the functions take and give up a lock, in the thread that forks, and store to
+    // atomics.
+    let refused = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(in_child)) };
+    if refused != 0 {
+        return Err(io::Error::from_raw_os_error(refused));
+    }
+    IS_KEPT_BY_FORKS.store(true, Ordering::Release);
+    Ok(())
+}
+
 extern "C" fn before() {
     // A signal handler that forks in the midst of it would wait for its own thread: both
     // processes go on there.
-    if HOLDER.load(Ordering::Relaxed) != raw::current_thread() {
-        // Gone only at the thread's end, when it forks no more.
-        let _ = HELD.try_with(|held| held.set(Some(lock())));
+    if HOLDER.load(Ordering::Relaxed) == raw::current_thread() {
+        return;
     }
+    // Gone only at the thread's end, when it forks no more.
+    let _ = HELD.try_with(|held| {
+        let guard = held.take().unwrap_or_else(lock);
+        held.set(Some(guard));
+    });
 }
 
 extern "C" fn after() {
     let _ = HELD.try_with(Cell::take);
+}
+
+extern "C" fn in_child() {
+    touches::in_child();
+    after();
 }

@@ -13,6 +13,7 @@ use softswap_engine::memory::context::PREFETCH_THREADS;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::on_disk;
 use softswap_sys::memory::{Reservations, reserve_u64};
+use softswap_sys::own_threads::Thread;
 use softswap_sys::raw::{self, now_ns};
 use softswap_sys::signals::{self, Mask, NEVER_BLOCKED};
 use softswap_sys::touches::{self, Hold, MOST_WINDOWS, Resolver, Served};
@@ -23,7 +24,6 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle};
 
 /// What the engine's threads and the handler of touches share.
 struct Shared {
@@ -122,7 +122,7 @@ impl Resolver for Handle {
 pub(crate) struct Running {
     shared: ManuallyDrop<Arc<Shared>>,
     served: ManuallyDrop<Served>,
-    threads: ManuallyDrop<Vec<JoinHandle<()>>>,
+    threads: ManuallyDrop<Vec<Thread>>,
     process: u32,
     /// Guards that keep pages where they are.
     pub(crate) pins: AtomicUsize,
@@ -245,14 +245,14 @@ impl Running {
         let work = |index: usize| {
             let shared = Arc::clone(&self.shared);
             let go_on = move |shared: &Shared| shared.go_on.load(Ordering::Relaxed);
-            let name = if index == 0 { "softswap" } else { "softswap-ahead" };
+            let name = if index == 0 { c"softswap" } else { c"softswap-ahead" };
             let body = move || {
                 shared.reservations.collect(|| match index {
                     0 => shared.engine.run_reclaim(|| go_on(&shared)),
                     _ => shared.engine.run_prefetch(index - 1, || go_on(&shared)),
                 });
             };
-            thread::Builder::new().name(name.into()).spawn(body)
+            Thread::begin(name, body)
         };
         signals::with_all_blocked(|| {
             for index in 0..=PREFETCH_THREADS {
@@ -296,10 +296,7 @@ impl Drop for Running {
                 ManuallyDrop::take(&mut self.shared),
             )
         };
-        for thread in threads {
-            // It ends by itself; a panic of its own would have ended the process or is told.
-            let _ = thread.join();
-        }
+        threads.into_iter().for_each(Thread::join);
         drop(served);
         end(shared);
     }

@@ -154,7 +154,15 @@ fn a_child_makes_a_pool_whatever_other_threads_of_its_parent_did() {
         return;
     }
     let is_done = AtomicUsize::new(0);
+    // Also where a child did not end as it should: the scope waits for its threads.
+    struct Done<'a>(&'a AtomicUsize);
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(1, Ordering::Relaxed);
+        }
+    }
     std::thread::scope(|scope| {
+        let _done = Done(&is_done);
         for _ in 0..2 {
             scope.spawn(|| {
                 while is_done.load(Ordering::Relaxed) == 0 {
@@ -172,7 +180,6 @@ fn a_child_makes_a_pool_whatever_other_threads_of_its_parent_did() {
             });
             assert_eq!(status, 0);
         }
-        is_done.store(1, Ordering::Relaxed);
     });
 }
 

@@ -48,6 +48,7 @@
 //! |              | [`kernel_swap`]       | `swapon` and `swapoff`, for comparisons        |
 //! | `process`    | [`load`]              | how many threads want to run                   |
 //! |              | [`threads`]           | interrupting a thread, waiting for its end     |
+//! |              | [`own_threads`]       | threads of the engine's in a program that forks |
 //! |              | [`child`]             | standing in for a child process                |
 //! |              | [`pinners`]           | mappings by which memory may stay pinned       |
 //! |              | [`control_socket`]    | the socket for `stat` and `ctl`                |
@@ -77,7 +78,9 @@ pub use codec::{lz4, simd, zstd};
 pub use filters::{exemption, guarded_calls, pointer_arguments, seccomp};
 pub use managed::{aslr, attach_count, committed, found, inline, touches, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared, shared_locks};
-pub use process::{birth, child, code, control_socket, linked, load, pinners, threads};
+pub use process::{
+    birth, child, code, control_socket, linked, load, own_threads, pinners, threads,
+};
 pub use storage::{
     exclusive_file, fiemap, file, file_layout, holders, kernel_swap, open_mark, ring,
 };

@@ -149,8 +149,7 @@ impl Curve {
             pool_ns,
             disk_ns: mean_ns(&["disk", "standby"]).max(pool_ns),
             other_ns: 0.0,
-            first_ns: (first_touches_ns(report) + report.waited_ns("filled") as f64)
-                .min(report.stalled_ns as f64),
+            first_ns: first_ns(report),
             most_from_disk: MOST_FOR_SEEN * report.faults_of("disk") as f64,
         };
         // What is read ahead comes back, too, and nobody waits for it. And until the first pages
@@ -280,11 +279,14 @@ impl Curve {
     }
 }
 
-/// What first touches cost where nothing has to leave for them: not more than at the median.
-fn first_touches_ns(report: &Report) -> f64 {
+/// What first touches cost where nothing has to leave for them, not more than at the median; and
+/// same-filled pages.
+#[must_use]
+pub fn first_ns(report: &Report) -> f64 {
     let median_ns = report.faults.get("zero").and_then(|tier| tier.p50_ns).unwrap_or(0);
     let (waited_ns, count) = (report.waited_ns("zero"), report.faults_of("zero"));
-    (median_ns as f64 * count as f64).min(waited_ns as f64)
+    let touches_ns = (median_ns as f64 * count as f64).min(waited_ns as f64);
+    (touches_ns + report.waited_ns("filled") as f64).min(report.stalled_ns as f64)
 }
 
 /// The part of so many pages for which there is room.

@@ -379,13 +379,15 @@ fn settings(report: &Report) -> String {
         report.settings.iter().map(|(key, value)| vec![key.clone(), value.clone()]).collect();
     let yes_or_no = |is: bool| if is { "yes" } else { "no" }.to_string();
     if tells_of_first(report) {
-        let uses = [
-            ("io_uring", report.uses_io_uring),
-            ("O_DIRECT", report.uses_direct_io),
-            ("UFFDIO_MOVE", report.uses_move),
-        ];
+        let mut uses = vec![("UFFDIO_MOVE", report.uses_move)];
+        if !report.is_remote {
+            uses.push(("io_uring", report.uses_io_uring));
+            uses.push(("O_DIRECT", report.uses_direct_io));
+        }
         let of_first = of_first(report);
-        rows.extend(uses.map(|(name, is)| vec![format!("{name}{of_first}"), yes_or_no(is)]));
+        rows.extend(
+            uses.into_iter().map(|(name, is)| vec![format!("{name}{of_first}"), yes_or_no(is)]),
+        );
     }
     if let Some(beside) = &report.beside {
         rows.push(vec!["beside the budget".into(), bytes(beside.total_bytes)]);

@@ -53,6 +53,7 @@ pub struct Report {
     pub unpack_errors: u64,
     pub uses_io_uring: bool,
     pub uses_direct_io: bool,
+    pub is_remote: bool,
     pub uses_move: bool,
     pub encrypts: bool,
     pub pool: Pool,

@@ -13,6 +13,7 @@ mod slots;
 mod swap;
 mod swap_in;
 mod fits;
+mod curve;
 mod tree;
 mod remote;
 
@@ -33,6 +34,7 @@ pub(crate) struct BenchArgs {
 enum Bench {
     Ablation(Box<ablation::AblationArgs>),
     Bounce(bounce::BounceArgs),
+    Curve(curve::CurveArgs),
     Extents(extents::ExtentsArgs),
     Faults(faults::FaultsArgs),
     Fits(fits::FitsArgs),
@@ -63,6 +65,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
     match &args.bench {
         Bench::Ablation(args) => ablation::run(args),
         Bench::Bounce(args) => bounce::run(args),
+        Bench::Curve(args) => curve::run(args),
         Bench::Extents(args) => extents::run(args),
         Bench::Faults(args) => faults::run(args),
         Bench::Fits(args) => fits::run(args),

@@ -7,6 +7,7 @@ use serde::Serialize;
 #[serde(rename_all = "snake_case")]
 pub(super) enum Status {
     Ok,
+    Note,
     Missing,
     Fatal,
 }
@@ -27,6 +28,10 @@ pub(super) struct Check {
 impl Check {
     pub(super) fn ok(name: &'static str, detail: impl Into<String>) -> Check {
         Check { name, status: Status::Ok, detail: detail.into(), instead: None, fix: None }
+    }
+
+    pub(super) fn note(name: &'static str, detail: impl Into<String>) -> Check {
+        Check { status: Status::Note, ..Check::ok(name, detail) }
     }
 
     pub(super) fn missing(

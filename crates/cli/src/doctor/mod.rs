@@ -21,6 +21,7 @@ use std::process::ExitCode;
 #[command(after_long_help = "\
 Each check is one of
   ok       works
+  note     works, and there is something to know
   missing  does not; softswap does something else instead, and a command can change it
   fatal    does not, and `softswap run` needs it
 

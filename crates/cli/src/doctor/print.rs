@@ -38,6 +38,7 @@ pub(super) fn table(diagnosis: &Diagnosis, colour: bool) -> String {
 fn write_check(out: &mut String, check: &Check, width: usize, colour: bool) -> std::fmt::Result {
     let (word, shade) = match check.status {
         Status::Ok => ("ok", GREEN),
+        Status::Note => ("note", YELLOW),
         Status::Missing => ("missing", YELLOW),
         Status::Fatal => ("fatal", RED),
     };
@@ -61,12 +62,14 @@ mod tests {
     fn what_is_missing_comes_with_its_way_out() {
         let checks = vec![
             Check::ok("kernel", "6.18"),
+            Check::note("swap", "slow"),
             Check::missing("io_uring", "refused", "pread", "sysctl".into()),
         ];
         let text = table(&Diagnosis { schema: 1, ok: true, checks }, false);
         assert_eq!(
             text,
             "ok       kernel    6.18\n\
+             note     swap      slow\n\
              missing  io_uring  refused\n\
              \x20                  instead: pread\n\
              \x20                  fix:     sysctl\n\

@@ -97,6 +97,8 @@ pub(crate) struct Figures {
     pub(super) unpack_errors: u64,
     pub(super) uses_io_uring: bool,
     pub(super) uses_direct_io: bool,
+    /// Whether all areas are in the memory of other machines.
+    pub(super) is_remote: bool,
     pub(super) uses_move: bool,
     /// Whether the kernel has the pages of most bounce buffers at hand.
     pub(super) uses_fixed_buffers: bool,
@@ -414,6 +416,7 @@ impl Figures {
             unpack_errors: get(C::UnpackErrors),
             uses_io_uring: get(C::UsesIoUring) != 0,
             uses_direct_io: get(C::UsesDirectIo) != 0,
+            is_remote: get(C::IsRemote) != 0,
             uses_move: get(C::UsesMove) != 0,
             uses_fixed_buffers: get(C::UsesFixedBuffers) != 0,
             bounce: BounceFigures::of(stats),

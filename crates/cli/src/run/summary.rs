@@ -190,8 +190,13 @@ fn write_faults(out: &mut String, figures: &Figures) -> std::fmt::Result {
 }
 
 fn write_traffic(out: &mut String, figures: &Figures) -> std::fmt::Result {
-    let ring = if figures.uses_io_uring { "io_uring" } else { "pread/pwrite" };
-    let direct = if figures.uses_direct_io { "O_DIRECT" } else { "page cache" };
+    let reached = match (figures.is_remote, figures.uses_io_uring, figures.uses_direct_io) {
+        (true, ..) => "other machines",
+        (false, true, true) => "io_uring, O_DIRECT",
+        (false, true, false) => "io_uring, page cache",
+        (false, false, true) => "pread/pwrite, O_DIRECT",
+        (false, false, false) => "pread/pwrite, page cache",
+    };
     let sealed = match (figures.encrypts, figures.key_unlocked) {
         (false, _) => "not encrypted",
         (true, false) => "encrypted",
@@ -199,7 +204,7 @@ fn write_traffic(out: &mut String, figures: &Figures) -> std::fmt::Result {
     };
     writeln!(
         out,
-        "  disk     {} written, {} read ({ring}, {direct}, {sealed})",
+        "  disk     {} written, {} read ({reached}, {sealed})",
         bytes(figures.bytes_written),
         bytes(figures.bytes_read),
     )?;
@@ -360,8 +365,12 @@ mod tests {
             "p99",
             "stalled",
             "0 direct reclaims",
+            "(pread/pwrite, page cache, not encrypted)",
         ] {
             assert!(text.contains(part), "{part:?} is missing in\n{text}");
         }
+        stats.set(Counter::IsRemote, 1);
+        let text = super::text(&gather(Ending::Exited(0), &stats));
+        assert!(text.contains("(other machines, not encrypted)"), "{text}");
     }
 }

@@ -8,7 +8,7 @@ use crate::base::transfer_size;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub(crate) const STATS_VERSION: u64 = 15;
+pub(crate) const STATS_VERSION: u64 = 16;
 
 /// Where a page was when it was touched.
 ///
@@ -237,6 +237,8 @@ counters! {
     DiskBytes,
     /// Memory mapped in the managed window when last looked at, in bytes.
     MappedBytes,
+    /// 1 if all swap areas are in the memory of other machines.
+    IsRemote,
 }
 
 /// Why the engine stopped the program, for the summary; the message on

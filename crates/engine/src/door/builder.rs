@@ -285,6 +285,7 @@ fn publish_facts(core: &Core) {
     let at_start = core.stores.areas.iter().map(Area::discarded_at_start);
     at_start.for_each(|discarded| core.stores.count_discarded(discarded));
     stats.set(Counter::Areas, core.stores.areas.iter().count() as u64);
+    stats.set(Counter::IsRemote, u64::from(facts.remote));
     stats.set(Counter::UsesIoUring, u64::from(facts.io_uring));
     stats.set(Counter::UsesFixedBuffers, u64::from(facts.fixed_buffers));
     stats.set(Counter::UsesDirectIo, u64::from(facts.direct));

@@ -289,6 +289,17 @@ pub(crate) fn assert_holds(memory: Memory, contents: &[Content]) {
     }
 }
 
+/// Has the kernel fill all of it. One read may be cut short: the rings of a world that has ended
+/// interrupt, once and some time later, what the thread does that made them.
+pub(crate) fn fill_from(memory: Memory, file: &std::fs::File) {
+    let mut done = 0;
+    while done < memory.len() {
+        let read = memory.part(done, memory.len() - done).read_from(file).unwrap();
+        assert!(read > 0, "{done} of {}", memory.len());
+        done += read;
+    }
+}
+
 pub(crate) fn assert_zero(memory: Memory) {
     assert_holds(memory, &vec![Content::Zero; memory.pages()]);
 }

@@ -116,7 +116,8 @@ pub struct Served {
     process: u32,
 }
 
-/// Has touches of the `len` bytes from `base` resolved.
+/// Has touches of the `len` bytes from `base` resolved. Who forks has the child call
+/// [`in_child`].
 ///
 /// # Errors
 /// `QuotaExceeded` where there are [`MOST_WINDOWS`] already; otherwise the kernel's refusal.
@@ -156,8 +157,9 @@ impl Drop for Served {
     }
 }
 
-/// A child has no windows: what it maps may lie where they are in its parent.
-extern "C" fn in_child() {
+/// In a forked child, before anything else there: it has no windows, and what it maps may lie where
+/// they are in its parent.
+pub fn in_child() {
     for window in &WINDOWS[..USED.load(Ordering::Relaxed)] {
         window.resolver.store(null_mut(), Ordering::Relaxed);
         window.users.store(0, Ordering::Relaxed);
@@ -166,11 +168,6 @@ extern "C" fn in_child() {
 }
 
 fn install() -> io::Result<()> {
-    // SAFETY: the function only stores to atomics of its own.
-    let refused = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    if refused != 0 {
-        return Err(io::Error::from_raw_os_error(refused));
-    }
     // Everything is blocked while a page comes in: a handler of the program's that touched the
     // same page would wait for itself.
     BEFORE.install(SIGBUS, on_sigbus, !0, 0)

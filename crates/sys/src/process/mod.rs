@@ -3,6 +3,7 @@
 pub mod load;
 pub mod threads;
 pub mod birth;
+pub mod own_threads;
 pub mod child;
 pub mod pinners;
 pub mod control_socket;

@@ -437,6 +437,6 @@ impl Device for ExchangeDevice {
     }
 
     fn describe(&self) -> Facts {
-        Facts { io_uring: false, direct: false, device_polling: false, fixed_buffers: false }
+        Facts { remote: true, ..Facts::default() }
     }
 }

@@ -35,8 +35,9 @@ pub struct FileDevice {
     device_polling: AtomicBool,
     /// Where the bounce buffers are registered; lanes share that.
     registered: Option<Ring>,
-    /// It showed whether lanes can.
-    tried: Option<Ring>,
+    /// They showed what can be done. Not closed before the device is: some time later that would
+    /// interrupt whatever call the thread that made them, one of the program's, waits in by then.
+    tried: Vec<Ring>,
 }
 
 /// A request under way, and the real clock.
@@ -64,9 +65,10 @@ impl FileDevice {
         let file = file.into();
         let first_ring = if avoid_io_uring { None } else { open_ring(&file).ok() };
         let io_uring = first_ring.is_some();
-        let device_polling = io_uring && file.is_direct() && can_ask(&file);
+        let mut tried = Vec::new();
+        let device_polling = io_uring && file.is_direct() && can_ask(&file, &mut tried);
         let device_polling = AtomicBool::new(device_polling);
-        Self { file, io_uring, first_ring, device_polling, registered: None, tried: None }
+        Self { file, io_uring, first_ring, device_polling, registered: None, tried }
     }
 
     /// A ring for a lane, which has the file and the bounce buffers.
@@ -228,24 +230,23 @@ impl Device for FileDevice {
     }
 
     fn expect_buffers(&mut self, range: Option<StaticRange>) {
-        let first_ring = self.first_ring.take();
-        let kept = &mut self.tried;
-        let mut register = |mut ring: Ring, range| {
-            ring.register(range)?;
+        // Where descriptors are few, the first ring goes, too.
+        let (Some(mut ring), Some(range)) = (self.first_ring.take(), range) else { return };
+        // Through the page cache the data is copied, and nothing gained.
+        if !self.file.is_direct() {
+            return self.tried.push(ring);
+        }
+        let shared = ring.register(range).and_then(|()| {
             // Only where lanes can share it: registered by each, the pages
             // would count against RLIMIT_MEMLOCK as often.
             let mut tried = Ring::new(1)?;
             let shared = tried.share_registered(&ring);
-            // Not closed before the device is: some time later that would interrupt whatever
-            // call the thread that made it, one of the program's, waits in by then.
-            *kept = Some(tried);
-            shared.map(|()| ring)
-        };
-        // Through the page cache the data is copied, and nothing gained.
-        if let (Some(ring), Some(range)) = (first_ring, range)
-            && self.file.is_direct()
-        {
-            self.registered = register(ring, range).ok();
+            self.tried.push(tried);
+            shared
+        });
+        match shared {
+            Ok(()) => self.registered = Some(ring),
+            Err(_) => self.tried.push(ring),
         }
     }
 
@@ -351,6 +352,7 @@ impl Device for FileDevice {
             direct: self.file.is_direct(),
             device_polling,
             fixed_buffers,
+            remote: false,
         }
     }
 }
@@ -385,13 +387,16 @@ fn attached(ring: io::Result<Ring>, file: &SwapFile) -> io::Result<Ring> {
 /// does not says so only in the completion, so it is tried; older kernels (6.1)
 /// do not even say so, but wait for the interrupt. A file that is empty yet
 /// gets a page for that.
-fn can_ask(file: &SwapFile) -> bool {
+fn can_ask(file: &SwapFile, made: &mut Vec<Ring>) -> bool {
     if file.queue_polls() == Some(false) {
         return false;
     }
-    let try_it = || -> io::Result<usize> {
+    let mut try_it = || -> io::Result<usize> {
         let page = &mut reserve_pages(1)?[0].0;
-        attached(Ring::new_polling(1), file)?.read(Target::Attached, page, 0)
+        let mut ring = attached(Ring::new_polling(1), file)?;
+        let read = ring.read(Target::Attached, page, 0);
+        made.push(ring);
+        read
     };
     let tried = match file.len_bytes() {
         Ok(0) => file.with_a_page(try_it).and_then(|tried| tried),

@@ -89,7 +89,7 @@ pub const MAX_PIECES: usize = 32;
 /// let facts = SimDevice::new(1 << 20, 1).describe();
 /// assert!(!facts.io_uring && !facts.device_polling);
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Lanes have an io_uring.
     pub io_uring: bool,
@@ -100,6 +100,27 @@ pub struct Facts {
     pub device_polling: bool,
     /// The kernel has the pages of most buffers at hand (fixed buffers).
     pub(crate) fixed_buffers: bool,
+    /// Pages are in the memory of other machines alone: nothing of the rest applies.
+    pub(crate) remote: bool,
+}
+
+impl Facts {
+    /// What holds for all storage of this machine, and device polling if it holds for one; of
+    /// several devices that are all remote, only that.
+    pub(crate) fn of_all(all: impl Iterator<Item = Facts>) -> Facts {
+        let merge = |one: Facts, other: Facts| match (one.remote, other.remote) {
+            (true, _) => other,
+            (false, true) => one,
+            (false, false) => Facts {
+                io_uring: one.io_uring && other.io_uring,
+                direct: one.direct && other.direct,
+                device_polling: one.device_polling || other.device_polling,
+                fixed_buffers: one.fixed_buffers && other.fixed_buffers,
+                remote: false,
+            },
+        };
+        all.reduce(merge).unwrap_or_default()
+    }
 }
 
 /// Storage that swapped pages go to.
@@ -385,6 +406,17 @@ mod tests {
     use super::*;
 
     const READ: Operation = Operation::Read;
+
+    #[test]
+    fn facts_are_those_of_storage_here_wherever_else_pages_go() {
+        let disk = Facts { io_uring: true, direct: true, ..Facts::default() };
+        let polled = Facts { direct: false, device_polling: true, ..disk };
+        let remote = Facts { remote: true, ..Facts::default() };
+        let of = |all: &[Facts]| Facts::of_all(all.iter().copied());
+        assert_eq!(of(&[disk, polled]), Facts { direct: false, device_polling: true, ..disk });
+        assert_eq!((of(&[disk, remote]), of(&[remote, disk])), (disk, disk));
+        assert_eq!((of(&[remote, remote]), of(&[])), (remote, Facts::default()));
+    }
 
     #[test]
     fn short_transfers_continue_at_page_boundaries() {

@@ -359,7 +359,7 @@ impl Device for SimDevice {
     }
 
     fn describe(&self) -> Facts {
-        Facts { io_uring: false, direct: false, device_polling: false, fixed_buffers: false }
+        Facts::default()
     }
 }
 

@@ -272,17 +272,12 @@ impl Areas {
         Lanes { list: self.iter().enumerate().map(lane).collect(), plain: Lane::Plain }
     }
 
-    /// How the devices are reached: what holds for all of them, and device
-    /// polling if it holds for one.
+    /// How the devices are reached: see [`Facts::of_all`].
     #[must_use]
     pub(crate) fn facts(&self) -> Facts {
-        let facts = || self.iter().map(Area::facts);
-        Facts {
-            io_uring: facts().all(|facts| facts.io_uring) && self.with_rings == self.count(),
-            direct: facts().all(|facts| facts.direct),
-            device_polling: facts().any(|facts| facts.device_polling),
-            fixed_buffers: facts().all(|facts| facts.fixed_buffers),
-        }
+        let facts = Facts::of_all(self.iter().map(Area::facts));
+        let have_rings = self.rings() == self.iter().map(rings_of).sum();
+        Facts { io_uring: facts.io_uring && have_rings, ..facts }
     }
 
     /// How reads of single pages are waited for, area by area.
