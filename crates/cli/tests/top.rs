@@ -51,8 +51,11 @@ impl Terminal {
         assert!(self.tmux(&[&["send-keys"], keys].concat()).status.success());
     }
 
-    /// Has the shell do that.
+    /// Has the shell do that, once it asks: what is typed before is shown twice, in the midst of
+    /// other lines.
     fn command(&self, text: &str) {
+        let asked = self.wait_until(|screen| screen.trim_end().ends_with('$'));
+        asked.unwrap_or_else(|screen| panic!("no prompt in:\n{screen}"));
         self.tmux(&["send-keys", "-l", text]);
         self.press(&["Enter"]);
     }
@@ -372,8 +375,6 @@ fn a_run_that_is_stopped_leaves_no_line_to_the_shell() {
     terminal.command("fg");
     terminal.wait(&["softswap: "]);
     terminal.press(&["Enter"]);
-    // What is typed before the shell asks again is shown twice, in the midst of other lines.
-    terminal.wait_until(|screen| screen.trim_end().ends_with("\n$")).expect("the prompt");
     terminal.command("echo left $?");
     let screen = terminal.wait(&["\nleft 0\n"]);
     assert!(!screen.contains("softswap: "), "{screen}");

@@ -13,8 +13,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// After an error nobody asks for this long, doubled with each error in a row.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// One that took no write is taken to take none for this long, unless it takes one; who could do
-/// nothing and is not asked again for so long begins anew.
+/// One that took no write is taken to take none for this long, unless it takes one; and a trouble
+/// that comes again after so long is another one.
 const UNWRITABLE_FOR: Duration = Duration::from_secs(10);
 /// From the second such answer after this long on, that is more than a moment's.
 const UNWRITABLE_AFTER: Duration = Duration::from_secs(1);
@@ -42,10 +42,8 @@ struct Connection {
 #[derive(Default)]
 struct Breaker {
     failures: u32,
-    /// Those failures.
-    failing: Option<Streak>,
-    /// It answered that it cannot now, with nothing done since.
-    busy: Option<Streak>,
+    /// It did not answer, or answered that it cannot or will not, with nothing done since.
+    idle: Option<Streak>,
     /// Nobody is let through until then.
     open_until: Option<Instant>,
     slow_until: Option<Instant>,
@@ -71,17 +69,12 @@ pub(crate) struct Streak {
 }
 
 impl Streak {
-    /// With this once more.
+    /// With this once more; the first where the last was long ago.
     fn go_on(streak: &mut Option<Streak>, reason: &str) {
         let last = Instant::now();
-        let first = streak.as_ref().map_or(last, |streak| streak.first);
+        let before = streak.take().filter(Streak::is_recent);
+        let first = before.map_or(last, |streak| streak.first);
         *streak = Some(Streak { first, last, reason: reason.into() });
-    }
-
-    /// The same, or the first where the last was long ago.
-    fn go_on_or_begin(streak: &mut Option<Streak>, reason: &str) {
-        *streak = streak.take().filter(Streak::is_recent);
-        Streak::go_on(streak, reason);
     }
 
     fn is_recent(&self) -> bool {
@@ -125,16 +118,17 @@ impl Node {
     }
 
     pub(crate) fn was_unwritable(&self, reason: &str) {
-        Streak::go_on_or_begin(&mut self.breaker().unwritable, reason);
+        Streak::go_on(&mut self.breaker().unwritable, reason);
     }
 
-    pub(crate) fn was_busy(&self, reason: &str) {
-        Streak::go_on_or_begin(&mut self.breaker().busy, reason);
+    /// It answered that it cannot, or will not.
+    pub(crate) fn was_idle(&self, reason: &str) {
+        Streak::go_on(&mut self.breaker().idle, reason);
     }
 
-    /// It has done something that it was asked.
+    /// It has done something that it was asked, be it a part.
     pub(crate) fn has_served(&self) {
-        self.breaker().busy = None;
+        self.breaker().idle = None;
     }
 
     pub(crate) fn was_written(&self) {
@@ -155,7 +149,7 @@ impl Node {
     /// What it does not do, until it has done it.
     pub(crate) fn lack(&self) -> Option<Lack> {
         let breaker = self.breaker();
-        let service = breaker.failing.clone().or_else(|| breaker.busy.clone()).map(Lack::Service);
+        let service = breaker.idle.clone().map(Lack::Service);
         service.or_else(|| breaker.unwritable.clone().map(Lack::Writes))
     }
 
@@ -171,7 +165,7 @@ impl Node {
         let mut breaker = self.breaker();
         let pause = SHORTEST_PAUSE * 2u32.pow(breaker.failures.min(8));
         breaker.failures += 1;
-        Streak::go_on(&mut breaker.failing, &reason);
+        Streak::go_on(&mut breaker.idle, &reason);
         breaker.open_until = Some(Instant::now() + pause.min(LONGEST_PAUSE));
         breaker.reason.clone_from(&reason);
         drop(breaker);
@@ -204,7 +198,6 @@ impl Node {
             Ok(Ok(values)) if values.len() == commands.len() => {
                 let mut breaker = self.breaker();
                 breaker.failures = 0;
-                breaker.failing = None;
                 breaker.open_until = None;
                 Ok(values)
             }

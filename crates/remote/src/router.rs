@@ -240,9 +240,7 @@ impl Router {
         let text = match &answers[0] {
             Value::ServerError(error) => {
                 let trouble = Trouble::from_answer(address, error);
-                if let Trouble::Busy { reason, .. } = &trouble {
-                    node.was_busy(reason);
-                }
+                note(&node, Some(&trouble));
                 return Err(trouble);
             }
             value => redis::from_redis_value_ref::<String>(value).ok(),
@@ -288,7 +286,6 @@ impl Router {
                     Err(Trouble::Unwritable { node, reason }) => {
                         self.node(node).was_unwritable(reason);
                     }
-                    Err(Trouble::Busy { node, reason }) => self.node(node).was_busy(reason),
                     _ => {}
                 }
                 answers[index] = answer;
@@ -337,12 +334,24 @@ impl Router {
                 let own = own.into_iter().skip(skipped).step_by(1 + skipped);
                 request.commands = own.cloned().collect();
             }
-            if answer.is_ok() {
-                node.has_served();
-            }
+            note(&node, answer.as_ref().err());
             (index, request, answer)
         };
         group.into_iter().zip(counts).map(one).collect()
+    }
+}
+
+/// Notes what an answer says of the server that gave it: whether it does anything at all.
+fn note(node: &Node, trouble: Option<&Trouble>) {
+    match trouble {
+        // That is noted where no answer came.
+        Some(Trouble::Away { .. } | Trouble::Nobody { .. }) => {}
+        Some(Trouble::Busy { reason, .. } | Trouble::Refused { reason, .. }) => {
+            node.was_idle(reason);
+        }
+        Some(Trouble::Unwritable { .. } | Trouble::Full { .. } | Trouble::Moved { .. }) | None => {
+            node.has_served();
+        }
     }
 }
 

@@ -335,8 +335,14 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
     let slots: Vec<u16> = writes.iter().map(|write| write.slot).collect();
     let is_done = |(slot, answer): (u16, crate::router::Answer)| {
         let Ok(values) = answer else { return false };
-        let written = is_written(&values, shared.url.wait_for_replica);
-        written.map_err(|why| shared.not_accepted(slot, &why)).is_ok()
+        match is_written(&values, shared.url.wait_for_replica) {
+            Ok(()) => shared.router.was_written(slot),
+            Err(why) => {
+                shared.not_accepted(slot, &why);
+                return false;
+            }
+        }
+        true
     };
     // One that was waited for in vain leaves no time.
     let until = Instant::now() + EACH_WITHIN;
@@ -379,9 +385,15 @@ impl Shared {
             set.arg(key(slot)).arg(value).arg("PX").arg(self.url.lease.as_millis() as u64);
             Request { slot, commands: vec![set], answer_bytes: 0 }
         };
-        let requests: Vec<Request> = self.a_slot_each().into_iter().map(request).collect();
+        let slots = self.a_slot_each();
+        let requests: Vec<Request> = slots.iter().copied().map(request).collect();
         let answers = self.router.once(requests, Instant::now() + EACH_WITHIN).await;
-        answers.iter().filter(|answer| answer.is_ok()).count()
+        let put = || slots.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
+        // With `wait=1` that says too little: no replica was waited for.
+        if !self.url.wait_for_replica {
+            put().for_each(|(slot, _)| self.router.was_written(*slot));
+        }
+        put().count()
     }
 
     /// Says that the run lives, and where its copies are.

@@ -1,7 +1,7 @@
 //! What a run's user is told of servers that do not do their part, so that waiting for them is
 //! not taken for standing still.
 
-use crate::node::{Lack, Streak};
+use crate::node::Lack;
 use crate::router::Router;
 use crate::url::Address;
 use std::collections::BTreeMap;
@@ -23,7 +23,8 @@ pub(crate) struct Watch {
 
 struct Noted {
     at: Instant,
-    /// By which words it is told that this is over; `None` once it has been.
+    /// What is said when that is over; `None` once it has been, or where the server was only
+    /// counted.
     over: Option<&'static str>,
 }
 
@@ -39,24 +40,24 @@ impl Watch {
     fn tell(&mut self, owners: BTreeMap<Address, Option<Lack>>, now: Instant) -> Vec<String> {
         let mut over = Vec::new();
         for (address, noted) in &mut self.noted {
+            let Some(words) = noted.over else { continue };
             match owners.get(address) {
+                Some(Some(lack)) if over_of(lack) == words => continue,
+                // Something else is amiss by now, and told in its turn.
                 Some(Some(_)) => {}
-                Some(None) => {
-                    over.extend(noted.over.take().map(|words| format!("{address} {words}")));
-                }
-                None if noted.over.take().is_some() => {
-                    over.push(format!("{address} has no slots any more"));
-                }
-                None => {}
+                Some(None) => over.push(format!("{address} {words}")),
+                None => over.push(format!("{address} has no slots any more")),
             }
+            noted.over = None;
         }
         let mut lacking = Vec::new();
         for (address, lack) in owners {
-            let Some((words, over)) = lack.and_then(|lack| words_of(&lack, now)) else { continue };
+            let Some(lack) = lack.filter(|lack| lasts(lack, now)) else { continue };
             let noted = self.noted.get(&address);
             if noted.is_none_or(|noted| noted.over.is_none() && now >= noted.at + TOLD_EVERY) {
-                lacking.push(format!("{address} {words}"));
-                self.noted.insert(address, Noted { at: now, over: Some(over) });
+                lacking.push(format!("{address} {}", words_of(&lack)));
+                let over = (lacking.len() <= MOST_NAMED).then(|| over_of(&lack));
+                self.noted.insert(address, Noted { at: now, over });
             }
         }
         let lacking = all_of(&lacking)
@@ -65,17 +66,24 @@ impl Watch {
     }
 }
 
-/// What is said of a lack that has lasted, and when it is over.
-fn words_of(lack: &Lack, now: Instant) -> Option<(String, &'static str)> {
-    let lasts = |it: &Streak| now >= it.first + TOLD_AFTER && now <= it.last + TOLD_AFTER;
+/// Whether it has lasted, and somebody has met it lately.
+fn lasts(lack: &Lack, now: Instant) -> bool {
+    let (Lack::Service(streak) | Lack::Writes(streak)) = lack;
+    now >= streak.first + TOLD_AFTER && now <= streak.last + TOLD_AFTER
+}
+
+fn words_of(lack: &Lack) -> String {
     match lack {
-        Lack::Service(it) if lasts(it) => {
-            Some((format!("cannot be used now ({})", it.reason), "can be used again"))
-        }
-        Lack::Writes(it) if lasts(it) => {
-            Some((format!("takes no writes now ({})", it.reason), "takes writes again"))
-        }
-        _ => None,
+        Lack::Service(streak) => format!("cannot be used now ({})", streak.reason),
+        Lack::Writes(streak) => format!("takes no writes now ({})", streak.reason),
+    }
+}
+
+/// What is said when it is over.
+fn over_of(lack: &Lack) -> &'static str {
+    match lack {
+        Lack::Service(_) => "can be used again",
+        Lack::Writes(_) => "takes writes again",
     }
 }
 
@@ -85,13 +93,14 @@ fn all_of(servers: &[String]) -> Option<String> {
     match servers.len() {
         0 => None,
         1..=MOST_NAMED => Some(named),
-        count => Some(format!("{named}; and so {} more", count - MOST_NAMED)),
+        count => Some(format!("{named}; and {} more like that", count - MOST_NAMED)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::Streak;
 
     fn address(port: u16) -> Address {
         Address { host: "h".into(), port }
@@ -119,15 +128,15 @@ mod tests {
         assert_ne!(tell(away(303), 303), "");
         assert_ne!(tell(None, 304), "");
         assert_eq!(tell(away(305), 305), "", "not every few seconds");
-        assert_ne!(tell(Some(Lack::Writes(streak(at(350), at(363)))), 363), "");
-        assert_eq!(
-            tell(Some(Lack::Writes(streak(at(350), at(363)))), 600),
-            "",
-            "it has not written"
-        );
+        let writes = || Some(Lack::Writes(streak(at(350), at(363))));
+        assert_ne!(tell(writes(), 363), "");
+        assert_eq!(tell(writes(), 600), "", "it has not written");
         assert_eq!(tell(None, 601), "h:1 takes writes again");
-        assert_ne!(tell(away(700), 700), "");
-        assert_eq!(watch.tell(BTreeMap::new(), at(701)), ["h:1 has no slots any more"]);
+        assert_ne!(tell(Some(Lack::Writes(streak(at(655), at(661)))), 661), "");
+        assert!(tell(away(730), 730).starts_with("h:1 cannot"), "that is something else");
+        assert_eq!(tell(None, 731), "h:1 can be used again");
+        assert_ne!(tell(away(800), 800), "");
+        assert_eq!(watch.tell(BTreeMap::new(), at(801)), ["h:1 has no slots any more"]);
     }
 
     #[test]
@@ -135,8 +144,12 @@ mod tests {
         let begun = Instant::now();
         let now = begun + TOLD_AFTER;
         let all = (1..8).map(|port| (address(port), Some(Lack::Service(streak(begun, now)))));
-        let told = Watch::default().tell(all.collect(), now);
+        let mut watch = Watch::default();
+        let told = watch.tell(all.clone().collect(), now);
         assert!(told.len() == 1 && told[0].contains("h:4 cannot"), "{told:?}");
-        assert!(told[0].contains("(why); and so 3 more; what is asked"), "{told:?}");
+        assert!(told[0].contains("(why); and 3 more like that; what is asked"), "{told:?}");
+        // Who was not named is not named in the end.
+        let told = watch.tell(all.map(|(address, _)| (address, None)).collect(), now);
+        assert!(told.len() == 1 && told[0].ends_with("h:4 can be used again"), "{told:?}");
     }
 }

@@ -1,11 +1,11 @@
 //! One pool at a time is made or dropped, and none while the process forks: a child finds
 //! nothing half done that only another thread could finish.
 
-use softswap_sys::{raw, touches};
+use softswap_sys::{raw, signals, touches};
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 static LOCK: Mutex<()> = Mutex::new(());
 /// The thread that makes or drops a pool; 0 where none does.
@@ -18,34 +18,61 @@ thread_local! {
     static HELD: Cell<Option<MutexGuard<'static, ()>>> = const { Cell::new(None) };
 }
 
+/// When the library is loaded. A fork that is under way when it registers does not tell its child:
+/// that one would find a first pool, of another thread's, half made.
+#[used]
+// SAFETY: the loader calls what is listed there, once, with arguments that a function of C may
+// leave unread.
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+extern "C" fn at_load() {
+    // Who makes a pool tries it again, and is told.
+    let _ = register();
+}
+
 fn lock() -> MutexGuard<'static, ()> {
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// While this lives nobody else makes or drops a pool, nor forks.
-pub(crate) struct Alone(#[expect(dead_code, reason = "it is held")] MutexGuard<'static, ()>);
+pub(crate) struct Alone(Option<MutexGuard<'static, ()>>);
 
 impl Alone {
     pub(crate) fn new() -> io::Result<Alone> {
         register()?;
-        let guard = lock();
+        loop {
+            // A signal handler that forks finds the lock free, or knows whose it is.
+            if let Some(alone) = signals::with_all_blocked(Self::try_new) {
+                return Ok(alone);
+            }
+            // Signals come meanwhile.
+            drop(lock());
+        }
+    }
+
+    fn try_new() -> Option<Alone> {
+        let guard = match LOCK.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         HOLDER.store(raw::current_thread(), Ordering::Relaxed);
-        Ok(Alone(guard))
+        Some(Alone(Some(guard)))
     }
 }
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        HOLDER.store(0, Ordering::Relaxed);
+        signals::with_all_blocked(|| {
+            HOLDER.store(0, Ordering::Relaxed);
+            self.0 = None;
+        });
     }
 }
 
-/// Has forks keep the lock from here on.
-///
-/// Before the lock is taken for the first time: the C library has this wait for a fork that is
-/// under way, whose child must find the lock free, as it will not be told. And not behind a lock or
-/// a `Once`, which that child would find taken. So two threads may come here at once, and what they
-/// register may be called twice.
+/// Has forks keep the lock from here on. Not behind a lock or a `Once`, which a child might find
+/// taken for ever: so what is registered may be called twice.
 fn register() -> io::Result<()> {
     if IS_KEPT_BY_FORKS.load(Ordering::Acquire) {
         return Ok(());
@@ -79,5 +106,9 @@ extern "C" fn after() {
 
 extern "C" fn in_child() {
     touches::in_child();
+    if HOLDER.load(Ordering::Relaxed) != 0 {
+        // It is this thread, which has another number here.
+        HOLDER.store(raw::current_thread(), Ordering::Relaxed);
+    }
     after();
 }

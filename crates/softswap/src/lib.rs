@@ -50,6 +50,10 @@
 //! written, is never zeroes: a line on standard error says why, and the touch is a SIGBUS for
 //! the program's own handler, without which it ends.
 //!
+//! A pool that is dropped closes its io_uring rings. Some time later the kernel interrupts, once, what
+//! the threads do that used them, as by a signal without a handler: a call that it does not begin
+//! anew by itself may do less than it was asked, or fail with `EINTR`.
+//!
 //! # fork
 //!
 //! A forked child has nothing of its parent's pools: a touch of a region there is a segmentation

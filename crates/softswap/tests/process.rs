@@ -183,6 +183,40 @@ fn a_child_makes_a_pool_whatever_other_threads_of_its_parent_did() {
     });
 }
 
+static IS_FORKING: AtomicUsize = AtomicUsize::new(0);
+
+/// Of a library's that forks under way wait for: meanwhile another thread makes a first pool.
+extern "C" fn await_first_pool() {
+    IS_FORKING.store(1, Ordering::SeqCst);
+    while IS_FORKING.load(Ordering::SeqCst) == 1 {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(2));
+}
+
+#[test]
+fn a_child_makes_a_pool_though_its_parents_first_came_while_it_forked() {
+    if !is_alone("a_child_makes_a_pool_though_its_parents_first_came_while_it_forked") {
+        return;
+    }
+    // SAFETY: the handler only waits.
+    assert_eq!(unsafe { libc::pthread_atfork(Some(await_first_pool), None, None) }, 0);
+    let maker = std::thread::spawn(|| {
+        while IS_FORKING.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        IS_FORKING.store(2, Ordering::SeqCst);
+        pool()
+    });
+    let status = in_child(|| {
+        // SAFETY: ends a child that waits for what never comes.
+        unsafe { libc::alarm(60) };
+        assert_full(&full(&pool()));
+    });
+    assert_eq!(status, 0);
+    assert_full(&full(&maker.join().unwrap()));
+}
+
 static REGION: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn on_timer(_signal: i32) {

@@ -281,8 +281,7 @@ impl Curve {
 
 /// What first touches cost where nothing has to leave for them, not more than at the median; and
 /// same-filled pages.
-#[must_use]
-pub fn first_ns(report: &Report) -> f64 {
+fn first_ns(report: &Report) -> f64 {
     let median_ns = report.faults.get("zero").and_then(|tier| tier.p50_ns).unwrap_or(0);
     let (waited_ns, count) = (report.waited_ns("zero"), report.faults_of("zero"));
     let touches_ns = (median_ns as f64 * count as f64).min(waited_ns as f64);

@@ -5,7 +5,7 @@
 //! the standard library, wait for it.
 
 use std::ffi::CStr;
-use std::io;
+use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
@@ -31,8 +31,8 @@ type Body = Box<dyn FnOnce() + Send>;
 pub struct Thread(libc::pthread_t);
 
 impl Thread {
-    /// Begins a thread with this name, of which 15 bytes count. What it panics with goes no
-    /// further.
+    /// Begins a thread with this name, of which 15 bytes count. A panic there ends it, and is told
+    /// on standard error.
     ///
     /// # Errors
     /// The C library's refusal, `EAGAIN` most likely.
@@ -40,7 +40,11 @@ impl Thread {
         let named = move || {
             // SAFETY: the name is the kernel's to read, which cuts it off where it is too long.
             unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
-            body();
+            if catch_unwind(AssertUnwindSafe(body)).is_err() {
+                // The hook has told what, but knows no name.
+                let name = name.to_string_lossy();
+                let _ = writeln!(io::stderr(), "softswap: that was the thread {name}");
+            }
         };
         let argument: *mut Body = Box::into_raw(Box::new(Box::new(named)));
         create(argument).map(Thread).inspect_err(|_| {
@@ -83,7 +87,6 @@ fn create(argument: *mut Body) -> io::Result<libc::pthread_t> {
 extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `begin` has made it by `into_raw` for this thread alone.
     let body = unsafe { Box::from_raw(argument.cast::<Body>()) };
-    // The hook has told of it.
-    let _ = catch_unwind(AssertUnwindSafe(body));
+    body();
     null_mut()
 }

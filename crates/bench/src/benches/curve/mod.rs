@@ -9,18 +9,21 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_cli::refusal::{Refusal, plain};
-use softswap_view::curve::{Curve, first_ns};
+use softswap_view::curve::Curve;
 use softswap_view::report::Report as RunReport;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 /// Of the budget that the report was made with.
-const SHARES: [f64; 4] = [0.75, 1.0, 1.5, 2.0];
+const SHARES: [f64; 4] = [0.75, BASE, 1.5, 2.0];
+const BASE: f64 = 1.0;
 /// Those of `softswap bench swap` that touch what they have again.
 const PROGRAMS: [Program; 4] =
     [Program::NumericSort, Program::Sqlite, Program::HashJoin, Program::GraphWalk];
-/// Touches of `touches.c` in a page that it has.
+/// What `touches.c` can do.
+const TOUCHES: [&str; 3] = ["random", "zipf", "loop"];
+/// Touches of it in a page that it has.
 const TOUCHES_PER_PAGE: u64 = 8;
 
 /// Measure whether reports are right about other budgets.
@@ -32,12 +35,13 @@ is missing here is left out, and a note says so.
 
 Each round runs a program within 75, 100, 150 and 200 % of the budget; what the report of 100 % says
 of the others is compared with them. `stalled_s` is what was waited, `priced_s` what it would have
-been if each fault had cost what it did at 100 %: a machine is not equally fast all the time.
+been if faults of each tier had cost what they did at 100 %, and what was waited besides went by how
+many pages came back: a machine is not equally fast all the time.
 
 With --json: {\"schema\": 2, \"bench\": \"curve\", \"machine\": {...}, budget_bytes, program_bytes,
 \"ratios\": {...}, \"rows\": [{\"program\", \"share\", \"predicted_s\", \"stalled_s\", \"priced_s\",
 \"count\"}]}. Ratios: PROGRAM_PERCENT_predicted_vs_stalled and ..._predicted_vs_priced, the median
-over the rounds. What a report says nothing of is null.")]
+over the rounds. What a report says nothing of, or has no price for, is null.")]
 pub(crate) struct CurveArgs {
     /// The budget, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 64,
@@ -46,7 +50,7 @@ pub(crate) struct CurveArgs {
 
     /// What a program takes, over the budget
     #[arg(long, value_name = "TIMES", default_value_t = 3,
-          value_parser = clap::value_parser!(u32).range(2..=64))]
+          value_parser = clap::value_parser!(u32).range(3..=64))]
     over_budget: u32,
 
     /// Rounds
@@ -77,7 +81,7 @@ struct Candidate {
 struct Found {
     predicted_s: Option<f64>,
     stalled_s: f64,
-    priced_s: f64,
+    priced_s: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -86,7 +90,7 @@ struct Row {
     share: f64,
     predicted_s: Option<f64>,
     stalled_s: f64,
-    priced_s: f64,
+    priced_s: Option<f64>,
     count: usize,
 }
 
@@ -116,6 +120,12 @@ fn measure(args: &CurveArgs) -> Result<CurveOutcome, Refusal> {
     let budget_bytes = u64::from(args.budget) << 20;
     let program_bytes = budget_bytes * u64::from(args.over_budget);
     let mut notes = Vec::new();
+    let names = || TOUCHES.into_iter().chain(PROGRAMS.map(Program::name));
+    if let Some(unknown) = args.programs.iter().find(|name| !names().any(|known| known == *name)) {
+        let known = names().collect::<Vec<_>>().join(", ");
+        let why = format!("--programs {unknown}: there is no such program; there are {known}");
+        return Err(Refusal::usage(why));
+    }
     let candidates = candidates(args, program_bytes, dir.path(), &mut notes);
     let usage = Usage::now();
     let (mut rows, mut ratios) = (Vec::new(), Map::new());
@@ -127,17 +137,21 @@ fn measure(args: &CurveArgs) -> Result<CurveOutcome, Refusal> {
         for (at, share) in SHARES.into_iter().enumerate() {
             let found: Vec<&Found> = rounds.iter().map(|round| &round[at]).collect();
             let name = format!("{}_{:.0}", candidate.name, share * 100.0);
-            let over = |of: fn(&Found) -> f64| {
-                ratio(found.iter().map(|it| Some(it.predicted_s? / of(it))))
-            };
-            ratios.insert(format!("{name}_predicted_vs_stalled"), over(|it| it.stalled_s).into());
-            ratios.insert(format!("{name}_predicted_vs_priced"), over(|it| it.priced_s).into());
+            // Of its own budget a report knows what it was.
+            if share != BASE {
+                let over = |of: fn(&Found) -> Option<f64>| {
+                    middle(found.iter().map(|it| Some(it.predicted_s? / of(it)?)))
+                };
+                let stalled = over(|it| Some(it.stalled_s));
+                ratios.insert(format!("{name}_predicted_vs_stalled"), stalled.into());
+                ratios.insert(format!("{name}_predicted_vs_priced"), over(|it| it.priced_s).into());
+            }
             rows.push(Row {
                 program: candidate.name,
                 share,
-                predicted_s: ratio(found.iter().map(|it| it.predicted_s)),
+                predicted_s: middle(found.iter().map(|it| it.predicted_s)),
                 stalled_s: median(found.iter().map(|it| it.stalled_s).collect()),
-                priced_s: median(found.iter().map(|it| it.priced_s).collect()),
+                priced_s: middle(found.iter().map(|it| it.priced_s)),
                 count: found.len(),
             });
         }
@@ -156,7 +170,7 @@ fn measure(args: &CurveArgs) -> Result<CurveOutcome, Refusal> {
 }
 
 /// The median of those that there are, if there is one for each round.
-fn ratio(all: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+fn middle(all: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     all.collect::<Option<Vec<f64>>>().map(median)
 }
 
@@ -175,7 +189,7 @@ fn candidates(
         Err(why) => notes.push(format!("{name} is left out: {why}")),
     };
     let touches = compiled(dir, "touches", include_str!("touches.c"), &["-lm"]);
-    for name in ["random", "zipf", "loop"].into_iter().filter(|name| is_wanted(name)) {
+    for name in TOUCHES.into_iter().filter(|name| is_wanted(name)) {
         let count = program_bytes / softswap_sys::PAGE_SIZE as u64 * TOUCHES_PER_PAGE;
         let mib = (program_bytes >> 20).to_string();
         let arguments = vec![name.into(), mib.into(), count.to_string().into()];
@@ -210,27 +224,32 @@ fn one_round(
         Found {
             predicted_s: predicted.map(|point| point.stalled_ns / 1e9),
             stalled_s: report.stalled_ns as f64 / 1e9,
-            priced_s: priced_ns(report, base) / 1e9,
+            priced_s: priced_ns(report, base).map(|ns| ns / 1e9),
         }
     });
     Ok(found.collect())
 }
 
-/// What a run would have waited if each fault had cost what it did in another one. What was waited
-/// besides is taken to go by how many pages came back.
-fn priced_ns(report: &RunReport, base: &RunReport) -> f64 {
-    const BACK: [&[&str]; 2] = [&["pool"], &["disk", "standby"]];
-    let count = |report: &RunReport, tiers: &[&str]| {
-        tiers.iter().map(|tier| report.faults_of(tier)).sum::<u64>() as f64
+/// What a run would have waited if faults of each tier had cost what they did in another one, and
+/// what was waited besides had gone by how many pages came back. `None` where that one has no price
+/// for what came from the disk.
+fn priced_ns(report: &RunReport, base: &RunReport) -> Option<f64> {
+    const POOL: &[&str] = &["pool"];
+    const DISK: &[&str] = &["disk", "standby"];
+    const TIERS: [&[&str]; 5] = [&["zero"], &["staged"], &["filled"], POOL, DISK];
+    let sum = |of: &dyn Fn(&str) -> u64, tiers: &[&str]| {
+        tiers.iter().map(|tier| of(tier)).sum::<u64>() as f64
     };
-    let waited = |tiers: &[&str]| tiers.iter().map(|tier| base.waited_ns(tier)).sum::<u64>() as f64;
-    let back = |report: &RunReport| BACK.iter().map(|tiers| count(report, tiers)).sum::<f64>();
-    let priced =
-        BACK.iter().map(|tiers| count(report, tiers) * waited(tiers) / count(base, tiers).max(1.0));
-    let besides = base.stalled_ns as f64 - BACK.iter().map(|tiers| waited(tiers)).sum::<f64>();
-    let first = first_ns(base);
-    let more = (besides - first).max(0.0) * back(report) / back(base).max(1.0);
-    priced.sum::<f64>() + first + more
+    let count = |report: &RunReport, tiers| sum(&|tier| report.faults_of(tier), tiers);
+    let waited = |tiers| sum(&|tier| base.waited_ns(tier), tiers);
+    if count(base, DISK) == 0.0 && count(report, DISK) > 0.0 {
+        return None;
+    }
+    let price = |tiers| waited(tiers) / count(base, tiers).max(1.0);
+    let priced: f64 = TIERS.iter().map(|tiers| count(report, tiers) * price(tiers)).sum();
+    let besides = base.stalled_ns as f64 - TIERS.iter().map(|tiers| waited(tiers)).sum::<f64>();
+    let back = |report| count(report, POOL) + count(report, DISK);
+    Some(priced + besides.max(0.0) * back(report) / back(base).max(1.0))
 }
 
 fn one_run(
@@ -243,6 +262,8 @@ fn one_run(
         .map_err(|error| Refusal::own(format!("cannot tell where softswap is: {error}")))?;
     let name = candidate.name;
     let report = dir.join("report.json");
+    // That of the run before must not be taken for this one's.
+    let _ = std::fs::remove_file(&report);
     let mut command = Command::new(own.with_file_name("softswap"));
     without_settings(&mut command);
     command.args(["run", "--quiet", "--reserve", "0", "--swap"]).arg(&args.swap);
@@ -271,13 +292,13 @@ impl Report for CurveOutcome {
             "program", "budget", "predicted s", "stalled s", "priced s"
         );
         for row in &self.rows {
-            let predicted = row.predicted_s.map_or("-".into(), |it| format!("{it:.2}"));
+            let shown = |it: Option<f64>| it.map_or("-".into(), |it| format!("{it:.2}"));
+            let (predicted, priced) = (shown(row.predicted_s), shown(row.priced_s));
             text += &format!(
-                "{:<14}{:>5.0} %{predicted:>13}{:>11.2}{:>11.2}\n",
+                "{:<14}{:>5.0} %{predicted:>13}{:>11.2}{priced:>11}\n",
                 row.program,
                 row.share * 100.0,
-                row.stalled_s,
-                row.priced_s
+                row.stalled_s
             );
         }
         let notes = ratios_text(&self.ratios) + &lines(&self.notes);

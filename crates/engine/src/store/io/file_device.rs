@@ -230,12 +230,11 @@ impl Device for FileDevice {
     }
 
     fn expect_buffers(&mut self, range: Option<StaticRange>) {
-        // Where descriptors are few, the first ring goes, too.
-        let (Some(mut ring), Some(range)) = (self.first_ring.take(), range) else { return };
+        let Some(mut ring) = self.first_ring.take() else { return };
         // Through the page cache the data is copied, and nothing gained.
-        if !self.file.is_direct() {
+        let Some(range) = range.filter(|_| self.file.is_direct()) else {
             return self.tried.push(ring);
-        }
+        };
         let shared = ring.register(range).and_then(|()| {
             // Only where lanes can share it: registered by each, the pages
             // would count against RLIMIT_MEMLOCK as often.
@@ -246,7 +245,11 @@ impl Device for FileDevice {
         });
         match shared {
             Ok(()) => self.registered = Some(ring),
-            Err(_) => self.tried.push(ring),
+            Err(_) => {
+                // What nobody uses must not count against RLIMIT_MEMLOCK.
+                let _ = ring.unregister();
+                self.tried.push(ring);
+            }
         }
     }
 

@@ -128,6 +128,15 @@ impl Ring {
         Ok(())
     }
 
+    /// Ends what [`Ring::register`] began.
+    ///
+    /// # Errors
+    /// When nothing is registered.
+    pub fn unregister(&mut self) -> io::Result<()> {
+        self.registered = None;
+        self.uring.submitter().unregister_buffers()
+    }
+
     /// Shares what is registered with `other`; that counts once against
     /// RLIMIT_MEMLOCK.
     ///
