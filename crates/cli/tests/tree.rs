@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use support::cgroup::MemoryGroup;
-use support::control_client::{ask, refused, told, wait_for};
+use support::control_client::{ask, refused, told, wait_for, wait_until};
 use support::tree::{BUDGET, BUDGET_BYTES, Tree, bytes, kill, processes};
 use support::{LIMIT, Running, compiled, plain, python, softswap};
 
@@ -191,11 +191,12 @@ fn the_limit_of_the_tree_moves_down_and_up() {
     for (limit, bytes_then) in [("48M", 48 << 20), ("80M", 80 << 20)] {
         let set = told(&["ctl", &run, "set", "memory", limit]);
         assert!(set.starts_with(&format!("memory = {limit}")), "{set}");
-        wait_for("the tree to keep it", || {
-            let stat = tree.stat()?;
+        wait_until("the tree to keep it", || {
+            let stat = tree.stat().ok_or("it does not answer")?;
             assert_eq!(bytes(&stat, "budget_bytes"), bytes_then);
             let granted = bytes(&stat, "granted_bytes");
-            (granted <= bytes_then && granted > bytes_then * 3 / 4).then_some(())
+            let keeps_it = granted <= bytes_then && granted > bytes_then * 3 / 4;
+            keeps_it.then_some(()).ok_or_else(|| format!("{limit}: {stat}"))
         });
     }
     assert_eq!(told(&["ctl", &run, "get", "memory"]), "80M\n");

@@ -15,12 +15,19 @@ use tempfile::TempDir;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    wait_until(what, || look().ok_or_else(String::new))
+}
+
+/// The same; what was there instead is told in the end.
+pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
-        if let Some(found) = look() {
-            return found;
+        match look() {
+            Ok(found) => return found,
+            Err(instead) => {
+                assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}: {instead}");
+            }
         }
-        assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
