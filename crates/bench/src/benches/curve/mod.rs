@@ -188,7 +188,7 @@ fn candidates(
         Ok(candidate) => all.push(candidate),
         Err(why) => notes.push(format!("{name} is left out: {why}")),
     };
-    let touches = compiled(dir, "touches", include_str!("touches.c"), &["-lm"]);
+    let touches = compiled(dir, "touches", include_str!("touches.c"), &[]);
     for name in TOUCHES.into_iter().filter(|name| is_wanted(name)) {
         let count = program_bytes / softswap_sys::PAGE_SIZE as u64 * TOUCHES_PER_PAGE;
         let mib = (program_bytes >> 20).to_string();

@@ -2,7 +2,6 @@
  *   touches random|zipf|loop MIB COUNT
  * random: each as likely; zipf: the n-th most wanted one with 1/n; loop: one after the other. */
 #define _GNU_SOURCE
-#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,11 +29,13 @@ int main(int argc, char **argv) {
     for (size_t page = 0; page < pages; page++)
         for (size_t word = 0; word < WORDS; word++)
             memory[page * WORDS + word] = word % 2 ? page : mix(page * WORDS + word);
-    uint64_t random = 1;
+    uint64_t random = 1, octaves = 0;
+    while (pages >> (octaves + 1)) octaves++;
     for (size_t turn = 0; turn < count; turn++) {
         random = mix(random);
-        /* The rank's logarithm is spread evenly. */
-        size_t rank = (size_t)pow((double)pages, (double)(random >> 11) / (double)(1ull << 53)) - 1;
+        /* Each power of two is as likely, and within it each rank. */
+        size_t octave = 1ull << random % (octaves + 1);
+        size_t rank = octave - 1 + (random >> 32) % octave;
         size_t page = is_loop ? turn : is_zipf ? rank * 2654435761u : random;
         page %= pages;
         size_t word = 2 * (random % (WORDS / 2));
