@@ -1,6 +1,7 @@
 /* Fills so many MiB, half of each page not packing, and touches COUNT pages of them:
  *   touches random|zipf|loop MIB COUNT
- * random: each as likely; zipf: the n-th most wanted one with 1/n; loop: one after the other. */
+ * random: each as likely; zipf: the n-th most wanted one with about 1/n; loop: one after the
+ * other. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
