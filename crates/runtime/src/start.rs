@@ -2,7 +2,7 @@
 
 use crate::base::instance;
 use crate::bring_up::{self, fail};
-use crate::memory::redirect;
+use crate::memory::{deep_bind, heap, redirect};
 use crate::process::spawn::argument_copies;
 use crate::waking;
 use softswap_engine::door::settings::{Config, ENV_PREFIX, place as place_of_tree};
@@ -29,6 +29,7 @@ extern "C" fn on_load() {
         raw::write_stderr(b"; stopping the program\n");
         std::process::abort();
     }));
+    heap::skip_collection_at_exit();
     let lookup = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
     let place = place_of_tree(&lookup);
     if let Some(place) = place {
@@ -49,9 +50,10 @@ extern "C" fn on_load() {
         instance::settle(is_managed);
     }
     if let Err(why) = while_blocked(redirect::install) {
-        say_not_redirected(&why);
+        report_not_redirected(&why);
     }
     if is_managed {
+        deep_bind::drop_flag();
         let managing =
             while_blocked(bring_up::look_around).and_then(|()| match instance::is_asleep() {
                 true => Ok(()),
@@ -64,11 +66,11 @@ extern "C" fn on_load() {
     argument_copies::set_up();
 }
 
-fn say_not_redirected(why: &std::io::Error) {
+fn report_not_redirected(why: &std::io::Error) {
     raw::write_stderr(
         format!(
             "softswap: the C library's code cannot be changed here ({why}): \
-             libraries opened with RTLD_DEEPBIND must not be used\n"
+             libraries that look up malloc in the C library's handle must not be used\n"
         )
         .as_bytes(),
     );

@@ -53,6 +53,7 @@
 //! |              | [`pinners`]           | mappings by which memory may stay pinned       |
 //! |              | [`control_socket`]    | the socket for `stat` and `ctl`                |
 //! |              | [`linked`]            | words through which libraries call others      |
+//! |              | [`program_file`]      | which sanitizer a program is built with        |
 //! |              | [`code`]              | jumps put into loaded code                     |
 //! | `codec`      | [`simd`]              | comparing a page with wide registers           |
 //! |              | [`lz4`], [`zstd`]     | the C libraries                                |
@@ -79,7 +80,7 @@ pub use filters::{exemption, guarded_calls, pointer_arguments, seccomp};
 pub use managed::{aslr, attach_count, committed, found, inline, touches, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared, shared_locks};
 pub use process::{
-    birth, child, code, control_socket, linked, load, own_threads, pinners, threads,
+    birth, child, code, control_socket, linked, load, own_threads, pinners, program_file, threads,
 };
 pub use storage::{
     exclusive_file, fiemap, file, file_layout, holders, kernel_swap, open_mark, ring,

@@ -7,6 +7,7 @@ mod auto_memory;
 pub(crate) mod areas;
 pub(crate) mod settle;
 mod static_program;
+mod sanitized;
 pub(crate) mod program;
 pub(crate) mod beside;
 mod release;
@@ -59,6 +60,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let program = program::find(&args.program[0])?;
     let library = library::find()?;
     let mut notes = settled.notes;
+    let sanitizer = sanitized::found(&program);
+    notes.extend(sanitizer.map(|sanitizer| sanitized::note(&args.program[0], sanitizer)));
     let helpers = Helpers::start(&settled.common.remotes, &mut notes)?;
     let report = settled.report.as_deref().map(report::Report::open).transpose()?;
     let before = || log::before(args, report::settings(&settled.config));
@@ -88,7 +91,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let stats = Stats::new(words);
     let mut areas = TreeAreas::make(settled.common.named, helpers, &mut config, &stats)?;
     let mut command = Command::new(&program);
-    prepare(&mut command, args, &config, &library);
+    prepare(&mut command, args, &config);
+    match sanitizer {
+        Some(_) => sanitized::remove_library(&mut command),
+        None => preload(&mut command, &library),
+    }
 
     let started = Instant::now();
     let mut space = release::Space::of(&config.areas);
@@ -156,9 +163,9 @@ fn sum_up(figures: &Figures, quiet: bool) {
     }
 }
 
-/// The name it was called by, the runtime in front of other preloads, and the
-/// settled configuration; nothing a user wrote is parsed again over there.
-fn prepare(command: &mut Command, args: &RunArgs, config: &Config, library: &std::path::Path) {
+/// Gives a program the name it was called by, and the settled configuration: the runtime parses
+/// nothing that a user wrote.
+fn prepare(command: &mut Command, args: &RunArgs, config: &Config) {
     use std::os::unix::process::CommandExt;
     command.arg0(&args.program[0]).args(&args.program[1..]);
     for (name, _) in std::env::vars_os() {
@@ -171,6 +178,10 @@ fn prepare(command: &mut Command, args: &RunArgs, config: &Config, library: &std
     }
     // The helpers have it.
     command.env_remove(softswap_remote::secret::VARIABLE);
+}
+
+/// Puts the runtime in front of other preloads.
+fn preload(command: &mut Command, library: &std::path::Path) {
     let mut preload = library.as_os_str().to_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");

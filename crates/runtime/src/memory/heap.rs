@@ -48,6 +48,16 @@ pub(crate) fn set_up(may_sleep: bool) {
     }
 }
 
+/// Keeps mimalloc from its forced collection at exit. That walks every list of free blocks, so it
+/// faults in all that is swapped out, and never ends if the program has written past a block.
+pub(crate) fn skip_collection_at_exit() {
+    const DESTROY_ON_EXIT: mi::mi_option_t = 22;
+    // By this value mimalloc leaves its exit to an explicit call of `mi_process_done`.
+    const BY_CALL_ONLY: std::ffi::c_long = 2;
+    // SAFETY: an option of this version of mimalloc and a value in its range.
+    unsafe { mi::mi_option_set(DESTROY_ON_EXIT, BY_CALL_ONLY) };
+}
+
 /// Whether an allocation of `size` bytes must stay out of the window.
 #[inline]
 fn is_ours(caller: usize, size: usize) -> bool {

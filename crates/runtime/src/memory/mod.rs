@@ -12,6 +12,7 @@
 //! | `growing`       | large blocks that `realloc` lets grow where they are          |
 //! | `heap`          | `malloc` and its relatives                                    |
 //! | `redirect`      | the C library's own allocator leads to ours                   |
+//! | `deep_bind`     | `dlopen` without `RTLD_DEEPBIND`                              |
 //! | `other_malloc`  | the same, where the executable has a malloc of its own        |
 //! | `mappings`      | `mmap` and its relatives, `brk`                               |
 
@@ -25,5 +26,6 @@ pub(crate) mod asleep;
 pub(crate) mod growing;
 pub(crate) mod heap;
 pub(crate) mod redirect;
+pub(crate) mod deep_bind;
 pub(crate) mod other_malloc;
 pub(crate) mod mappings;

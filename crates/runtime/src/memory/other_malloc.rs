@@ -156,7 +156,8 @@ pub(crate) fn install() -> Result<(), String> {
     })
 }
 
-/// The loader has the functions' addresses in variables, a word each.
+/// The loader has the functions' addresses in variables, a word each: of their code, or of the
+/// executable's stubs.
 fn lead_loader() -> Result<(), String> {
     let ours = [
         malloc_of_loader as *const c_void,
@@ -167,15 +168,16 @@ fn lead_loader() -> Result<(), String> {
     let loader = libc_memory::loader().ok_or("the dynamic loader cannot be found")?;
     let mut words = Vec::new();
     for ((theirs, ours), name) in THEIRS.iter().zip(ours).zip(NAMES) {
-        match loader.words_with(theirs.load(Ordering::Relaxed))[..] {
-            [word] => words.push((word, ours as usize)),
-            _ => {
-                return Err(format!(
-                    "where the dynamic loader has {} cannot be told",
-                    name.to_string_lossy()
-                ));
-            }
+        let (code, stub) = (theirs.load(Ordering::Relaxed), linked::address(name));
+        let mut found = loader.words_with(code);
+        if stub != code {
+            found.extend(loader.words_with(stub));
         }
+        let [word] = found[..] else {
+            let name = name.to_string_lossy();
+            return Err(format!("softswap cannot find where the dynamic loader keeps {name}"));
+        };
+        words.push((word, ours as usize));
     }
     // SAFETY: functions of the same names; what the loader allocated before it frees by
     // ours, too.

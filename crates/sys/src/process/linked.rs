@@ -10,6 +10,11 @@ use std::ops::Range;
 /// Where an address of another's symbol is put: <elf.h>.
 const GLOBAL_DATA: u32 = 6;
 const JUMP_SLOT: u32 = 7;
+/// Entries of a dynamic section.
+const HASH_TABLE: i64 = 4;
+const STRING_TABLE: i64 = 5;
+const SYMBOL_TABLE: i64 = 6;
+const GNU_HASH_TABLE: i64 = 0x6fff_fef5;
 
 /// A library, or the executable: it stays loaded as long as this is used.
 ///
@@ -66,7 +71,18 @@ fn is_stub(address: usize) -> bool {
     found != 0 && symbol.is_some_and(|symbol| symbol.st_shndx == 0 && symbol.st_value != 0)
 }
 
-/// The function that everybody means by a name: 0 where there is none.
+/// Returns the address that programs get if they ask for a function: 0 if there is none. In an
+/// executable for a fixed place that is the address of a stub in it.
+#[must_use]
+pub fn address(name: &CStr) -> usize {
+    // SAFETY: the function reads a C string.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
+}
+
+/// Returns the address of the code of a function: 0 if there is none.
+///
+/// A function that is found costs no memory. `dlsym` allocates its error message for each library
+/// without the function, so the libraries behind a stub are searched by their own tables.
 #[must_use]
 pub fn definition(name: &CStr) -> usize {
     struct Search<'a> {
@@ -76,29 +92,20 @@ pub fn definition(name: &CStr) -> usize {
     extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> i32 {
         // SAFETY: the loader gives a description of one library, with its name, a C string,
         // and its program headers, as many as it says. `search` is what `dl_iterate_phdr`
-        // was given below, a local that nothing else refers to meanwhile. By
-        // RTLD_NOLOAD nothing is loaded, and the library stays, as it is not closed again.
+        // was given below, a local that nothing else refers to meanwhile.
         unsafe {
             let (info, search) = (&*info, &mut *search.cast::<Search>());
+            // Only the executable has no name.
             if info.dlpi_name.is_null() || *info.dlpi_name == 0 {
                 return 0;
             }
-            let handle = libc::dlopen(info.dlpi_name, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-            if handle.is_null() {
-                return 0;
-            }
-            let found = libc::dlsym(handle, search.name.as_ptr()) as usize;
             let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
             let library = Linked { base: info.dlpi_addr as usize, headers };
-            if library.code_around(found).is_none() {
-                return 0;
-            }
-            search.found = found;
-            1
+            search.found = library.function(search.name).unwrap_or(0);
+            i32::from(search.found != 0)
         }
     }
-    // SAFETY: the function reads a C string.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } as usize;
+    let found = address(name);
     if !is_stub(found) {
         return found;
     }
@@ -107,6 +114,12 @@ pub fn definition(name: &CStr) -> usize {
     // `Search` that it makes of it.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
     search.found
+}
+
+/// The hash of a name in `DT_GNU_HASH` tables.
+fn gnu_hash(name: &CStr) -> u32 {
+    let add = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
+    name.to_bytes().iter().fold(5381, add)
 }
 
 /// Whether the C library knows of one thread only (glibc 2.32).
@@ -143,6 +156,29 @@ pub fn is_go_program() -> bool {
     // SAFETY: `look` takes what the loader calls it with, and the local.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
     found
+}
+
+/// Returns the indices of the symbols with this hash in a `DT_GNU_HASH` table.
+///
+/// # Safety
+/// The table is at this address, and stays as long as the iterator is used.
+unsafe fn named_in_gnu_hash(table: usize, hash: u32) -> impl Iterator<Item = usize> {
+    const HEADER_WORDS: usize = 4;
+    let words = table as *const u32;
+    // SAFETY: the words of the table, as asked for above: a header with the number of buckets, the
+    // index of the first symbol and the length of the filter in words of 64 bits; the filter; the
+    // buckets, which have the index of their first symbol or 0; a word for each symbol.
+    let (first, chain) = unsafe {
+        let (buckets, first) = (words.read() as usize, words.add(1).read() as usize);
+        let bucket = words.add(HEADER_WORDS + 2 * words.add(2).read() as usize);
+        let at = if buckets == 0 { 0 } else { bucket.add(hash as usize % buckets).read() as usize };
+        (at, bucket.add(buckets).wrapping_sub(first))
+    };
+    // SAFETY: a chain starts at its bucket's symbol and ends with an odd word.
+    let word = move |index: usize| unsafe { chain.wrapping_add(index).read() };
+    let next = move |index: &usize| (word(*index) & 1 == 0).then(|| index + 1);
+    let all = std::iter::successors((first != 0).then_some(first), next);
+    all.filter(move |index| word(*index) | 1 == hash | 1)
 }
 
 impl Linked {
@@ -209,8 +245,6 @@ impl Linked {
     /// the name's place in the list.
     #[must_use]
     pub fn words_for(&self, names: &[&CStr]) -> Vec<(usize, usize)> {
-        const SYMBOL_TABLE: i64 = 6;
-        const STRING_TABLE: i64 = 5;
         const TABLES: [(i64, i64); 2] = [(7, 8), (23, 2)];
         let (Some(symbols), Some(strings)) = (self.table(SYMBOL_TABLE), self.table(STRING_TABLE))
         else {
@@ -237,6 +271,34 @@ impl Linked {
             }
         }
         words
+    }
+
+    /// Returns the address of the function that the library itself defines by this name.
+    fn function(&self, name: &CStr) -> Option<usize> {
+        const FUNCTION: u8 = 2;
+        let (symbols, strings) = (self.table(SYMBOL_TABLE)?, self.table(STRING_TABLE)?);
+        let is_it = |index: &usize| {
+            // SAFETY: an index of the library's hash table is one of its table of symbols. That
+            // and the table of names, C strings, stay as long as the library is loaded.
+            unsafe {
+                let symbol = &*(symbols as *const libc::Elf64_Sym).add(*index);
+                symbol.st_shndx != 0
+                    && symbol.st_info & 15 == FUNCTION
+                    && CStr::from_ptr((strings + symbol.st_name as usize) as *const _) == name
+            }
+        };
+        let index = match self.table(GNU_HASH_TABLE) {
+            // SAFETY: the library has a table of this kind there.
+            Some(table) => unsafe { named_in_gnu_hash(table, gnu_hash(name)) }.find(is_it)?,
+            None => {
+                let table = self.table(HASH_TABLE)? as *const u32;
+                // SAFETY: the second word of such a table is the number of symbols.
+                (0..unsafe { table.add(1).read() } as usize).find(is_it)?
+            }
+        };
+        // SAFETY: as above.
+        let value = unsafe { (*(symbols as *const libc::Elf64_Sym).add(index)).st_value };
+        Some(self.base + value as usize)
     }
 
     /// What its dynamic section says.
@@ -355,6 +417,19 @@ mod tests {
 
     unsafe extern "C" {
         fn getppid() -> i32;
+    }
+
+    #[test]
+    fn functions_are_found_by_their_librarys_own_tables() {
+        for name in [c"getppid", c"setlocale", c"qsort", c"open", c"malloc_usable_size"] {
+            let theirs = address(name);
+            let library = Linked::around(theirs).expect("the C library");
+            assert_eq!(library.function(name), Some(theirs), "{name:?}");
+            assert_eq!(definition(name), theirs, "{name:?}");
+        }
+        let library = Linked::around(libc::setlocale as *const () as usize).expect("the C library");
+        assert_eq!(library.function(c"no such name"), None);
+        assert_eq!(library.function(c"environ"), None, "not a function");
     }
 
     fn own() -> Linked {

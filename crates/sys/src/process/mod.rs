@@ -7,5 +7,6 @@ pub mod own_threads;
 pub mod child;
 pub mod pinners;
 pub mod control_socket;
+pub mod program_file;
 pub mod linked;
 pub mod code;

@@ -1,0 +1,67 @@
+//! Programs that are built with a sanitizer. They run without the runtime: AddressSanitizer refuses
+//! libraries in front of its own, and no window has room beside ThreadSanitizer's shadow memory.
+
+use crate::library;
+use softswap_engine::door::settings::ENV_PREFIX;
+use softswap_sys::program_file::{Sanitizer, preloaded_sanitizer, sanitizer};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The kernel follows scripts that name scripts as often.
+const DEPTH: usize = 5;
+const LONGEST_LINE_BYTES: u64 = 4096;
+
+/// Returns the sanitizer of a program, of its interpreter, or of LD_PRELOAD.
+pub(super) fn found(program: &Path) -> Option<Sanitizer> {
+    let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let mut path = program.to_path_buf();
+    for _ in 0..DEPTH {
+        let Some(next) = interpreter(&path) else { break };
+        path = next;
+    }
+    let of_file = || {
+        let file = File::open(&path).ok()?;
+        sanitizer(&mut [0; 4096], |bytes, at| file.read_at(bytes, at).ok())
+    };
+    preloaded_sanitizer(preload.as_bytes()).or_else(of_file)
+}
+
+/// Returns the program that a script names in its first line.
+fn interpreter(script: &Path) -> Option<PathBuf> {
+    let mut line = Vec::new();
+    let mut file = BufReader::new(File::open(script).ok()?.take(LONGEST_LINE_BYTES));
+    file.read_until(b'\n', &mut line).ok()?;
+    let mut words = line.strip_prefix(b"#!")?.split(u8::is_ascii_whitespace);
+    let first = words.find(|word| !word.is_empty())?;
+    Some(PathBuf::from(OsStr::from_bytes(first)))
+}
+
+pub(super) fn note(program: &OsStr, sanitizer: Sanitizer) -> String {
+    format!(
+        "{}: {sanitizer} is built in or preloaded, which needs the heap and the address space for \
+         itself: the program and all that it starts run without softswap and without a budget",
+        program.display()
+    )
+}
+
+/// Keeps the runtime out of a program and of all that it starts.
+pub(super) fn remove_library(command: &mut Command) {
+    let names: Vec<OsString> = command.get_envs().map(|(name, _)| name.to_os_string()).collect();
+    for name in names.iter().filter(|name| name.as_bytes().starts_with(ENV_PREFIX.as_bytes())) {
+        command.env_remove(name);
+    }
+    // Within another run it is there.
+    let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let is_other = |path: &&[u8]| !path.ends_with(library::NAME.as_bytes());
+    let others: Vec<_> = preload.as_bytes().split(|byte| *byte == b':').filter(is_other).collect();
+    if others.iter().all(|path| path.is_empty()) {
+        command.env_remove("LD_PRELOAD");
+    } else {
+        command.env("LD_PRELOAD", OsString::from_vec(others.join(&b':')));
+    }
+}
