@@ -34,7 +34,10 @@
 //! |              | [`inline`]            | managed memory inside one's own process        |
 //! |              | [`touches`]           | who brings in the pages of which window        |
 //! |              | [`attach_count`]      | whether forked children are there yet          |
-//! | `filters`    | [`pointer_arguments`]     | which arguments of which calls are pointers    |
+//! | `filters`    | `pointee`             | what a pointer argument points to              |
+//! |              | `system_calls`        | every call of Linux 6.18, and its pointers     |
+//! |              | [`nested_pointers`]   | pointers in structures                         |
+//! |              | [`pointer_arguments`]     | which arguments of which calls are pointers    |
 //! |              | [`seccomp`]           | the guard's filter                             |
 //! |              | [`guarded_calls`]     | calls in a program that has asked for pools    |
 //! |              | [`exemption`]         | passing a filter of the program's own          |
@@ -76,7 +79,8 @@ pub mod probe;
 pub(crate) use base::{chained, page, program_filter, registered_file};
 pub use base::{descriptor, futex, locked, memory, own_descriptors, raw, signals};
 pub use codec::{lz4, simd, zstd};
-pub use filters::{exemption, guarded_calls, pointer_arguments, seccomp};
+pub use filters::{exemption, guarded_calls, nested_pointers, pointer_arguments, seccomp};
+pub(crate) use filters::{pointee, system_calls};
 pub use managed::{aslr, attach_count, committed, found, inline, touches, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared, shared_locks};
 pub use process::{

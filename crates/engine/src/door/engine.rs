@@ -318,6 +318,31 @@ impl Engine {
         mapping::protect(&self.core.memory, self.pages_of(address, len)?, protection)
     }
 
+    /// Seals a range, all of which is mapped: calls that unmap, move or protect it fail with EPERM
+    /// from now on.
+    pub fn seal(&self, address: usize, len: usize) -> io::Result<()> {
+        mapping::seal(&self.core.memory, self.pages_of(address, len)?);
+        Ok(())
+    }
+
+    /// Returns true if the page at `address` is sealed.
+    #[must_use]
+    pub fn is_sealed(&self, address: usize) -> bool {
+        let page = self.page_of(address);
+        let layout = || self.core.memory.space.lock();
+        signals::with_all_blocked(|| layout().first_sealed(&(page..page + 1)).is_some())
+    }
+
+    /// Returns the address of the first page of a range whose content may not be dropped, because
+    /// it is sealed and not writable.
+    #[must_use]
+    pub fn first_kept(&self, address: usize, len: usize) -> Option<usize> {
+        let range = self.pages_of(address, len).ok()?;
+        let layout = || self.core.memory.space.lock();
+        let page = signals::with_all_blocked(|| layout().first_kept(&range))?;
+        Some(self.address_of(page))
+    }
+
     /// The protection of the page at `address`.
     #[must_use]
     pub fn protection(&self, address: usize) -> Protection {

@@ -24,6 +24,8 @@ pub(crate) const CHUNK_PAGES: u64 = 512;
 /// A chunk that was ever touched costs a page of entries and a page table.
 const CHUNK_METADATA_BYTES: usize = 2 * softswap_sys::PAGE_SIZE;
 const TOUCHED: u32 = 1 << 31;
+/// PROT_WRITE.
+const WRITE: Protection = 2;
 /// Chunks in a group, which is skipped in one step if none of it was touched.
 const GROUP_CHUNKS: u64 = 512;
 const GROUP_PAGES: u64 = GROUP_CHUNKS * CHUNK_PAGES;
@@ -74,6 +76,9 @@ pub struct Layout {
     protections: RangeMap<PageNo, Protection>,
     foreign: RangeSet<PageNo>,
     locked: RangeSet<PageNo>,
+    /// Ranges that `mseal` protects from changes. The kernel has no seal there: it would keep the
+    /// engine from reclaiming these pages.
+    sealed: RangeSet<PageNo>,
     /// What a forked child does not get, and what it gets empty.
     withheld: RangeSet<PageNo>,
     wiped: RangeSet<PageNo>,
@@ -375,6 +380,7 @@ impl Layout {
         self.protections.remove(range.clone());
         self.foreign.remove(range.clone());
         self.locked.remove(range.clone());
+        self.sealed.remove(range.clone());
         self.withheld.remove(range.clone());
         self.wiped.remove(range.clone());
     }
@@ -428,14 +434,38 @@ impl Layout {
             self.protections.gaps(range).next().is_none() && { special }
                 .all(|(_, other)| *other == protection)
         };
-        let locked = !self.locked.overlaps(range) || self.locked.gaps(range).next().is_none();
-        protected && locked
+        let is_uniform =
+            |set: &RangeSet<PageNo>| !set.overlaps(range) || set.gaps(range).next().is_none();
+        protected && is_uniform(&self.locked) && is_uniform(&self.sealed)
     }
 
     /// Whether some page of a range may not be used in all the ways of `wanted`.
     #[must_use]
     pub(crate) fn lacks(&self, range: &Range<PageNo>, wanted: Protection) -> bool {
         self.protections.overlapping(range.clone()).any(|(_, has)| has & wanted != wanted)
+    }
+
+    /// Seals a range for good.
+    pub(crate) fn seal(&mut self, range: Range<PageNo>) {
+        self.sealed.insert(range);
+    }
+
+    /// Returns the first sealed page of a range.
+    #[must_use]
+    pub(crate) fn first_sealed(&self, range: &Range<PageNo>) -> Option<PageNo> {
+        self.sealed.overlapping(range.clone()).next().map(|sealed| sealed.start.max(range.start))
+    }
+
+    /// Returns the first page of a range whose content may not be dropped: it is sealed, and the
+    /// program may not write there.
+    #[must_use]
+    pub(crate) fn first_kept(&self, range: &Range<PageNo>) -> Option<PageNo> {
+        self.sealed.overlapping(range.clone()).find_map(|sealed| {
+            let sealed = clip(sealed, range);
+            let mut parts = self.protections.overlapping(sealed.clone());
+            let closed = parts.find(|(_, protection)| **protection & WRITE == 0);
+            closed.map(|(part, _)| part.start.max(sealed.start))
+        })
     }
 
     /// Whether some page of a range is locked into memory.

@@ -72,6 +72,7 @@ pub(crate) fn map_at(
     if !replace && !core.memory.space.is_free(&layout, &range) {
         return Ok(false);
     }
+    check_unsealed(&layout, &range)?;
     clear(core, &mut layout, &range)?;
     add(&core.memory, &mut layout, range, protection)?;
     Ok(true)
@@ -80,9 +81,25 @@ pub(crate) fn map_at(
 /// Unmaps `range`; parts of it that are not mapped are skipped.
 pub(crate) fn unmap(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     let mut layout = core.memory.space.lock();
+    check_unsealed(&layout, &range)?;
     clear(core, &mut layout, &range)?;
     core.memory.space.remove(&mut layout, range);
     Ok(())
+}
+
+/// Fails with EPERM if some page of `range` is sealed.
+fn check_unsealed(layout: &Layout, range: &Range<PageNo>) -> io::Result<()> {
+    layout.first_sealed(range).map_or(Ok(()), |_| Err(not_permitted()))
+}
+
+fn not_permitted() -> io::Error {
+    const EPERM: i32 = 1;
+    io::Error::from_raw_os_error(EPERM)
+}
+
+/// Seals `range`, all of which is mapped.
+pub(crate) fn seal(memory: &Memory, range: Range<PageNo>) {
+    memory.space.lock().seal(range);
 }
 
 /// Empties `range`, which stays taken if it was: nobody else may map there
@@ -111,7 +128,9 @@ pub(crate) fn reserve(memory: &Memory, count: u64) -> Option<PageNo> {
 
 /// Unmaps `range` but keeps it from other mappings.
 pub(crate) fn retract(core: &Core, range: Range<PageNo>) -> io::Result<()> {
-    clear(core, &mut core.memory.space.lock(), &range)
+    let mut layout = core.memory.space.lock();
+    check_unsealed(&layout, &range)?;
+    clear(core, &mut layout, &range)
 }
 
 /// Has the kernel lock `range` into memory, and notes that it is, unless more than
@@ -171,6 +190,7 @@ pub(crate) fn lend(
     if !replace && !core.memory.space.is_free(&layout, &range) {
         return Ok(false);
     }
+    check_unsealed(&layout, &range)?;
     clear(core, &mut layout, &range)?;
     layout.reserve(range.clone());
     if let Err(error) = place_it() {
@@ -199,16 +219,20 @@ pub(crate) fn discard(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     drop_content(core, start..range.end)
 }
 
-/// Changes the protection of `range`, all of which is mapped.
+/// Changes the protection of `range`, all of which is mapped, up to the first sealed page.
 pub(crate) fn protect(
     memory: &Memory,
     range: Range<PageNo>,
     protection: Protection,
 ) -> io::Result<()> {
     let mut layout = memory.space.lock();
-    memory.window.protect(range.start, (range.end - range.start) as usize, protection)?;
-    layout.set_protection(range, protection);
-    Ok(())
+    let sealed = layout.first_sealed(&range);
+    let range = range.start..sealed.unwrap_or(range.end);
+    if !range.is_empty() {
+        memory.window.protect(range.start, (range.end - range.start) as usize, protection)?;
+        layout.set_protection(range, protection);
+    }
+    sealed.map_or(Ok(()), |_| Err(not_permitted()))
 }
 
 fn no_memory() -> io::Error {

@@ -20,15 +20,13 @@ use crate::base::errno::refused;
 use crate::base::instance;
 use crate::base::issue_call::Answer;
 use crate::base::real::Real;
+use softswap_sys::pointer_arguments::{Class, class_of};
 use std::ffi::{CStr, c_void};
 
-const REFUSALS: [(i64, i32); 2] =
-    [(libc::SYS_io_uring_setup, libc::EPERM), (libc::SYS_io_setup, libc::ENOSYS)];
-
-/// What a managed program is told; `None` for calls that are not refused.
+/// Returns what a managed program gets instead of the call, or `None` for calls that are not
+/// refused.
 pub(crate) fn refusal(number: i64) -> Option<isize> {
-    let (_, error) = REFUSALS.iter().find(|(refused, _)| *refused == number)?;
-    Some(refused(*error))
+    class_of(number).and_then(Class::refusal).map(refused)
 }
 
 /// The answer to a raw call that is one of these.

@@ -6,6 +6,7 @@
 //! | pointers in its arguments: structures, arrays, strings       | a line of `sys::pointer_arguments`: the filter looks at them, and `pinned_call` pins what they point to |
 //! | one of them is an array that the kernel fills, perhaps a long one | also `transfers::output_array` |
 //! | buffers behind a pointer (`iovec`, `msghdr`)                | `transfers::dispatch`, and a function in `transfers::interposed`, because the filter sees only the outer pointer |
+//! | pointers in a structure                                    | `sys::nested_pointers`; the C library's function, if the structure can be on a stack, in `nested_pointers` |
 //! | a mask that is in force while it waits                      | `stripped_mask`                   |
 //! | a handler, a mask or an alternate stack                      | `signal_calls`                    |
 //! | memory itself (`mmap` and its relatives)                    | [`crate::memory::mappings`]       |
@@ -23,6 +24,7 @@
 //! | `jumps`           | jumps out of guarded calls, and the masks that are kept with them |
 //! | `stripped_mask`   | masks of calls that wait, without the engine's signals          |
 //! | `signal_calls`    | calls about signals, by their numbers                            |
+//! | `nested_pointers` | pointers in structures of `ioctl`, `setsockopt`, `bpf` and others |
 //! | `pinned_call`     | any call of `sys::pointer_arguments`: pin, issue, unpin              |
 //! | `filter_install`  | the program's own seccomp filters                                |
 //! | `credentials`     | `capset`, `prctl`, `unshare` and others that concern threads     |
@@ -34,6 +36,7 @@ pub(crate) mod transfers;
 mod jumps;
 mod stripped_mask;
 pub(crate) mod signal_calls;
+mod nested_pointers;
 mod pinned_call;
 mod filter_install;
 mod credentials;

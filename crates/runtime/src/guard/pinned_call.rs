@@ -1,11 +1,12 @@
 //! A call with structures, arrays and strings behind its pointers: what [`pointer_arguments`]
 //! lists of it is pinned while it runs.
 
+use super::nested_pointers::with_nested;
 use super::stripped_mask::StrippedMask;
 use super::transfers::output_array::OutputArray;
 use crate::base::errno::refused;
-use crate::base::instance;
-use crate::base::issue_call::{Arguments, issue};
+use crate::base::issue_call::{Answer, Arguments, issue};
+use crate::base::{instance, uaccess};
 use crate::memory::pins::Pins;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::pointer_arguments::{self, Pointee};
@@ -16,6 +17,32 @@ pub(crate) fn issue_pinned(number: i64, arguments: Arguments) -> isize {
         Some(engine) => pinned_call(engine, number, arguments),
         None => issue(number, arguments),
     }
+}
+
+/// Returns how many bytes the number behind an argument of `getsockopt` stands for.
+fn size_behind(arguments: &Arguments, index: usize) -> Option<usize> {
+    const INSTRUCTION_BYTES: usize = 8;
+    // SAFETY: any bytes are a number.
+    let size = unsafe { uaccess::get_user::<u32>(arguments[index]) }? as usize;
+    // SO_GET_FILTER has the number of the option that attaches one.
+    let counts_instructions = [arguments[1], arguments[2]]
+        == [libc::SOL_SOCKET as usize, libc::SO_ATTACH_FILTER as usize];
+    Some(if counts_instructions { size * INSTRUCTION_BYTES } else { size })
+}
+
+/// Answers raw calls whose structures may hide pointers from the filter.
+pub(super) fn answer_for(number: i64) -> Option<Answer> {
+    const SYS_FUTEX_REQUEUE: i64 = 456;
+    Some(match number {
+        libc::SYS_ioctl => |arguments| issue_pinned(libc::SYS_ioctl, arguments),
+        libc::SYS_setsockopt => |arguments| issue_pinned(libc::SYS_setsockopt, arguments),
+        libc::SYS_ptrace => |arguments| issue_pinned(libc::SYS_ptrace, arguments),
+        libc::SYS_bpf => |arguments| issue_pinned(libc::SYS_bpf, arguments),
+        libc::SYS_kexec_load => |arguments| issue_pinned(libc::SYS_kexec_load, arguments),
+        libc::SYS_futex_waitv => |arguments| issue_pinned(libc::SYS_futex_waitv, arguments),
+        SYS_FUTEX_REQUEUE => |arguments| issue_pinned(SYS_FUTEX_REQUEUE, arguments),
+        _ => return None,
+    })
 }
 
 /// A call with structures, arrays and strings: pin them all, issue, unpin. All or
@@ -32,7 +59,10 @@ pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments
             pins.add_text(address);
         }
         // What others answer before it comes here has none: `transfers`, `spawn`, `mappings`.
-        let Some(len) = pointee.byte_count(&arguments) else { continue };
+        let Some(mut len) = pointee.byte_count(&arguments) else { continue };
+        if let Pointee::SizeBehind(size) = pointee {
+            len = size_behind(&arguments, *size as usize).unwrap_or(len);
+        }
         if pins.add_in_full(address, len) {
             continue;
         }
@@ -43,6 +73,6 @@ pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments
             None => return refused(libc::ENOMEM),
         }
     }
-    let result = issue(number, arguments);
+    let result = with_nested(engine, number, arguments, || issue(number, arguments));
     filled.map_or(result, |filled| filled.hand_back(result))
 }

@@ -10,7 +10,7 @@
 //! the filter alone.
 
 use super::transfers::interposed;
-use super::{credentials, kernel_async_io, signal_calls};
+use super::{credentials, kernel_async_io, pinned_call, signal_calls};
 use crate::base::errno::{c_result, refused};
 use crate::base::issue_call::{Answer, SYSCALL, ask, is_our_own};
 use crate::memory::mappings;
@@ -30,6 +30,7 @@ fn answer_for(number: i64, a: usize, b: usize) -> Option<Answer> {
         .or_else(|| exec_call::answer_for(number))
         .or_else(|| thread_end::answer_for(number))
         .or_else(|| interposed::answer_for(number))
+        .or_else(|| pinned_call::answer_for(number))
 }
 
 /// Where `syscall` goes on with a call: to [`answered`], or to the C library.

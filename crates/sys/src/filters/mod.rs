@@ -1,5 +1,8 @@
 //! seccomp filters: the guard's, and what lets the engine pass the program's own.
 
+pub(crate) mod pointee;
+pub(crate) mod system_calls;
+pub mod nested_pointers;
 pub mod pointer_arguments;
 pub mod seccomp;
 pub mod guarded_calls;

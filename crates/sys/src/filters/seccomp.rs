@@ -107,12 +107,19 @@ enum Kind {
     /// unset, and may hold anything. To trap for one would be deadly where the
     /// C library, or the engine, wakes a waiter with all signals blocked.
     Futex,
+    /// The argument of operations from [`ARCH_GET_FS`] on is a pointer. Before them it is what
+    /// becomes the base of a segment: set in the handler, that would be the handler's own.
+    ArchPrctl,
 }
+
+/// <asm/prctl.h>: the first operation of `arch_prctl` with a pointer.
+const ARCH_GET_FS: u32 = 0x1003;
 
 fn kind_of(number: i64) -> Kind {
     match number {
         libc::SYS_mmap => Kind::Mmap,
         libc::SYS_futex => Kind::Futex,
+        libc::SYS_arch_prctl => Kind::ArchPrctl,
         _ => Kind::Usual,
     }
 }
@@ -195,6 +202,13 @@ fn search(code: &mut Vec<Instruction>, runs: &[Run], leaves: &mut Vec<(usize, Ru
 fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
     if run.kind == Kind::Futex {
         return check_futex(code, run, this);
+    }
+    if run.kind == Kind::ArchPrctl {
+        code.extend([
+            plain(LOAD, OFFSET_ARGUMENTS),
+            Instruction { code: IF_AT_LEAST, if_true: 1, if_false: 0, value: ARCH_GET_FS },
+            plain(RETURN, ALLOW),
+        ]);
     }
     let mut to_match = (run.pointers.count_ones() * 3 - 2) as u8;
     for argument in (0..6).filter(|i| run.pointers & (1 << i) != 0) {
@@ -373,6 +387,9 @@ pub(crate) mod tests {
                         // The operation that has all the pointers.
                         args[FUTEX_OPERATION as usize] = libc::FUTEX_WAIT_REQUEUE_PI as u64;
                     }
+                    if number as i64 == libc::SYS_arch_prctl {
+                        args[0] = u64::from(ARCH_GET_FS);
+                    }
                     args[argument] = address;
                     let is_pointer = masks.get(number).is_some_and(|m| m & (1 << argument) != 0);
                     let expected = if is_pointer { TRAP } else { ALLOW };
@@ -410,6 +427,15 @@ pub(crate) mod tests {
                     assert_eq!(verdict == TRAP, traps, "operation {operation}, {argument}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_base_of_a_segment_is_no_pointer() {
+        let program = build(BASE, LEN, EXEMPT);
+        for (operation, expected) in [(0x1001, ALLOW), (0x1002, ALLOW), (0x1003, TRAP)] {
+            let args = [operation, BASE as u64 + 8, 0, 0, 0, 0];
+            assert_eq!(verdict(&program, libc::SYS_arch_prctl, 0x1000, args), expected);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The calls about memory: which of them are the engine's, and how they are answered.
 
+use super::sealing::{self, SYS_MSEAL};
 use super::{address_choice, mremap, ranges};
 use crate::base::errno::{c_result, refused, result_of};
 use crate::base::issue_call::{Answer, Arguments, issue};
@@ -59,6 +60,7 @@ pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Opti
         libc::SYS_mlock2 if third & !(libc::MLOCK_ONFAULT as usize) != 0 => refused(libc::EINVAL),
         libc::SYS_mlock2 => ranges::lock(engine, address, len),
         libc::SYS_munlock => ranges::unlock(engine, address, len),
+        SYS_MSEAL => sealing::seal(engine, address, len, third),
         libc::SYS_msync => ranges::sync(engine, address, len, third as i32),
         _ => return None,
     })
@@ -71,6 +73,7 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
         libc::SYS_mlockall => ranges::lock_all,
         libc::SYS_munlockall => ranges::unlock_all,
         libc::SYS_process_madvise => ranges::advise_process,
+        SYS_MSEAL => sealing::seal_any,
         _ => return None,
     })
 }

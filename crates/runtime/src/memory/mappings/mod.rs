@@ -23,6 +23,7 @@
 mod populate;
 mod address_choice;
 pub(crate) mod program_break;
+mod sealing;
 mod ranges;
 mod mremap;
 pub(crate) mod memory_calls;

@@ -93,6 +93,9 @@ fn remap_managed(engine: &Engine, request: &Request, goes_inside: bool) -> isize
     if !engine.is_mapped(old, PAGE_SIZE) {
         return refused(libc::EFAULT);
     }
+    if engine.is_sealed(old) {
+        return refused(libc::EPERM);
+    }
     if old_len == 0 {
         return refused(libc::EINVAL);
     }

@@ -5,6 +5,7 @@
 //! is what it is on Linux, though the kernel has the window reserved there.
 
 use super::populate::populate;
+use super::sealing;
 use crate::base::errno::{refused, result_of};
 use crate::base::issue_call::{Arguments, issue};
 use crate::base::uaccess::TASK_SIZE;
@@ -125,6 +126,13 @@ pub(super) fn allocate_key(arguments: Arguments) -> isize {
 }
 
 pub(super) fn advise(engine: &Engine, address: usize, len: usize, advice: i32) -> isize {
+    if sealing::discards(advice)
+        && let Some(kept) = sealing::first_kept(engine, address, len)
+    {
+        let before = kept.saturating_sub(address);
+        let result = if before == 0 { 0 } else { advise(engine, address, before, advice) };
+        return if result < 0 { result } else { refused(libc::EPERM) };
+    }
     let drops = matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE);
     if drops && engine.is_mapped(address, len) && !engine.has_locked(address, len) {
         return result_of(signals::with_all_blocked(|| engine.discard(address, len)));

@@ -1,0 +1,245 @@
+//! Pointers within the structures that a call is given.
+//!
+//! The filter sees the outermost pointer only. What a known structure points to
+//! ([`structure_of`]) is pinned before the call. For others the call is made first. If it fails
+//! with EFAULT, every word of the structure that is an address of managed memory is taken for a
+//! pointer, what it points to is pinned, and the call is made again: a call that fails with EFAULT
+//! has mostly no effect. The second walk also follows the words behind those pointers.
+//!
+//! If the structure itself is not managed, the call does not trap. So the C library's functions
+//! for these calls are interposed.
+
+use crate::base::errno::{c_result, refused};
+use crate::base::instance;
+use crate::base::issue_call::Arguments;
+use crate::base::real::real;
+use crate::base::uaccess;
+use crate::memory::pins::Pins;
+use softswap_engine::door::engine::Engine;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::nested_pointers::{MOST_BYTES, Structure, Walk, structure_of, walk_of};
+use softswap_sys::raw;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Ranges that one call pins for its inner pointers.
+const MOST_RANGES: usize = 256;
+const EFAULT: isize = refused(libc::EFAULT);
+const WORD: usize = size_of::<usize>();
+/// How far words behind a pointer are looked at.
+const INNER_BYTES: usize = 512;
+
+type Inner<'e> = Pins<'e, MOST_RANGES>;
+
+/// Makes a call with what its structures point to brought in.
+pub(super) fn with_nested(
+    engine: &Engine,
+    number: i64,
+    arguments: Arguments,
+    call: impl Fn() -> isize,
+) -> isize {
+    let mut pins = Inner::new(engine);
+    if let Some(structure) = structure_of(number, &arguments)
+        && !pin_structure(&mut pins, &structure)
+    {
+        return refused(libc::ENOMEM);
+    }
+    let Some(walk) = walk_of(number, &arguments) else { return call() };
+    let mut walker = Walker { engine, pins, is_cut: false };
+    if walk.is_before {
+        walker.pin_words(&walk, &WALKS[0]);
+    }
+    let mut result = call();
+    for reach in WALKS {
+        if result != EFAULT || !walker.pin_words(&walk, &reach) {
+            break;
+        }
+        result = call();
+    }
+    if result == EFAULT && walker.is_cut {
+        report(number, arguments);
+    }
+    result
+}
+
+/// Pins what known pointers name. Returns false if other calls hold too much.
+fn pin_structure(pins: &mut Inner<'_>, structure: &Structure) -> bool {
+    let mut bytes = [0_u8; MOST_BYTES];
+    let bytes = &mut bytes[..structure.bytes];
+    for index in 0..structure.count {
+        let address = structure.address.wrapping_add(index * structure.bytes);
+        if address == 0 || !uaccess::copy_from_user(address, bytes) {
+            return true;
+        }
+        let own = structure.own.map(|extent| (address, extent.bytes(bytes)));
+        let inner = structure
+            .pointers
+            .iter()
+            .map(|(at, extent)| (word_at(bytes, *at), extent.bytes(bytes)));
+        for (address, len) in own.into_iter().chain(inner) {
+            if pins.room() == 0 || !pins.add_in_turn(address, len) {
+                return false;
+            }
+        }
+    }
+    true
+}
+
+fn word_at(bytes: &[u8], at: usize) -> usize {
+    let mut word = [0; WORD];
+    word.copy_from_slice(&bytes[at..at + WORD]);
+    usize::from_le_bytes(word)
+}
+
+/// How far a walk goes.
+struct Reach {
+    /// Bytes that are pinned behind a pointer.
+    bytes: usize,
+    /// Words behind pointers are pointers, too.
+    is_deep: bool,
+}
+
+const WALKS: [Reach; 2] =
+    [Reach { bytes: 64 << 10, is_deep: false }, Reach { bytes: 4 << 20, is_deep: true }];
+
+/// Pins what words of a structure point to.
+struct Walker<'e> {
+    engine: &'e Engine,
+    pins: Inner<'e>,
+    /// Something that is mapped could not be brought in.
+    is_cut: bool,
+}
+
+impl Walker<'_> {
+    /// Pins what each word of the structure points to. Returns true if there was something.
+    fn pin_words(&mut self, walk: &Walk, reach: &Reach) -> bool {
+        let before = self.pins.mark();
+        self.pin_words_in(walk.address, walk.bytes, reach, reach.is_deep);
+        self.pins.mark() > before
+    }
+
+    fn pin_words_in(&mut self, address: usize, len: usize, reach: &Reach, is_deep: bool) {
+        const CHUNK: usize = 256;
+        /// Some structures are packed.
+        const ALIGNMENT: usize = 4;
+        let mut chunk = [0_u8; CHUNK];
+        let mut done = 0;
+        while done + WORD <= len {
+            let bytes = &mut chunk[..CHUNK.min(len - done)];
+            let at = address.wrapping_add(done);
+            if at == 0 || !uaccess::copy_from_user(at, bytes) {
+                return;
+            }
+            for offset in (0..=bytes.len() - WORD).step_by(ALIGNMENT) {
+                let target = word_at(bytes, offset);
+                if !self.engine.contains(target) {
+                    continue;
+                }
+                let pinned = self.pin_behind(target, reach.bytes);
+                if is_deep {
+                    self.pin_words_in(target, pinned.min(INNER_BYTES), reach, false);
+                }
+            }
+            done += CHUNK - ALIGNMENT;
+        }
+    }
+
+    /// Pins as much of `most` bytes as is mapped there and other calls leave room for.
+    fn pin_behind(&mut self, address: usize, most: usize) -> usize {
+        let page = PAGE_SIZE - address % PAGE_SIZE;
+        for len in [most, most / 16, page] {
+            if let Some(pinned) = self.pins.add_held(address, len) {
+                self.is_cut |= pinned == len && len == most && most > page;
+                return pinned;
+            }
+        }
+        self.is_cut = true;
+        0
+    }
+}
+
+/// Writes once that a call failed for want of what it points to.
+fn report(number: i64, arguments: Arguments) {
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    if IS_REPORTED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let name = match number {
+        libc::SYS_ioctl => format!("ioctl (request {:#x})", arguments[1] & 0xffff_ffff),
+        libc::SYS_setsockopt => "setsockopt".into(),
+        libc::SYS_getsockopt => "getsockopt".into(),
+        libc::SYS_bpf => "bpf".into(),
+        libc::SYS_keyctl => "keyctl".into(),
+        other => format!("system call {other}"),
+    };
+    let line = format!(
+        "softswap: {name} failed with EFAULT; not all memory to which its structure may point \
+         could be brought in\n"
+    );
+    raw::write_stderr(line.as_bytes());
+}
+
+/// Makes a call by the C library's function. `outer` is the pointer at which the filter looks:
+/// if it is managed, the guard answers the call.
+fn interposed(
+    number: i64,
+    arguments: Arguments,
+    outer: usize,
+    original: impl Fn() -> isize,
+) -> isize {
+    let Some(engine) = instance::engine().filter(|engine| !engine.contains(outer)) else {
+        return original();
+    };
+    let result = with_nested(engine, number, arguments, || match original() {
+        -1 => -(std::io::Error::last_os_error().raw_os_error().unwrap_or(0) as isize),
+        result => result,
+    });
+    c_result(result)
+}
+
+/// # Safety
+/// As `ioctl(2)`. The argument is a word in a register.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: i32, request: libc::c_ulong, argument: usize) -> i32 {
+    real!(ioctl: fn(i32, libc::c_ulong, usize) -> i32);
+    let arguments = [fd as usize, request as usize, argument, 0, 0, 0];
+    // SAFETY: the C library's function of this name, with the program's arguments.
+    let original = || unsafe { ioctl()(fd, request, argument) as isize };
+    interposed(libc::SYS_ioctl, arguments, argument, original) as i32
+}
+
+/// # Safety
+/// As `setsockopt(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(
+    fd: i32,
+    level: i32,
+    option: i32,
+    value: *const libc::c_void,
+    len: libc::socklen_t,
+) -> i32 {
+    real!(setsockopt: fn(i32, i32, i32, *const libc::c_void, libc::socklen_t) -> i32);
+    let arguments = [fd as usize, level as usize, option as usize, value as usize, len as usize, 0];
+    // SAFETY: the C library's function of this name, with the program's arguments.
+    let original = || unsafe { setsockopt()(fd, level, option, value, len) as isize };
+    interposed(libc::SYS_setsockopt, arguments, value as usize, original) as i32
+}
+
+/// # Safety
+/// As `ptrace(2)`. Arguments that a request does not have are registers that nothing reads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ptrace(
+    request: u32,
+    pid: libc::pid_t,
+    address: usize,
+    data: usize,
+) -> libc::c_long {
+    real!(ptrace: fn(u32, libc::pid_t, usize, usize) -> libc::c_long);
+    // A peek returns a word, which may look like an error.
+    let arguments = [request as usize, pid as usize, address, data, 0, 0];
+    // SAFETY: the C library's function of this name, with the program's arguments.
+    let original = || unsafe { ptrace()(request, pid, address, data) as isize };
+    if structure_of(libc::SYS_ptrace, &arguments).is_none() {
+        return original() as libc::c_long;
+    }
+    interposed(libc::SYS_ptrace, arguments, data, original) as libc::c_long
+}

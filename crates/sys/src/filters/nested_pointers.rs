@@ -1,0 +1,229 @@
+//! Pointers within the structures that system calls are given.
+//!
+//! Structures that are known have a [`Structure`]: its pointers, and how many bytes each names.
+//! For others [`walk_of`] says which bytes may hold pointers. The caller then takes every word
+//! that is an address of managed memory for one.
+
+/// How many bytes a pointer names.
+///
+/// ```
+/// use softswap_sys::nested_pointers::Extent;
+///
+/// let counted = Extent::Counted { at: 2, width: 2, each: 10, more: 4 };
+/// assert_eq!(counted.bytes(&[9, 9, 3, 0, 9]), 34);
+/// assert_eq!(Extent::Bytes(4).bytes(&[]), 4);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// So many.
+    Bytes(usize),
+    /// A number in the structure, times `each`, and `more`.
+    Counted {
+        /// Where the number is.
+        at: usize,
+        /// Its size in bytes.
+        width: usize,
+        /// Bytes of an element.
+        each: usize,
+        /// Bytes before the elements.
+        more: usize,
+    },
+}
+
+impl Extent {
+    /// Returns how many bytes that is for a structure of these bytes.
+    #[must_use]
+    pub fn bytes(self, structure: &[u8]) -> usize {
+        match self {
+            Extent::Bytes(bytes) => bytes,
+            Extent::Counted { at, width, each, more } => {
+                let digits = structure.get(at..at + width).unwrap_or(&[]);
+                let count =
+                    digits.iter().rev().fold(0, |sum, digit| sum << 8 | usize::from(*digit));
+                count.saturating_mul(each).saturating_add(more)
+            }
+        }
+    }
+}
+
+/// A structure, or an array of them, to which an argument points.
+///
+/// ```
+/// use softswap_sys::nested_pointers::structure_of;
+///
+/// const SIOCGIFCONF: usize = 0x8912;
+/// let structure = structure_of(libc::SYS_ioctl, &[3, SIOCGIFCONF, 0x1000, 0, 0, 0]).unwrap();
+/// assert_eq!((structure.address, structure.bytes, structure.count), (0x1000, 16, 1));
+/// assert_eq!(structure.pointers[0].0, 8);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Structure {
+    /// The address of the first one.
+    pub address: usize,
+    /// The size of one. At most [`MOST_BYTES`].
+    pub bytes: usize,
+    /// How many there are.
+    pub count: usize,
+    /// Where each has pointers, and to how much.
+    pub pointers: &'static [(usize, Extent)],
+    /// The size of the structure with the array at its end, if it has one.
+    pub own: Option<Extent>,
+}
+
+/// The largest structure in this file, in bytes.
+pub const MOST_BYTES: usize = 128;
+
+const fn counted(at: usize, width: usize, each: usize) -> Extent {
+    Extent::Counted { at, width, each, more: 0 }
+}
+
+type Layout = (usize, &'static [(usize, Extent)], Option<Extent>);
+
+/// Requests of `ioctl`: the size of the structure, its pointers, and its own size.
+const REQUESTS: &[(usize, Layout)] = &[
+    // SIOCGIFCONF: struct ifconf.
+    (0x8912, (16, &[(8, counted(0, 4, 1))], None)),
+    // SIOCETHTOOL: struct ifreq. How much `ifr_data` names depends on its first word.
+    (0x8946, (40, &[(16, Extent::Bytes(16 << 10))], None)),
+    // SG_IO: struct sg_io_hdr. With an array of vectors `dxferp` has `iovec_count` of them.
+    (
+        0x2285,
+        (
+            88,
+            &[
+                (16, counted(12, 4, 1)),
+                (16, counted(10, 2, 16)),
+                (24, counted(8, 1, 1)),
+                (32, counted(9, 1, 1)),
+            ],
+            None,
+        ),
+    ),
+    // PAGEMAP_SCAN: struct pm_scan_arg.
+    (0xc060_6610, (96, &[(40, counted(48, 8, 24))], None)),
+    // USBDEVFS_CONTROL and USBDEVFS_BULK.
+    (0xc018_5500, (24, &[(16, counted(6, 2, 1))], None)),
+    (0xc018_5502, (24, &[(16, counted(4, 4, 1))], None)),
+    // FS_IOC_FIEMAP, FIDEDUPERANGE, BTRFS_IOC_TREE_SEARCH_V2.
+    (0xc020_660b, (32, &[], Some(Extent::Counted { at: 24, width: 4, each: 56, more: 32 }))),
+    (0xc018_9436, (24, &[], Some(Extent::Counted { at: 16, width: 2, each: 32, more: 24 }))),
+    (0xc070_9411, (112, &[], Some(Extent::Counted { at: 104, width: 8, each: 1, more: 112 }))),
+];
+
+const FUTEX_WAITER: Layout = (24, &[(8, Extent::Bytes(4))], None);
+/// struct sock_fprog.
+const FILTER: Layout = (16, &[(8, counted(0, 2, 8))], None);
+const VECTOR: Layout = (16, &[(0, counted(8, 8, 1))], None);
+
+const SYS_FUTEX_REQUEUE: i64 = 456;
+const PTRACE_REGISTER_SETS: [usize; 2] = [0x4204, 0x4205];
+const KEYCTL_INSTANTIATE_IOV: usize = 20;
+const KEYCTL_DH_COMPUTE: usize = 23;
+
+/// Returns the structures of a call with known pointers, or with an array at their end.
+#[must_use]
+pub fn structure_of(number: i64, arguments: &[usize; 6]) -> Option<Structure> {
+    let [first, second, third, fourth, ..] = *arguments;
+    let (address, count, (bytes, pointers, own)) = match number {
+        libc::SYS_ioctl => {
+            // The kernel takes the low half of a request.
+            let request = second & 0xffff_ffff;
+            let (_, layout) = REQUESTS.iter().find(|(known, _)| *known == request)?;
+            (third, 1, *layout)
+        }
+        libc::SYS_futex_waitv => (first, second.min(128), FUTEX_WAITER),
+        SYS_FUTEX_REQUEUE => (first, 2, FUTEX_WAITER),
+        libc::SYS_setsockopt if is_filter(second, third) => (fourth, 1, FILTER),
+        libc::SYS_ptrace if PTRACE_REGISTER_SETS.contains(&first) => (fourth, 1, VECTOR),
+        libc::SYS_keyctl if first == KEYCTL_INSTANTIATE_IOV => (third, fourth.min(1024), VECTOR),
+        _ => return None,
+    };
+    Some(Structure { address, bytes, count, pointers, own })
+}
+
+fn is_filter(level: usize, option: usize) -> bool {
+    const SO_ATTACH_REUSEPORT_CBPF: usize = 51;
+    level == libc::SOL_SOCKET as usize
+        && (option == libc::SO_ATTACH_FILTER as usize || option == SO_ATTACH_REUSEPORT_CBPF)
+}
+
+/// Bytes in which a call may have pointers.
+///
+/// ```
+/// use softswap_sys::nested_pointers::walk_of;
+///
+/// let request = 0xc030_6401; // 48 bytes
+/// let walk = walk_of(libc::SYS_ioctl, &[3, request, 0x1000, 0, 0, 0]).unwrap();
+/// assert_eq!((walk.address, walk.bytes, walk.is_before), (0x1000, 48, false));
+/// assert_eq!(walk_of(libc::SYS_read, &[0; 6]), None);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Walk {
+    /// The address of the structure.
+    pub address: usize,
+    /// Its size.
+    pub bytes: usize,
+    /// The pointers are followed before the call, because it has an effect before it fails.
+    pub is_before: bool,
+}
+
+/// Bytes of a structure whose request does not tell its size.
+const UNKNOWN_BYTES: usize = 256;
+const MOST_WALK_BYTES: usize = 4096;
+
+/// Returns where a call may have pointers that no [`Structure`] describes.
+#[must_use]
+pub fn walk_of(number: i64, arguments: &[usize; 6]) -> Option<Walk> {
+    let [first, second, third, fourth, fifth, _] = *arguments;
+    let (address, bytes, is_before) = match number {
+        libc::SYS_ioctl => {
+            let bytes = match second >> 16 & 0x3fff {
+                0 => UNKNOWN_BYTES,
+                bytes => bytes,
+            };
+            (third, bytes, has_early_effect(second))
+        }
+        libc::SYS_setsockopt => (fourth, fifth, false),
+        libc::SYS_getsockopt => (fourth, UNKNOWN_BYTES, false),
+        libc::SYS_bpf => (second, third, true),
+        libc::SYS_kexec_load => (third, second.saturating_mul(32), true),
+        libc::SYS_keyctl if first == KEYCTL_DH_COMPUTE => (fifth, 48, true),
+        _ => return None,
+    };
+    Some(Walk { address, bytes: bytes.min(MOST_WALK_BYTES), is_before })
+}
+
+/// Returns true for requests that transfer first and then copy to the program: SG_IO with
+/// vectors, I2C_RDWR, SPI_IOC_MESSAGE.
+fn has_early_effect(request: usize) -> bool {
+    const KIND_AND_NUMBER: usize = 0xffff;
+    const SPI_MESSAGE: usize = 0x6b00;
+    matches!(request & 0xffff_ffff, 0x2285 | 0x0707) || request & KIND_AND_NUMBER == SPI_MESSAGE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_are_small_and_their_pointers_within() {
+        for (request, (bytes, pointers, own)) in REQUESTS {
+            assert!(*bytes <= MOST_BYTES, "{request:#x}");
+            let extents = pointers.iter().map(|(_, extent)| *extent).chain(*own);
+            for extent in extents {
+                if let Extent::Counted { at, width, .. } = extent {
+                    assert!(at + width <= *bytes, "{request:#x}");
+                }
+            }
+            assert!(pointers.iter().all(|(at, _)| at + 8 <= *bytes), "{request:#x}");
+        }
+    }
+
+    #[test]
+    fn a_request_names_the_size_of_its_structure() {
+        for (request, (bytes, ..)) in REQUESTS {
+            let encoded = request >> 16 & 0x3fff;
+            assert!(encoded == 0 || encoded == *bytes, "{request:#x}");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+/* Pointers within structures, and sizes that depend on the request: what the kernel follows
+ * beyond the arguments of a call. The structures are on the stack where programs have them. */
+#include "abi.h"
+#include <linux/bpf.h>
+#include <linux/ethtool.h>
+#include <linux/fiemap.h>
+#include <linux/filter.h>
+#include <linux/fs.h>
+#include <linux/keyctl.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <net/route.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/ptrace.h>
+#include <sys/select.h>
+#include <sys/sem.h>
+#include <sys/user.h>
+#include <elf.h>
+
+#define LEN (64UL << 10)
+
+static int udp(void)
+{
+    return MUST(socket(AF_INET, SOCK_DGRAM, 0));
+}
+
+/* Fresh memory has no page yet, and that is managed, too. */
+static void a_list_of_interfaces(void)
+{
+    char *old = memory(LEN, 1), *fresh = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE,
+                                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int fd = udp();
+    char *buffers[] = {old, fresh + MIB, old + LEN - sizeof(struct ifreq), (char *)8};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
+        struct ifconf list = {.ifc_len = i == 1 ? 2 * MIB : LEN - 4096, .ifc_buf = buffers[i]};
+        put_out();
+        RESULT(ioctl(fd, SIOCGIFCONF, &list));
+        if (i < 2)
+            say("%d bytes, %s", list.ifc_len, list.ifc_req->ifr_name);
+    }
+    struct ifconf *list = memory(LEN, 1);
+    *list = (struct ifconf){.ifc_len = LEN, .ifc_buf = old};
+    put_out();
+    RESULT(ioctl(fd, SIOCGIFCONF, list));
+    say("%d bytes, %s", list->ifc_len, list->ifc_req->ifr_name);
+}
+
+static void a_request_to_a_driver(void)
+{
+    struct ethtool_value *value = memory(LEN, 1);
+    *value = (struct ethtool_value){.cmd = ETHTOOL_GLINK};
+    struct ifreq one = {.ifr_name = "lo", .ifr_data = (char *)value};
+    put_out();
+    RESULT(ioctl(udp(), SIOCETHTOOL, &one));
+    say("%u", value->data);
+}
+
+/* Of this request no table knows the pointer. */
+static void a_request_that_nothing_describes(void)
+{
+    struct rtentry route = {.rt_flags = RTF_HOST, .rt_dev = strcpy(memory(LEN, 1), "none0")};
+    ((struct sockaddr *)&route.rt_dst)->sa_family = AF_INET;
+    int fd = udp();
+    put_out();
+    RESULT(ioctl(fd, SIOCDELRT, &route));
+    struct rtentry *managed = memory(LEN, 1);
+    *managed = route;
+    put_out();
+    RESULT(ioctl(fd, SIOCDELRT, managed));
+    put_out();
+    RESULT(syscall(SYS_ioctl, fd, SIOCDELRT, &route));
+    route.rt_dev = (char *)8;
+    RESULT(ioctl(fd, SIOCDELRT, &route));
+}
+
+static void a_socket_filter(void)
+{
+    enum { COUNT = 1500 };
+    struct sock_filter *code = memory(LEN, 1);
+    for (int i = 0; i < COUNT; i++)
+        code[i] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_IMM, 7);
+    code[COUNT - 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, 0xffff);
+    struct sock_fprog program = {COUNT, code};
+    int fd = udp();
+    put_out();
+    RESULT(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program));
+    /* The length counts instructions: 12,000 bytes. */
+    char *got = memory(LEN, 2);
+    socklen_t len = COUNT;
+    put_out();
+    RESULT(getsockopt(fd, SOL_SOCKET, SO_GET_FILTER, got, &len));
+    say("%u, alike %d", len, !memcmp(got, code, COUNT * sizeof *code));
+}
+
+static void a_set_of_many_descriptors(void)
+{
+    enum { COUNT = 4000 };
+    struct rlimit limit;
+    MUST(getrlimit(RLIMIT_NOFILE, &limit));
+    limit.rlim_cur = limit.rlim_max;
+    MUST(setrlimit(RLIMIT_NOFILE, &limit));
+    int ends[2];
+    MUST(pipe(ends));
+    int fd = fcntl(ends[1], F_DUPFD, COUNT - 1);
+    if (fd < 0) {
+        say("not so many");
+        return;
+    }
+    char *set = (char *)memory(LEN, 1) + PAGE - 200;
+    memset(set, 0, 1024);
+    set[fd / 8] = 1 << fd % 8;
+    put_out();
+    struct timeval none = {0};
+    RESULT(select(fd + 1, NULL, (fd_set *)set, NULL, &none));
+    say("%d", set[fd / 8]);
+    put_out();
+    RESULT(select(-1, NULL, (fd_set *)set, NULL, &none));
+    RESULT(select(1 << 30, NULL, (fd_set *)set, NULL, &none));
+}
+
+static void a_traced_child(void)
+{
+    char *got = memory(LEN, 1);
+    pid_t child = MUST(fork());
+    if (!child) {
+        ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+        raise(SIGSTOP);
+        _exit(0);
+    }
+    int status;
+    MUST(waitpid(child, &status, 0));
+    struct iovec vector = {got, sizeof(struct user_regs_struct)};
+    put_out();
+    RESULT(ptrace(PTRACE_GETREGSET, child, NT_PRSTATUS, &vector));
+    say("%zu, number of the call %lld", vector.iov_len,
+        ((struct user_regs_struct *)got)->orig_rax == SYS_tgkill ? 1LL : 0);
+    struct __ptrace_peeksiginfo_args *which = memory(LEN, 1);
+    *which = (struct __ptrace_peeksiginfo_args){.nr = 4};
+    put_out();
+    RESULT(ptrace(PTRACE_PEEKSIGINFO, child, which, got));
+    RESULT(ptrace(PTRACE_GETREGSET, child, NT_PRSTATUS, NULL));
+    kill(child, SIGKILL);
+    say_end("child", child);
+}
+
+struct waiter {
+    uint64_t value, word;
+    uint32_t flags, reserved;
+};
+enum { OF_32_BITS = 2, PRIVATE = 128 };
+
+static void futexes_in_an_array(void)
+{
+    char *at = memory(LEN, 1);
+    *(uint32_t *)at = 5;
+    struct waiter waiters[2] = {{6, (uint64_t)at, OF_32_BITS | PRIVATE, 0},
+                                {0, (uint64_t)(at + LEN / 2), OF_32_BITS | PRIVATE, 0}};
+    put_out();
+    RESULT(syscall(SYS_futex_waitv, waiters, 1, 0, NULL, 0));
+    waiters[0].value = 5;
+    put_out();
+    RESULT(syscall(456, waiters, 0, 1, 1)); /* futex_requeue */
+}
+
+static void a_register(void)
+{
+    unsigned long *at = memory(LEN, 1);
+    put_out();
+    RESULT(syscall(SYS_arch_prctl, 0x1003, at)); /* ARCH_GET_FS */
+    say("%d", *at == (unsigned long)__builtin_thread_pointer());
+    RESULT(syscall(SYS_arch_prctl, 0x1002, *at)); /* ARCH_SET_FS */
+}
+
+static void a_set_of_semaphores(void)
+{
+    enum { COUNT = 8000 };
+    unsigned short *values = memory(LEN, 1);
+    int set = MUST(semget(IPC_PRIVATE, COUNT, 0600));
+    memset(values, 0, COUNT * 2);
+    values[COUNT - 1] = 77;
+    put_out();
+    RESULT(semctl(set, 0, SETALL, values));
+    memset(values, 1, COUNT * 2);
+    put_out();
+    RESULT(semctl(set, 0, GETALL, values));
+    say("%d", values[COUNT - 1]);
+    semctl(set, 0, IPC_RMID);
+}
+
+static void a_long_key(void)
+{
+    if (geteuid()) {
+        say("an unprivileged user's keys are few");
+        return;
+    }
+    char *payload = memory(LEN, 1);
+    long key = syscall(SYS_add_key, "user", "abi", payload, 20000, KEY_SPEC_PROCESS_KEYRING);
+    if (key < 0) {
+        say("no keys: %s", strerrorname_np(errno));
+        return;
+    }
+    char *got = memory(LEN, 2);
+    put_out();
+    RESULT(syscall(SYS_keyctl, KEYCTL_READ, key, got, 20000));
+    say("wrong %zu", wrong(got, 20000, 1));
+}
+
+static void a_policy_of_memory(void)
+{
+    char *at = memory(LEN, 1);
+    int node = -1;
+    put_out();
+    RESULT(syscall(SYS_get_mempolicy, &node, NULL, 0, at, 3)); /* MPOL_F_NODE | MPOL_F_ADDR */
+    say("%d", node >= 0);
+}
+
+static void extents_of_a_file(void)
+{
+    int fd = scratch_file(O_RDWR);
+    MUST(write(fd, memory(LEN, 1), LEN));
+    MUST(fsync(fd));
+    struct fiemap *map = memory(LEN, 1);
+    memset(map, 0, LEN);
+    map->fm_length = ~0UL, map->fm_extent_count = 1000;
+    put_out();
+    int mapped = ioctl(fd, FS_IOC_FIEMAP, map);
+    say("%s", mapped < 0 ? strerrorname_np(errno) : "done");
+}
+
+static void a_scan_of_pages(void)
+{
+    struct {
+        uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, any,
+            returned;
+    } scan = {.size = sizeof scan, .vec_len = 4, .any = 10, .returned = 10};
+    uint64_t *region = memory(LEN, 1);
+    scan.start = (uint64_t)a_scan_of_pages & ~(PAGE - 1), scan.end = scan.start + PAGE;
+    scan.vec = (uint64_t)region;
+    int fd = MUST(open("/proc/self/pagemap", O_RDONLY));
+    put_out();
+    RESULT(ioctl(fd, _IOWR('f', 16, scan), &scan));
+}
+
+static void a_program_for_the_kernel(void)
+{
+    struct bpf_insn *code = memory(LEN, 1);
+    char *license = strcpy(memory(LEN, 1), "GPL");
+    code[0] = (struct bpf_insn){.code = BPF_ALU64 | BPF_MOV | BPF_K};
+    code[1] = (struct bpf_insn){.code = BPF_JMP | BPF_EXIT};
+    union bpf_attr attributes = {.prog_type = BPF_PROG_TYPE_SOCKET_FILTER, .insn_cnt = 2};
+    attributes.insns = (uint64_t)code, attributes.license = (uint64_t)license;
+    put_out();
+    SUCCESS(syscall(SYS_bpf, BPF_PROG_LOAD, &attributes, sizeof attributes));
+}
+
+ABI_MAIN(CASE(a_list_of_interfaces), CASE(a_request_to_a_driver),
+         CASE(a_request_that_nothing_describes), CASE(a_socket_filter),
+         CASE(a_set_of_many_descriptors), CASE(a_traced_child), CASE(futexes_in_an_array),
+         CASE(a_register), CASE(a_set_of_semaphores), CASE(a_long_key), CASE(a_policy_of_memory),
+         CASE(extents_of_a_file), CASE(a_scan_of_pages), CASE(a_program_for_the_kernel))
