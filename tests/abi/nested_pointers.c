@@ -31,16 +31,18 @@ static void a_list_of_interfaces(void)
     char *old = memory(LEN, 1), *fresh = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE,
                                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     int fd = udp();
-    char *buffers[] = {old, fresh + MIB, old + LEN - sizeof(struct ifreq), (char *)8};
+    /* The third ends before a page that may not be touched. */
+    MUST(mprotect(old + LEN - PAGE, PAGE, PROT_NONE));
+    char *buffers[] = {old, fresh + MIB, old + LEN - PAGE - sizeof(struct ifreq), (char *)8};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
-        struct ifconf list = {.ifc_len = i == 1 ? 2 * MIB : LEN - 4096, .ifc_buf = buffers[i]};
+        struct ifconf list = {.ifc_len = i == 1 ? 2 * MIB : LEN / 2, .ifc_buf = buffers[i]};
         put_out();
         RESULT(ioctl(fd, SIOCGIFCONF, &list));
         if (i < 2)
             say("%d bytes, %s", list.ifc_len, list.ifc_req->ifr_name);
     }
     struct ifconf *list = memory(LEN, 1);
-    *list = (struct ifconf){.ifc_len = LEN, .ifc_buf = old};
+    *list = (struct ifconf){.ifc_len = LEN / 2, .ifc_buf = old};
     put_out();
     RESULT(ioctl(fd, SIOCGIFCONF, list));
     say("%d bytes, %s", list->ifc_len, list->ifc_req->ifr_name);

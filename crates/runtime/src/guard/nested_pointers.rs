@@ -1,10 +1,10 @@
 //! Pointers within the structures that a call is given.
 //!
-//! The filter sees the outermost pointer only. What a known structure points to
-//! ([`structure_of`]) is pinned before the call. For others the call is made first. If it fails
-//! with EFAULT, every word of the structure that is an address of managed memory is taken for a
-//! pointer, what it points to is pinned, and the call is made again: a call that fails with EFAULT
-//! has mostly no effect. The second walk also follows the words behind those pointers.
+//! The filter sees the outermost pointer only. For a known structure ([`structure_of`]) the
+//! memory behind its pointers is pinned before the call. For others the call is made first. If it
+//! fails with EFAULT, every word of the structure that is an address of managed memory is taken
+//! for a pointer, the memory behind it is pinned, and the call is repeated: a call that fails with
+//! EFAULT has mostly no effect. The second walk also follows the words behind those pointers.
 //!
 //! If the structure itself is not managed, the call does not trap. So the C library's functions
 //! for these calls are interposed.
@@ -25,12 +25,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MOST_RANGES: usize = 256;
 const EFAULT: isize = refused(libc::EFAULT);
 const WORD: usize = size_of::<usize>();
-/// How far words behind a pointer are looked at.
+/// Bytes behind a pointer that a deep walk reads.
 const INNER_BYTES: usize = 512;
 
 type Inner<'e> = Pins<'e, MOST_RANGES>;
 
-/// Makes a call with what its structures point to brought in.
+/// Makes a call after the memory behind the pointers of its structures is brought in.
 pub(super) fn with_nested(
     engine: &Engine,
     number: i64,
@@ -61,7 +61,7 @@ pub(super) fn with_nested(
     result
 }
 
-/// Pins what known pointers name. Returns false if other calls hold too much.
+/// Pins the memory behind known pointers. Returns false if other calls hold too much.
 fn pin_structure(pins: &mut Inner<'_>, structure: &Structure) -> bool {
     let mut bytes = [0_u8; MOST_BYTES];
     let bytes = &mut bytes[..structure.bytes];
@@ -101,16 +101,16 @@ struct Reach {
 const WALKS: [Reach; 2] =
     [Reach { bytes: 64 << 10, is_deep: false }, Reach { bytes: 4 << 20, is_deep: true }];
 
-/// Pins what words of a structure point to.
+/// Pins the memory behind the words of a structure.
 struct Walker<'e> {
     engine: &'e Engine,
     pins: Inner<'e>,
-    /// Something that is mapped could not be brought in.
+    /// Mapped memory could not be brought in.
     is_cut: bool,
 }
 
 impl Walker<'_> {
-    /// Pins what each word of the structure points to. Returns true if there was something.
+    /// Pins the memory behind each word of the structure. Returns true if there was some.
     fn pin_words(&mut self, walk: &Walk, reach: &Reach) -> bool {
         let before = self.pins.mark();
         self.pin_words_in(walk.address, walk.bytes, reach, reach.is_deep);
@@ -143,7 +143,7 @@ impl Walker<'_> {
         }
     }
 
-    /// Pins as much of `most` bytes as is mapped there and other calls leave room for.
+    /// Pins up to `most` bytes: as many as are mapped and the share of all calls allows.
     fn pin_behind(&mut self, address: usize, most: usize) -> usize {
         let page = PAGE_SIZE - address % PAGE_SIZE;
         for len in [most, most / 16, page] {
@@ -157,7 +157,7 @@ impl Walker<'_> {
     }
 }
 
-/// Writes once that a call failed for want of what it points to.
+/// Reports once that a call failed and memory behind its pointers may be out.
 fn report(number: i64, arguments: Arguments) {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if IS_REPORTED.swap(true, Ordering::Relaxed) {
@@ -179,7 +179,7 @@ fn report(number: i64, arguments: Arguments) {
 }
 
 /// Makes a call by the C library's function. `outer` is the pointer at which the filter looks:
-/// if it is managed, the guard answers the call.
+/// if that is managed, the guard answers the call.
 fn interposed(
     number: i64,
     arguments: Arguments,

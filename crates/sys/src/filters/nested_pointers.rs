@@ -1,4 +1,4 @@
-//! Pointers within the structures that system calls are given.
+//! Pointers within the structures of system calls.
 //!
 //! Structures that are known have a [`Structure`]: its pointers, and how many bytes each names.
 //! For others [`walk_of`] says which bytes may hold pointers. The caller then takes every word
@@ -15,7 +15,7 @@
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// So many.
+    /// A fixed number.
     Bytes(usize),
     /// A number in the structure, times `each`, and `more`.
     Counted {
@@ -79,15 +79,17 @@ const fn counted(at: usize, width: usize, each: usize) -> Extent {
 
 type Layout = (usize, &'static [(usize, Extent)], Option<Extent>);
 
+const SG_IO: usize = 0x2285;
+
 /// Requests of `ioctl`: the size of the structure, its pointers, and its own size.
 const REQUESTS: &[(usize, Layout)] = &[
     // SIOCGIFCONF: struct ifconf.
     (0x8912, (16, &[(8, counted(0, 4, 1))], None)),
     // SIOCETHTOOL: struct ifreq. How much `ifr_data` names depends on its first word.
-    (0x8946, (40, &[(16, Extent::Bytes(16 << 10))], None)),
+    (0x8946, (40, &[(16, Extent::Bytes(64 << 10))], None)),
     // SG_IO: struct sg_io_hdr. With an array of vectors `dxferp` has `iovec_count` of them.
     (
-        0x2285,
+        SG_IO,
         (
             88,
             &[
@@ -167,14 +169,18 @@ pub struct Walk {
     pub is_before: bool,
 }
 
-/// Bytes of a structure whose request does not tell its size.
+/// Bytes of a structure whose request has no size.
 const UNKNOWN_BYTES: usize = 256;
 const MOST_WALK_BYTES: usize = 4096;
 
-/// Returns where a call may have pointers that no [`Structure`] describes.
+/// Returns where a call may have pointers that no [`Structure`] describes: of SG_IO, the vectors
+/// of an array.
 #[must_use]
 pub fn walk_of(number: i64, arguments: &[usize; 6]) -> Option<Walk> {
     let [first, second, third, fourth, fifth, _] = *arguments;
+    if structure_of(number, arguments).is_some() && second != SG_IO {
+        return None;
+    }
     let (address, bytes, is_before) = match number {
         libc::SYS_ioctl => {
             let bytes = match second >> 16 & 0x3fff {
@@ -198,7 +204,7 @@ pub fn walk_of(number: i64, arguments: &[usize; 6]) -> Option<Walk> {
 fn has_early_effect(request: usize) -> bool {
     const KIND_AND_NUMBER: usize = 0xffff;
     const SPI_MESSAGE: usize = 0x6b00;
-    matches!(request & 0xffff_ffff, 0x2285 | 0x0707) || request & KIND_AND_NUMBER == SPI_MESSAGE
+    matches!(request & 0xffff_ffff, SG_IO | 0x0707) || request & KIND_AND_NUMBER == SPI_MESSAGE
 }
 
 #[cfg(test)]

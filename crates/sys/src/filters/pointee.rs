@@ -1,4 +1,4 @@
-//! What a pointer argument of a system call points to, and what class a call has.
+//! The memory behind a pointer argument of a system call, and the class of a call.
 
 /// The memory that a pointer argument points to. For vectors and messages the guard's `transfers`
 /// handles the call; the runtime's `guard` lists which module handles what.

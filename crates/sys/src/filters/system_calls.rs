@@ -312,10 +312,10 @@ pub(crate) const CALLS: &[(i64, Class)] = &[
     (SYS_lookup_dcookie, Described(&[(1, Bytes(2))])),
     (SYS_kcmp, Described(&[(4, Struct(12))])),
     (SYS_rseq, Described(&[(0, Bytes(1))])),
-    // What sets a register has a value instead of a pointer: the filter lets that pass.
+    // Operations that set a register have a value instead of a pointer: the filter passes them.
     (SYS_arch_prctl, Described(&[(1, Struct(32))])),
     // A child of `clone` would return from the handler on an empty stack. What `sigaltstack` sets
-    // is undone when the handler returns. The others store their pointer for the thread's end.
+    // is undone when the handler returns. The other calls store their pointer for the thread's end.
     (SYS_clone, Interposed),
     (SYS_clone3, Interposed),
     (SYS_sigaltstack, Interposed),
