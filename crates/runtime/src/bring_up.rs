@@ -2,7 +2,6 @@
 
 use crate::base::instance;
 use crate::guard::sigsys;
-use crate::guard::transfers::buffers;
 use crate::memory::{growing, heap, libc_memory, other_malloc, stdio_buffers};
 use crate::process::{
     control_thread, engine_threads, fork, program_threads, shared_areas, statistics, tree,
@@ -11,7 +10,7 @@ use crate::signals::{lifecycle, page_fault};
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::engine::waking::Before;
 use softswap_engine::door::open_areas::{OpenError, open};
-use softswap_engine::door::settings::{AreaSpec, Config, ENV_PREFIX, Inherited};
+use softswap_engine::door::settings::{Config, ENV_PREFIX};
 use softswap_engine::store::swap::Backing;
 use softswap_sys::{exemption, raw, seccomp};
 use std::ffi::CString;
@@ -64,9 +63,6 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<(), S
         tree::leave_to_parent(&engine);
     }
     instance::keep(engine);
-    let is_remote = |area: &&AreaSpec| matches!(area.inherited, Some(Inherited::Exchange(_)));
-    let files = config.areas.iter().filter(|area| !is_remote(area));
-    buffers::set_up(files.map(|area| area.path.clone()));
     if !instance::emulates_signals() {
         take_signals()?;
     }

@@ -18,7 +18,6 @@
 //! own, from memory that is not managed, is not seen here.
 
 use super::pinned_call::issue_pinned;
-use super::transfers::buffers;
 use crate::base::errno::refused;
 use crate::base::issue_call::{Arguments, issue};
 use crate::base::{instance, uaccess};
@@ -68,8 +67,6 @@ fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isi
         arguments[2] = 0;
         return issue(number, arguments);
     };
-    // Before the exemption, which says where descriptors lie.
-    buffers::before_filter();
     let program = instructions(&header);
     let code = match program.as_deref().map(exemption::before) {
         Some(None) => return refused(libc::ENOMEM),

@@ -2,7 +2,6 @@
 //!
 //! | file            | answers for                                                   |
 //! |-----------------|---------------------------------------------------------------|
-//! | `spare_files`   | files for copies where a filter may forbid to open one        |
 //! | `pins`          | what guarded calls keep in memory, and when that ends         |
 //! | `libc_memory`   | what the C library and the loader keep for themselves         |
 //! | `stdio_buffers` | the buffers of the C library's streams                        |
@@ -16,7 +15,6 @@
 //! | `other_malloc`  | the same, where the executable has a malloc of its own        |
 //! | `mappings`      | `mmap` and its relatives, `brk`                               |
 
-pub(crate) mod spare_files;
 pub(crate) mod pins;
 pub(crate) mod libc_memory;
 pub(crate) mod stdio_buffers;

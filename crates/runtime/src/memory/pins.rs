@@ -13,7 +13,6 @@
 //! Pages come in with signals blocked, a few at a time: where there are many, or room is
 //! waited for, the program's handlers run in between.
 
-use super::spare_files;
 use crate::base::issue_call::ask;
 use crate::base::{fault_samples, guarded_call, instance, signal_stack};
 use crate::signals::page_fault;
@@ -42,6 +41,24 @@ const FEW_PAGES: usize = 5;
 /// How long at most a call waits until others let go.
 const MOST_WAIT_NS: u64 = 4_000_000_000;
 
+/// Taken while the calls that must not be cut are counted.
+static UNDIVIDED: Locked<()> = Locked::new(());
+
+/// Calls hold one part in so many of what the budget leaves for pages.
+const HOLD_SHARE: usize = 4;
+/// Of what the budget leaves for pages, the part that such calls leave to the rest of the
+/// program, and the least of it in bytes.
+const LEFT_PART: usize = 8;
+const LEAST_LEFT_BYTES: usize = 1 << 20;
+
+/// How much calls hold at most, with one that must not be cut. Less than that, and other
+/// threads find no page that can leave.
+pub(crate) fn undivided_limit_bytes(engine: &Engine) -> usize {
+    let all_bytes = engine.hold_limit_bytes() * HOLD_SHARE;
+    let left_bytes = (all_bytes / LEFT_PART).max(LEAST_LEFT_BYTES);
+    all_bytes.saturating_sub(left_bytes).max(engine.hold_limit_bytes())
+}
+
 /// What a call has pinned, or mapped.
 #[derive(Clone, Copy, Default)]
 struct Range {
@@ -49,8 +66,6 @@ struct Range {
     len: usize,
     /// Pages that are counted as held for it.
     held: u32,
-    /// Which of the spare files is mapped ([`spare_files`]); 0: none.
-    spare: u32,
     /// Where on the signal stack the call's frames end; 0 where it is on another.
     call: usize,
 }
@@ -92,10 +107,12 @@ static TABLES: Locked<Vec<Table>> = Locked::new(Vec::new());
 /// Keeps other threads from holding the lock while this one forks.
 pub(crate) fn lock_for_fork() {
     TABLES.lock_for_fork();
+    UNDIVIDED.lock_for_fork();
 }
 
 /// Ends what [`lock_for_fork`] began.
 pub(crate) fn unlock_after_fork() {
+    UNDIVIDED.unlock_after_fork();
     TABLES.unlock_after_fork();
 }
 
@@ -124,11 +141,8 @@ pub(crate) fn become_child(engine: &Engine) {
             }
         }
     });
-    let own = || (0..DEPTH.get()).filter_map(range);
-    // Which of its parent's spare files lies there says nothing about the child's.
-    own().for_each(|range| range.set(Range { spare: 0, ..range.get() }));
-    engine.inherit_held(own().map(|range| range.get().held as usize).sum());
-    spare_files::forget();
+    let own = (0..DEPTH.get()).filter_map(range);
+    engine.inherit_held(own.map(|range| range.get().held as usize).sum());
 }
 
 /// In a forked child of a process that sleeps: calls hold nothing, and the other threads are
@@ -188,7 +202,7 @@ fn release_down_to(engine: &Engine, floor: usize) {
     {
         // First forgotten, then given up: a handler in between that jumps out must not
         // give it up a second time. Read before: a handler's call takes the same place.
-        let Range { address, len, held, spare, .. } = place.get();
+        let Range { address, len, held, .. } = place.get();
         compiler_fence(Ordering::SeqCst);
         DEPTH.set(DEPTH.get() - 1);
         compiler_fence(Ordering::SeqCst);
@@ -202,7 +216,6 @@ fn release_down_to(engine: &Engine, floor: usize) {
         if held > 0 {
             engine.let_go_memory(held as usize);
         }
-        spare_files::give_back(spare);
     }
 }
 
@@ -268,6 +281,28 @@ impl<'e, const N: usize> Pins<'e, N> {
         self.pin(address, len, Engine::try_hold)
     }
 
+    /// Pins a buffer of a call that must not be cut, up to [`undivided_limit_bytes`] for all
+    /// such calls. Returns how many of its bytes the kernel may now touch, or `None` if the
+    /// calls in progress hold too much or no room can be made.
+    pub(crate) fn add_undivided(&mut self, address: usize, len: usize) -> Option<usize> {
+        let mark = DEPTH.get();
+        let pinned = self.try_pin(address, len, |engine, pages| {
+            // `Engine::hold` does not check: two calls at once must not both see room.
+            UNDIVIDED.with_mask_as_is(|()| {
+                let most = undivided_limit_bytes(engine) / PAGE_SIZE;
+                let fits = engine.held_pages() + pages <= most;
+                if fits {
+                    engine.hold(pages);
+                }
+                fits
+            })
+        });
+        if pinned.is_err() {
+            self.back_to(mark);
+        }
+        pinned.ok().flatten()
+    }
+
     /// Brings in and pins a buffer, if it is managed: as much of it as all calls together
     /// may hold, or nothing where others hold too much. Whether it could be.
     pub(crate) fn add_in_full(&mut self, address: usize, len: usize) -> bool {
@@ -313,15 +348,26 @@ impl<'e, const N: usize> Pins<'e, N> {
         len: usize,
         hold: impl FnOnce(&Engine, usize) -> bool,
     ) -> Option<usize> {
+        self.try_pin(address, len, hold).unwrap_or_else(|error| stop(address, &error))
+    }
+
+    /// As [`Pins::pin`], but returns the error of a page that cannot be brought in. The caller
+    /// then releases what was pinned before that page.
+    fn try_pin(
+        &mut self,
+        address: usize,
+        len: usize,
+        hold: impl FnOnce(&Engine, usize) -> bool,
+    ) -> Result<Option<usize>, FaultError> {
         let (engine, top) = (self.engine, DEPTH.get());
-        let place = range(top).filter(|_| top - self.floor < N)?;
+        let Some(place) = range(top).filter(|_| top - self.floor < N) else { return Ok(None) };
         let pages = engine.pages_under(address, len);
         let mut mask = signals::block_all();
         if !hold(engine, pages) {
             signals::set_mask(mask);
-            return None;
+            return Ok(None);
         }
-        place.set(Range { address, len: 0, held: pages as u32, spare: 0, call: self.call });
+        place.set(Range { address, len: 0, held: pages as u32, call: self.call });
         DEPTH.set(top + 1);
         let (due, mut from) = (fault_samples::due(), None);
         loop {
@@ -341,7 +387,7 @@ impl<'e, const N: usize> Pins<'e, N> {
             match next {
                 Ok(Pinned { then: Then::Signal, .. }) => mask = signals::block_all(),
                 Ok(_) => break,
-                Err(error) => stop(address, &error),
+                Err(error) => return Err(error),
             }
         }
         if let (Some(due), Some(tier)) = (due, from) {
@@ -352,7 +398,7 @@ impl<'e, const N: usize> Pins<'e, N> {
             // Nothing to keep: an empty range ends the table.
             DEPTH.set(top);
         }
-        Some(pinned.len)
+        Ok(Some(pinned.len))
     }
 
     /// How many more ranges there is room for.
@@ -362,13 +408,13 @@ impl<'e, const N: usize> Pins<'e, N> {
     }
 
     /// Keeps memory that `map_it` maps outside the window until the call ends, however it
-    /// does, and says which spare file lies there; `held` bytes of it are counted as held.
-    /// `None` where other calls hold too much, or it cannot be mapped.
+    /// does; `held` bytes of it are counted as held. Returns `None` if other calls hold too
+    /// much, or it cannot be mapped.
     pub(crate) fn keep_mapping(
         &mut self,
         len: usize,
         held: usize,
-        map_it: impl FnOnce() -> Option<(usize, u32)>,
+        map_it: impl FnOnce() -> Option<usize>,
     ) -> Option<usize> {
         let place = range(DEPTH.get()).filter(|_| self.room() > 0)?;
         let (engine, pages) = (self.engine, held.div_ceil(PAGE_SIZE));
@@ -376,13 +422,13 @@ impl<'e, const N: usize> Pins<'e, N> {
             if pages > 0 && !engine.try_hold_memory(pages) {
                 return None;
             }
-            let Some((address, spare)) = map_it() else {
+            let Some(address) = map_it() else {
                 if pages > 0 {
                     engine.let_go_memory(pages);
                 }
                 return None;
             };
-            place.set(Range { address, len, held: pages as u32, spare, call: self.call });
+            place.set(Range { address, len, held: pages as u32, call: self.call });
             DEPTH.set(DEPTH.get() + 1);
             Some(address)
         })

@@ -13,7 +13,9 @@
 //! A child is forked by `fork`, by `_Fork`, or in the ways that [`super::clone`] has.
 
 use super::forked_children::{ChildMark, ForkedChildren};
-use super::{aio, engine_threads, forked_children, statistics, thread_end, tree, tree_asleep};
+use super::{
+    aio, engine_threads, file_turns, forked_children, statistics, thread_end, tree, tree_asleep,
+};
 use crate::base::instance;
 use crate::base::real::real;
 use crate::base::resident::ResidentRanges;
@@ -272,6 +274,7 @@ fn child_awake(mut forking: Forking) {
     virtual_mask::become_child();
     aio::queue::become_child();
     pins::become_child(engine);
+    file_turns::become_child();
     drop(forking.heap_break);
     drop(forking.at_rest);
     if let Some(mark) = forking.mark {

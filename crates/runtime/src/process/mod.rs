@@ -9,6 +9,7 @@
 //! | `tree`            | the part of a budget that the tree of processes shares      |
 //! | `tree_asleep`     | the same, of a process that sleeps                          |
 //! | `control_thread`  | `softswap stat` and `softswap ctl`; `_exit`                 |
+//! | `file_turns`      | turns of long writes to one file                            |
 //! | `forked_children` | children that read this process's slots                     |
 //! | `thread_end`      | what the kernel reads and writes when a thread ends         |
 //! | `calls_under_way` | calls that began before the process woke                    |
@@ -28,6 +29,7 @@ mod tree_account;
 pub(crate) mod tree;
 pub(crate) mod tree_asleep;
 pub(crate) mod control_thread;
+pub(crate) mod file_turns;
 pub(crate) mod forked_children;
 pub(crate) mod thread_end;
 pub(crate) mod calls_under_way;

@@ -13,7 +13,7 @@
 //! it does use of that without steps it asks for.
 
 use super::{descriptors, own_threads, tree_account};
-use crate::base::instance;
+use crate::base::{instance, issue_call};
 use softswap_engine::base::stats::Counter;
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::engine::memory_limit::LimitRefused;
@@ -24,7 +24,7 @@ use softswap_sys::{exemption, futex, own_descriptors, shared, threads};
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 
 /// What a process begins with, of the whole: a part, and at most so many bytes.
 const FIRST_PART: usize = 16;
@@ -58,6 +58,9 @@ const MOST_BYTES: usize = 256 << 20;
 const PRICELESS: u64 = u64::MAX;
 
 static LEDGER: OnceLock<Ledger> = OnceLock::new();
+/// The ledger's descriptor, or -1, and the device and inode of its file.
+static LEDGER_NUMBER: AtomicI32 = AtomicI32::new(-1);
+static LEDGER_FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// The seat and whose it is; 0: none.
 static SEAT: AtomicU64 = AtomicU64::new(0);
 static OWNER: AtomicU32 = AtomicU32::new(0);
@@ -165,9 +168,31 @@ pub(super) fn open(number: i32) -> Option<Ledger> {
     is_plausible.then(|| {
         // What this process becomes by exec goes on with it, and so does what it starts.
         own_descriptors::keep(number);
+        if let Some([device, inode]) = identity_of_file(number) {
+            LEDGER_FILE[0].store(device, Relaxed);
+            LEDGER_FILE[1].store(inode, Relaxed);
+            LEDGER_NUMBER.store(number, Release);
+        }
         STEP_BYTES.store(step_bytes, Relaxed);
         *LEDGER.get_or_init(|| ledger)
     })
+}
+
+/// Device and inode of an open file.
+fn identity_of_file(number: i32) -> Option<[u64; 2]> {
+    // SAFETY: all-zero is a valid stat to write over.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    let found =
+        issue_call::ask(libc::SYS_fstat, [number as usize, &raw mut stat as usize, 0, 0, 0, 0]);
+    (found == 0).then_some([stat.st_dev, stat.st_ino])
+}
+
+/// Returns the descriptor of the ledger, a file that all processes of the tree have open, or
+/// `None` without one. The program may have closed it and opened another file under its number.
+pub(crate) fn ledger_descriptor() -> Option<i32> {
+    let number = LEDGER_NUMBER.load(Acquire);
+    let file = LEDGER_FILE.each_ref().map(|word| word.load(Relaxed));
+    (number >= 0 && identity_of_file(number) == Some(file)).then_some(number)
 }
 
 /// Takes a seat for this process: what it may begin with, in bytes; `None` where its budget is

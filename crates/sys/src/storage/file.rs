@@ -24,7 +24,7 @@ use std::path::Path;
 
 pub use super::file_error::{FileError, errno, plain};
 pub use super::unnamed_file::{
-    is_in_memory, map_unnamed, may_make_files, on_disk, open_for_copies,
+    is_in_memory, may_make_files, on_disk,
 };
 
 /// What is written to try a file out.

@@ -2,12 +2,11 @@
 //! the last descriptor or mapping.
 
 use super::file_error::FileError;
-use crate::raw;
-use rustix::fs::{Access, AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,43 +40,6 @@ pub fn on_disk(directory: &Path) -> Result<(), FileError> {
         _ if stat.f_blocks == 0 => Err(FileError::NoFiles { path: path() }),
         _ => Ok(()),
     }
-}
-
-/// Maps `len` bytes of an unnamed file in `directory`, shared with the kernel's
-/// page cache: it may write them back and drop them by itself, and bring them in
-/// for a system call that is given them. Only the mapping is left of the file.
-/// All blocked signals stay so: the descriptor is open for this call only.
-///
-/// # Errors
-/// Where there is no room, where the file would lie in DRAM, and where the
-/// program's own limits forbid so large a file.
-pub fn map_unnamed(directory: &Path, len: usize) -> io::Result<usize> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-    if limit.is_some_and(|limit| limit < len as u64) {
-        // Not tried: the kernel would send SIGXFSZ.
-        return Err(Errno::FBIG.into());
-    }
-    let file = open_for_copies(directory)?;
-    // Storage at once: a page without any would be refused when it is touched.
-    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)?;
-    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let args = [0, len, prot, libc::MAP_SHARED as usize, file.as_raw_fd() as usize, 0];
-    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-    raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })
-}
-
-/// Opens a file without a name, and without storage.
-///
-/// # Errors
-/// Where that cannot be, or it would lie in DRAM.
-pub fn open_for_copies(directory: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let parent = rustix::fs::open(directory, flags, Mode::empty())?;
-    let file = open_unnamed(&parent, false)?;
-    if is_in_memory(rustix::fs::fstatfs(&file)?.f_type) {
-        return Err(Errno::NOSPC.into());
-    }
-    Ok(file)
 }
 
 /// Whether this process may make files in a directory, as far as can be told without making one.

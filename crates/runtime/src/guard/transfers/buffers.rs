@@ -1,34 +1,31 @@
 //! The program's buffers, made fit for one call of the kernel's.
 //!
-//! They are pinned, or the kernel gets copies instead. What is to be received is
-//! received into memory that nobody has touched: it takes DRAM for what arrives,
-//! however long the buffer is and however long the call waits. What is to be sent
-//! is copied into a file without a name, whose pages the kernel writes back and
-//! brings in by itself; a little of it, or all where no directory has room, into
-//! memory.
+//! Buffers are pinned, or the kernel gets copies in anonymous memory outside the window. No
+//! copy is ever in a file: it would leave DRAM unsealed. A copy to receive into is untouched
+//! memory, so it takes DRAM only for the bytes that arrive, however long the buffer is and
+//! however long the call waits. A copy to send from takes as much as the buffer. It helps if
+//! the call has more ranges than can be pinned.
 //!
-//! What is pinned, and what of a copy in memory is more than the kernel's own buffers
-//! would hold, is counted first ([`crate::memory::pins`]). Who is refused waits for others, and
-//! has no memory (ENOMEM) where that takes too long, or it would never do.
+//! Pins and copies are counted before they are taken ([`crate::memory::pins`]), except for
+//! received bytes that the kernel's own buffers hold already. A call that is refused waits for
+//! other calls. It fails with ENOMEM if that takes too long, or if its buffers exceed what
+//! calls may hold. One line on standard error then names the length and the limit.
 //!
-//! A copy begins at the same place in its page as the original, and what of the
-//! original may not be accessed, of the copy may not be either: so the kernel finds
-//! a bad pointer just where it would have.
+//! A copy begins at the same offset in its page as the original. A part of the original that
+//! may not be accessed may not be accessed in the copy either. So the kernel finds a bad
+//! pointer at the same byte.
 
 use crate::base::errno::refused;
 use crate::base::instance;
 use crate::base::issue_call::ask;
 use crate::base::uaccess::TASK_SIZE;
-use crate::memory::pins::Pins;
-use crate::memory::spare_files;
+use crate::memory::pins::{Pins, undivided_limit_bytes};
 use libc::iovec;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::exemption;
-use softswap_sys::raw::now_ns;
-use softswap_sys::{file, signals};
-use std::path::PathBuf;
-use std::sync::OnceLock;
+use softswap_sys::raw::{now_ns, write_stderr_fmt};
+use softswap_sys::signals;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// As many vectors as the kernel takes.
 pub(super) const MAX_VECTORS: usize = 1024;
@@ -37,31 +34,21 @@ const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 
 /// Ranges of one call: its vectors, and what surrounds them.
 pub(super) const MOST_RANGES: usize = 1536;
-/// As much is copied into memory rather than a file.
-const IN_MEMORY_BYTES: usize = 64 << 10;
 
 pub(super) const EMPTY: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 /// Vectors that need no mapping of their own.
 pub(super) const FEW: usize = 10;
 
-/// Where copies may lie, in the order in which they are tried.
-static DIRECTORIES: OnceLock<Vec<PathBuf>> = OnceLock::new();
-
-/// Notes the swap directories: copies of what is written whole go there first.
-pub(crate) fn set_up(directories: impl Iterator<Item = PathBuf>) {
-    let others = ["/var/tmp", "/tmp"].map(PathBuf::from);
-    DIRECTORIES.get_or_init(|| directories.chain(others).collect());
-}
-
-/// Which way the data goes.
+/// Direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// In: so many bytes at most arrive that lie in no buffer of the kernel's now.
+    /// To the program. At most so many bytes arrive that no buffer of the kernel's holds now.
     In(usize),
+    /// From the program.
     Out,
 }
 
-/// In, of what the kernel has in buffers of its own by then.
+/// Data that the kernel holds in buffers of its own when it arrives.
 pub(super) const RECEIVED: Way = Way::In(0);
 
 fn is_managed(vector: &iovec) -> bool {
@@ -108,7 +95,7 @@ pub(super) fn room<'p, T: Copy>(
         return Some(&mut few[..count]);
     }
     let len = (count * size_of::<T>()).next_multiple_of(PAGE_SIZE);
-    let address = pins.keep_mapping(len, 0, || in_memory(len))? as *mut T;
+    let address = pins.keep_mapping(len, 0, || map_memory(len))? as *mut T;
     let first = *few.first()?;
     for index in 0..count {
         // SAFETY: within the mapping just made, which is page-aligned.
@@ -119,7 +106,8 @@ pub(super) fn room<'p, T: Copy>(
     Some(unsafe { std::slice::from_raw_parts_mut(address, count) })
 }
 
-fn map_memory(len: usize) -> Option<usize> {
+/// Maps untouched anonymous memory.
+pub(super) fn map_memory(len: usize) -> Option<usize> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
     let address = ask(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]);
@@ -134,25 +122,18 @@ fn map_memory(len: usize) -> Option<usize> {
     Some(address as usize)
 }
 
-pub(super) fn in_memory(len: usize) -> Option<(usize, u32)> {
-    map_memory(len).map(|address| (address, 0))
-}
-
-/// A file, and which of the spare ones it is.
-fn map_file(len: usize) -> Option<(usize, u32)> {
-    if exemption::is_in_force() {
-        // It may forbid to open one.
-        return spare_files::map(len);
+/// Says once which call of the program's fails for want of memory, and returns its error.
+pub(super) fn too_long(engine: &Engine, originals: &[iovec]) -> isize {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    if !IS_SAID.swap(true, Ordering::Relaxed) {
+        let most = undivided_limit_bytes(engine) >> 10;
+        write_stderr_fmt(format_args!(
+            "softswap: a call that must not be cut fails with ENOMEM: it moves {} KiB, and the \
+             budget has room for {most} KiB of all such calls; give more --memory\n",
+            managed_bytes(originals).div_ceil(1 << 10)
+        ));
     }
-    let mut directories = DIRECTORIES.get()?.iter();
-    directories.find_map(|directory| Some((file::map_unnamed(directory, len).ok()?, 0)))
-}
-
-/// A filter of the program's own is about to be installed: what it may forbid is done now.
-pub(crate) fn before_filter() {
-    if let Some(directories) = DIRECTORIES.get() {
-        spare_files::open(directories);
-    }
+    refused(libc::ENOMEM)
 }
 
 /// Bytes that a copy of a vector takes.
@@ -180,7 +161,15 @@ impl<'e, 'v> Buffers<'e, 'v> {
         (managed_bytes(originals) <= most && buffers.pin()).then_some(buffers)
     }
 
-    /// The same, or copies. The kernel's error where there is no room for copies either.
+    /// Pins all of a call that must not be cut, within the larger limit of such calls.
+    pub(super) fn undivided(engine: &'e Engine, originals: &'v [iovec]) -> Option<Buffers<'e, 'v>> {
+        let mut buffers = Buffers { pins: Pins::new(engine), originals, copies: originals };
+        let fits = managed_bytes(originals) <= undivided_limit_bytes(engine);
+        (fits && buffers.pin_by(Pins::add_undivided)).then_some(buffers)
+    }
+
+    /// Pins or copies the buffers, or waits for other calls. Returns ENOMEM if there is no
+    /// room.
     pub(super) fn new(
         engine: &'e Engine,
         originals: &'v [iovec],
@@ -191,15 +180,18 @@ impl<'e, 'v> Buffers<'e, 'v> {
             return Ok(buffers);
         }
         let mut buffers = Buffers { pins: Pins::new(engine), originals, copies: originals };
-        let (since, most) = (now_ns(), engine.hold_limit_bytes());
-        let may_fit = managed_bytes(originals) <= most;
+        let since = now_ns();
+        let bytes = managed_bytes(originals);
         loop {
-            if buffers.copy(engine, way) || may_fit && buffers.pin() {
+            let pins = bytes <= undivided_limit_bytes(engine);
+            if way == Way::Out && pins && buffers.pin_by(Pins::add_undivided)
+                || buffers.copy(engine, way)
+                || pins && buffers.pin()
+            {
                 return Ok(buffers);
             }
-            let may_come = may_fit || exemption::is_in_force() && spare_files::are_there();
-            if !may_come || !buffers.pins.may_wait(since) {
-                return Err(refused(libc::ENOMEM));
+            if !pins || !buffers.pins.may_wait(since) {
+                return Err(too_long(engine, originals));
             }
         }
     }
@@ -212,6 +204,13 @@ impl<'e, 'v> Buffers<'e, 'v> {
     /// Pins what is managed, all of it or nothing. What is not mapped stays as it is: the
     /// kernel says so.
     fn pin(&mut self) -> bool {
+        self.pin_by(Pins::add_held)
+    }
+
+    fn pin_by(
+        &mut self,
+        pin: impl Fn(&mut Pins<'e, MOST_RANGES>, usize, usize) -> Option<usize>,
+    ) -> bool {
         let managed = || self.originals.iter().filter(|vector| is_managed(vector));
         if managed().count() > self.pins.room() {
             return false;
@@ -221,7 +220,7 @@ impl<'e, 'v> Buffers<'e, 'v> {
             let (base, len) = (vector.iov_base as usize, vector.iov_len);
             // A page a copy of which elsewhere would take as much.
             let is_alone = self.originals.len() == 1 && len <= PAGE_SIZE;
-            let pinned = self.pins.add_held(base, len);
+            let pinned = pin(&mut self.pins, base, len);
             if pinned.is_none() && !is_alone {
                 self.pins.back_to(mark);
                 return false;
@@ -238,16 +237,11 @@ impl<'e, 'v> Buffers<'e, 'v> {
         let managed = self.originals.iter().filter(|vector| is_managed(vector));
         let len = managed.fold(array, |sum, vector| sum + span(vector));
         let pins = &mut self.pins;
-        let (held, file_first) = match way {
-            Way::In(held) => (held.min(len), false),
-            Way::Out => (len, len - array > IN_MEMORY_BYTES),
+        let held = match way {
+            Way::In(held) => held.min(len),
+            Way::Out => len,
         };
-        let base = [file_first, !file_first].into_iter().find_map(|in_file| match in_file {
-            true if held > 0 => pins.keep_mapping(len, 0, || map_file(len)),
-            true => None,
-            false => pins.keep_mapping(len, held, || in_memory(len)),
-        });
-        let Some(base) = base else { return false };
+        let Some(base) = pins.keep_mapping(len, held, || map_memory(len)) else { return false };
         let mut at = base + array;
         for (index, vector) in self.originals.iter().enumerate() {
             let mut copied = *vector;

@@ -5,9 +5,12 @@ use crate::base::issue_call::ask;
 /// What may be done to a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A regular file: read at a position, written whole.
+    /// A regular file: read and written at a position. Other writes to it come before or after
+    /// one that is appended, not between.
     File {
         len: u64,
+        /// Which file it is.
+        inode: u64,
     },
     /// A disk: read and written at a position.
     Disk {
@@ -18,27 +21,36 @@ pub(super) enum Kind {
     Stream,
     /// A device whose bytes have nothing to do with each other: random ones, zeroes.
     Endless,
-    /// A device that does not look at what it is given.
+    /// The kernel does not look at the data: a device that drops it, or a descriptor that is not
+    /// open for writing.
     Sink,
+    /// A socket that sends messages.
+    Messages,
     /// Anything else has boundaries, or may have.
     Whole,
 }
 
-/// The kind of what is read from, or written to.
+/// Returns the kind of file that a descriptor reads from, or writes to.
 pub(super) fn kind_of(fd: usize, writes: bool) -> Kind {
     // SAFETY: all-zero is a valid stat to write over.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     if ask(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) != 0 {
-        return Kind::Whole;
+        return if writes { Kind::Sink } else { Kind::Whole };
+    }
+    if writes && !may_write(fd) {
+        return Kind::Sink;
     }
     match stat.st_mode & libc::S_IFMT {
-        libc::S_IFREG => Kind::File { len: stat.st_size.max(0) as u64 },
+        libc::S_IFREG => {
+            Kind::File { len: stat.st_size.max(0) as u64, inode: stat.st_ino ^ stat.st_dev }
+        }
         libc::S_IFBLK => disk(fd),
         libc::S_IFCHR => device(stat.st_rdev, writes),
         libc::S_IFIFO if !is_direct(fd) => Kind::Pipe,
         libc::S_IFSOCK if socket_option(fd, libc::SO_TYPE) == Some(libc::SOCK_STREAM) => {
             Kind::Stream
         }
+        libc::S_IFSOCK => Kind::Messages,
         _ => Kind::Whole,
     }
 }
@@ -66,11 +78,40 @@ fn device(number: libc::dev_t, writes: bool) -> Kind {
     }
 }
 
-/// Whether a file is read past the page cache, in whole blocks; of a pipe, whether
-/// each write is a packet.
+/// Returns true if a file is read and written past the page cache, in whole blocks. Of a pipe:
+/// if each write is a packet.
 pub(super) fn is_direct(fd: usize) -> bool {
+    has_flag(fd, libc::O_DIRECT)
+}
+
+fn may_write(fd: usize) -> bool {
     let flags = ask(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
-    flags < 0 || flags as i32 & libc::O_DIRECT != 0
+    flags >= 0
+        && flags as i32 & libc::O_ACCMODE != libc::O_RDONLY
+        && flags as i32 & libc::O_PATH == 0
+}
+
+/// Returns true if writes go to the end of a file.
+pub(super) fn appends(fd: usize) -> bool {
+    has_flag(fd, libc::O_APPEND)
+}
+
+fn has_flag(fd: usize, flag: i32) -> bool {
+    let flags = ask(libc::SYS_fcntl, [fd, libc::F_GETFL as usize, 0, 0, 0, 0]);
+    flags < 0 || flags as i32 & flag != 0
+}
+
+/// Returns the length of an open file.
+pub(super) fn file_len(fd: usize) -> Option<usize> {
+    // SAFETY: all-zero is a valid stat to write over.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    let found = ask(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]);
+    (found == 0).then_some(stat.st_size as usize)
+}
+
+/// Returns the position of an open file after it is moved by `by`.
+pub(super) fn seek(fd: usize, by: isize) -> isize {
+    ask(libc::SYS_lseek, [fd, by as usize, libc::SEEK_CUR as usize, 0, 0, 0])
 }
 
 fn socket_option(fd: usize, option: i32) -> Option<i32> {

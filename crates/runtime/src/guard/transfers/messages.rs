@@ -3,18 +3,17 @@
 //! A message is its data, an address and control data: buffers all of them, and
 //! treated alike. They are listed one message after the other, the data first.
 
-use super::buffers::{Buffers, EMPTY, FEW, MAX_VECTORS, MOST_RANGES, RECEIVED, Way, cut, room};
+use super::buffers::{Buffers, EMPTY, FEW, MAX_VECTORS, MOST_RANGES, RECEIVED, cut, room};
 use super::chunks::{Moved, in_chunks};
 use super::descriptor_kind::{Kind, drops_truncated, kind_of};
 use super::reading::{most_waiting, waits_for_all};
-use super::writing::piece_flags;
+use super::writing::{piece_flags, undivided};
 use crate::base::errno::refused;
 use crate::base::issue_call::{Arguments, issue};
 use crate::base::uaccess;
 use crate::memory::pins::Pins;
 use libc::{iovec, mmsghdr, msghdr, timespec};
 use softswap_engine::door::engine::Engine;
-use softswap_sys::exemption;
 
 /// Buffers of a message beside its data: the address, and the control data.
 const OTHERS: usize = 2;
@@ -89,24 +88,51 @@ fn return_header(original: usize, received: &msghdr) -> Option<isize> {
 }
 
 pub(super) fn send(engine: &Engine, arguments: Arguments) -> isize {
+    send_by(engine, arguments, |fd, message, flags| {
+        issue(libc::SYS_sendmsg, [fd, message as usize, flags, 0, 0, 0])
+    })
+}
+
+/// Sends the first of several messages by the call that sends all of them: a filter of the
+/// program's own may forbid any other.
+fn send_first(engine: &Engine, arguments: Arguments) -> isize {
+    send_by(engine, arguments, |fd, message, flags| {
+        // SAFETY: any bytes are a header.
+        let Some(message) = (unsafe { uaccess::get_user::<msghdr>(message as usize) }) else {
+            return issue(libc::SYS_sendmmsg, [fd, message as usize, 1, flags, 0, 0]);
+        };
+        let mut header = mmsghdr { msg_hdr: message, msg_len: 0 };
+        match issue(libc::SYS_sendmmsg, [fd, &raw mut header as usize, 1, flags, 0, 0]) {
+            1 => header.msg_len as isize,
+            error => error,
+        }
+    })
+}
+
+fn send_by(
+    engine: &Engine,
+    arguments: Arguments,
+    issue_one: impl Fn(usize, *const msghdr, usize) -> isize,
+) -> isize {
     let [fd, original, flags, ..] = arguments;
-    let asked_as_is = || issue(libc::SYS_sendmsg, arguments);
     // SAFETY: any bytes are a header.
     let Some(mut message) = (unsafe { uaccess::get_user::<msghdr>(original) }) else {
-        return asked_as_is();
+        // The kernel reports the bad pointer.
+        return issue_one(fd, original as *const msghdr, flags);
     };
-    let go = |message: &msghdr, flags| {
-        issue(libc::SYS_sendmsg, [fd, std::ptr::from_ref(message) as usize, flags, 0, 0, 0])
-    };
+    let go = |message: &msghdr, flags| issue_one(fd, message, flags);
     let Some(count) = buffers_of(&message) else { return go(&message, flags) };
     let (mut pins, mut few) = (Pins::<MOST_RANGES>::new(engine), [EMPTY; FEW]);
     let Some(list) = room(&mut pins, &mut few, count) else { return refused(libc::ENOMEM) };
     if !list_buffers(&message, list) {
-        return asked_as_is();
+        return go(&message, flags);
     }
-    let most = engine.call_limit_bytes();
-    let pinned = Buffers::pinned(engine, list, most);
-    if pinned.is_none() && kind_of(fd, true) == Kind::Stream {
+    if let Some(buffers) = Buffers::pinned(engine, list, engine.call_limit_bytes()) {
+        name(&mut message, buffers.vectors());
+        return go(&message, flags);
+    }
+    let kind = kind_of(fd, true);
+    if kind == Kind::Stream {
         let (data, others) = list.split_at(count - OTHERS);
         for other in others {
             pins.add(other.iov_base as usize, other.iov_len, usize::MAX);
@@ -120,13 +146,11 @@ pub(super) fn send(engine: &Engine, arguments: Arguments) -> isize {
             go(&message, piece_flags(flags, step)).into()
         });
     }
-    match pinned.map_or_else(|| Buffers::new(engine, list, Way::Out, most), Ok) {
-        Ok(buffers) => {
-            name(&mut message, buffers.vectors());
-            go(&message, flags)
-        }
-        Err(error) => error,
-    }
+    undivided(engine, list, kind, |vectors| {
+        let mut message = message;
+        name(&mut message, vectors);
+        go(&message, flags)
+    })
 }
 
 pub(super) fn receive(engine: &Engine, arguments: Arguments) -> isize {
@@ -265,14 +289,7 @@ pub(super) fn send_all(engine: &Engine, mut arguments: Arguments) -> isize {
     let (mut few, mut few_buffers) = (no_messages(), [EMPTY; FEW]);
     let most = engine.call_limit_bytes();
     if let Some(messages) = read_headers(&mut pins, &mut few, &mut few_buffers, original, count) {
-        // A filter of the program's own may let no other call pass.
-        let buffers = match Buffers::pinned(engine, messages.buffers, most) {
-            None if exemption::is_in_force() => {
-                Buffers::new(engine, messages.buffers, Way::Out, most).ok()
-            }
-            buffers => buffers,
-        };
-        if let Some(buffers) = buffers {
+        if let Some(buffers) = Buffers::pinned(engine, messages.buffers, most) {
             let count = messages.headers.len();
             for index in 0..count {
                 let Some((first, end)) = places(messages.headers).nth(index) else { break };
@@ -298,7 +315,7 @@ fn send_each(engine: &Engine, arguments: Arguments, count: usize) -> isize {
     let mut sent = 0;
     for index in 0..count {
         let header = original.wrapping_add(index * size_of::<mmsghdr>());
-        let result = send(engine, [fd, header, flags, 0, 0, 0]);
+        let result = send_first(engine, [fd, header, flags, 0, 0, 0]);
         if result >= 0 && return_len(original, index, result as u32) {
             sent += 1;
             continue;

@@ -1,15 +1,15 @@
 //! Calls that move data between the program's memory and the kernel.
 //!
-//! **One call of the program's is one call of the kernel's**, unless nobody can
-//! tell. What has boundaries is never cut: a datagram, a packet of a pipe, a
-//! record that is appended to a file, what a terminal or a device takes at once.
-//! What a call finds at a bad pointer, the kernel says.
+//! **One call of the program's is one call of the kernel's**, unless the difference cannot be
+//! observed. A transfer with boundaries is never cut: a datagram, a packet of a pipe, what a
+//! terminal or a device takes at once. The kernel reports bad pointers.
 //!
-//! Buffers that fit what may be pinned are pinned, and the kernel gets them as
-//! they are. Of others it gets a copy outside the window ([`buffers`]): one that
-//! takes DRAM only for what arrives, or lies in the page cache of a file. Cut into
-//! chunks ([`chunks`]) is only what may be cut: a stream of bytes, the reading of
-//! a part of a file that the call has claimed ([`reading`], [`writing`]).
+//! The kernel cannot fault on managed memory. So buffers are pinned, or cut into pieces that are
+//! pinned one after the other ([`chunks`]): streams, disks, and the part of a file that a call
+//! has claimed ([`reading`], [`file_writing`]). A call to receive may get untouched memory
+//! outside the window, which takes DRAM only for the bytes that arrive ([`buffers`]). A call that
+//! can be neither pinned nor cut fails with ENOMEM. No byte leaves DRAM here: only the swap areas
+//! take the program's pages, sealed.
 //!
 //! The filter sees the outermost pointer only. The calls whose buffers lie behind
 //! it are interposed ([`interposed`]) and look inside before they let a call go;
@@ -21,6 +21,7 @@ mod transfer_call;
 mod chunks;
 pub(crate) mod output_array;
 mod reading;
+mod file_writing;
 mod writing;
 mod messages;
 mod vectors;

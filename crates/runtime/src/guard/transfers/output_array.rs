@@ -56,7 +56,7 @@ impl OutputArray {
     ) -> Option<OutputArray> {
         let element_bytes = element_bytes(number, index)?;
         let len = len.checked_next_multiple_of(PAGE_SIZE)?;
-        let copy = pins.keep_mapping(len, 0, || buffers::in_memory(len))?;
+        let copy = pins.keep_mapping(len, 0, || buffers::map_memory(len))?;
         Some(OutputArray { original, copy, element_bytes })
     }
 

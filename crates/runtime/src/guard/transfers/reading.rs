@@ -7,9 +7,8 @@
 
 use super::buffers::{Buffers, RECEIVED, Way, managed_bytes, shorten, whole};
 use super::chunks::in_chunks;
-use super::descriptor_kind::{Kind, drops_truncated, is_direct, kind_of};
+use super::descriptor_kind::{Kind, drops_truncated, is_direct, kind_of, seek};
 use super::transfer_call::Call;
-use crate::base::issue_call::ask;
 use libc::iovec;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
@@ -34,12 +33,20 @@ pub(super) fn read(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isi
                 call.at(position + step.done).go(vectors).into()
             })
         }
-        (Kind::File { len } | Kind::Disk { len }, None) => claimed(engine, call, originals, len),
+        (Kind::File { len, .. } | Kind::Disk { len }, None) => {
+            claimed(engine, call, originals, len)
+        }
         (Kind::Stream, _) if waits_for_all(call.flags()) => {
             in_chunks(engine, originals, |vectors, _| call.go(vectors).into())
         }
         _ => in_one(engine, call, originals, RECEIVED),
     }
+}
+
+/// Returns true if all vectors begin and end with a block of a device, the smallest there is.
+pub(super) fn are_blocks(vectors: &[iovec]) -> bool {
+    const BLOCK: usize = 512;
+    vectors.iter().all(|vector| (vector.iov_base as usize | vector.iov_len).is_multiple_of(BLOCK))
 }
 
 /// Whether all that was asked for is waited for, and taken.
@@ -61,25 +68,29 @@ fn in_one(engine: &Engine, call: &Call, originals: &[iovec], way: Way) -> isize 
     result + dropped
 }
 
-fn seek(fd: usize, by: isize) -> isize {
-    ask(libc::SYS_lseek, [fd, by as usize, libc::SEEK_CUR as usize, 0, 0, 0])
-}
-
 /// Reads from the file's own position on, after claiming what there is to read.
 fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> isize {
     let wanted: usize = originals.iter().map(|vector| vector.iov_len).sum();
     let position = seek(call.fd(), 0);
     let left = (len as i64 - position as i64).max(0) as usize;
-    // What is short comes by one call: the end of a file, or one that says
-    // nothing of its length because it is made while it is read. So does what a
-    // filter of the program's own judges: it may let no other call pass. And past
-    // the page cache the kernel takes whole blocks only, into each vector.
+    // A short read is one call: the end of a file, or a file whose length is unknown because
+    // the kernel makes it while it is read.
     let bytes = managed_bytes(originals);
     let in_one = || in_one(engine, call, originals, Way::In(bytes.min(left)));
     let is_direct = is_direct(call.fd());
-    let is_whole = exemption::is_in_force() || is_direct && originals.len() > 1;
-    if position < 0 || is_whole || left <= most_waiting(engine) {
+    if position < 0 || left <= most_waiting(engine) {
         return in_one();
+    }
+    // Past the page cache the kernel may refuse all vectors if one is no whole blocks.
+    if is_direct
+        && !are_blocks(originals)
+        && let Some(buffers) = Buffers::undivided(engine, originals)
+    {
+        return call.go(buffers.vectors());
+    }
+    // A filter of the program's own may forbid any other call than this one.
+    if exemption::is_in_force() {
+        return in_chunks(engine, originals, |vectors, _| call.go(vectors).into());
     }
     let wanted = wanted.min(if is_direct { left.next_multiple_of(PAGE_SIZE) } else { left });
     let end = seek(call.fd(), wanted as isize);

@@ -25,6 +25,20 @@ impl Call {
         }
     }
 
+    /// Flags of a write with vectors.
+    pub(super) fn write_flags(&self) -> usize {
+        match self.number {
+            libc::SYS_pwritev2 => self.arguments[5],
+            _ => 0,
+        }
+    }
+
+    /// Returns true if the device is to write all or nothing.
+    pub(super) fn is_atomic(&self) -> bool {
+        const RWF_ATOMIC: usize = 0x40;
+        self.write_flags() & RWF_ATOMIC != 0
+    }
+
     /// Where the buffer is named, if it is one.
     pub(super) fn buffer_at(&self) -> Option<usize> {
         buffer_of(self.number)

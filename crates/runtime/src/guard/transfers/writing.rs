@@ -1,54 +1,69 @@
-//! Writing: what Linux writes in one piece is written in one piece.
+//! Writing to streams, disks and anything else that is not a regular file ([`file_writing`]).
 //!
-//! So is a record that is appended to a file, or written at a position that others
-//! share, a packet, what a terminal is given. A stream takes pieces, and a disk.
+//! A stream takes pieces, and so does a disk. A message, a packet of a pipe or a write to an
+//! unknown device must not be cut: it is pinned whole, or fails with ENOMEM.
+//!
+//! A piece is moved by the call that the program made, so that its own filter judges it.
 
-use super::buffers::{Buffers, Way, shorten, whole};
+use super::buffers::{Buffers, Way};
 use super::chunks::{Step, in_chunks};
 use super::descriptor_kind::{Kind, kind_of};
+use super::file_writing;
 use super::transfer_call::Call;
+use crate::base::errno::refused;
 use crate::base::issue_call::issue;
-use crate::memory::spare_files::file_limit_bytes;
 use libc::{iovec, msghdr};
 use softswap_engine::door::engine::Engine;
 use softswap_sys::exemption;
 
 pub(super) fn write(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
     let most = engine.call_limit_bytes();
-    if let Some(buffers) = Buffers::pinned(engine, originals, most) {
+    if !file_writing::waits_for_turn(call)
+        && let Some(buffers) = Buffers::pinned(engine, originals, most)
+    {
         return call.go(buffers.vectors());
     }
-    let kind = kind_of(call.fd(), true);
-    if matches!(kind, Kind::File { .. }) {
-        // No file gets longer. A byte there is, so that the kernel says so where it is.
-        shorten(originals, file_limit_bytes().max(1));
-    }
     let originals = &*originals;
-    let in_one = |most| whole(engine, originals, Way::Out, most, |vectors| call.go(vectors));
-    match (kind, call.position()) {
+    match (kind_of(call.fd(), true), call.position()) {
         // It does not look, and so it does not fault.
         (Kind::Sink, _) => call.go(originals),
-        (Kind::Pipe | Kind::Endless, _) => {
-            in_chunks(engine, originals, |vectors, _| call.go(vectors).into())
-        }
-        // A piece is another call, which a filter of the program's own may forbid.
-        (Kind::Stream, _) if exemption::is_in_force() => in_one(most),
-        (Kind::Stream, _) => {
+        (Kind::File { inode, .. }, _) => file_writing::write(engine, call, originals, inode),
+        (Kind::Stream, _) if !exemption::is_in_force() => {
             in_chunks(engine, originals, |vectors, step| send_piece(call, vectors, step).into())
         }
         (Kind::Disk { .. }, Some(position)) => in_chunks(engine, originals, |vectors, step| {
             call.at(position + step.done).go(vectors).into()
         }),
-        (Kind::Disk { .. }, None) => {
+        (Kind::Disk { .. } | Kind::Pipe | Kind::Endless | Kind::Stream, _) => {
             in_chunks(engine, originals, |vectors, _| call.go(vectors).into())
         }
-        (Kind::File { .. }, _) => in_one(engine.hold_limit_bytes()),
-        (Kind::Whole, _) => in_one(most),
+        (kind @ (Kind::Messages | Kind::Whole), _) => {
+            undivided(engine, originals, kind, |vectors| call.go(vectors))
+        }
     }
 }
 
-/// Sends a piece of a stream. Linux tells of a broken connection by a signal only
-/// when nothing was sent.
+/// Sends buffers by one call.
+pub(super) fn undivided(
+    engine: &Engine,
+    originals: &[iovec],
+    kind: Kind,
+    go: impl Fn(&[iovec]) -> isize,
+) -> isize {
+    match Buffers::new(engine, originals, Way::Out, engine.call_limit_bytes()) {
+        Ok(buffers) => go(buffers.vectors()),
+        // A socket refuses a message that is too long before it looks at it, and sends nothing
+        // of one that it cannot read.
+        Err(error) if kind == Kind::Messages => match go(originals) {
+            result if result == refused(libc::EFAULT) => error,
+            result => result,
+        },
+        Err(error) => error,
+    }
+}
+
+/// Sends a piece of a stream. Linux reports a broken connection by a signal only if nothing
+/// was sent.
 fn send_piece(call: &Call, vectors: &[iovec], step: Step) -> isize {
     // SAFETY: all-zero is a valid msghdr.
     let mut message: msghdr = unsafe { std::mem::zeroed() };

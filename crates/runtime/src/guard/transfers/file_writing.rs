@@ -1,0 +1,140 @@
+//! Long writes to regular files.
+//!
+//! Up to what calls may hold, a write is one call over pinned buffers. A longer one is cut into
+//! pinned pieces, under a turn at its file ([`crate::process::file_turns`]):
+//!
+//! - At a position that the call names, piece after piece.
+//! - At the file's own position the call first claims its part of the file: it moves the
+//!   position over the part in one step. Of two writers that share the position each has a part
+//!   of its own. Bytes that could not be written are given back.
+//! - At the end of a file, and where a filter of the program's own may forbid to move the
+//!   position, each piece follows the one before. If another write has come between, the call
+//!   ends with a short count, and the record is not torn any further. An append that fits
+//!   [`crate::memory::pins::undivided_limit_bytes`] is therefore not cut.
+//!
+//! Errors are those of Linux: the error of the first piece, or the bytes written before a later
+//! one. A limit of the file size (RLIMIT_FSIZE) that is reached between two pieces ends the call
+//! with a short count, without a signal.
+
+use super::buffers::{Buffers, too_long};
+use super::chunks::{Moved, Step, in_chunks};
+use super::descriptor_kind::{Kind, appends, file_len, is_direct, kind_of, seek};
+use super::reading::are_blocks;
+use super::transfer_call::Call;
+use crate::base::issue_call::ask;
+use crate::process::file_turns::{self, Turn};
+use libc::iovec;
+use softswap_engine::door::engine::Engine;
+use softswap_sys::exemption;
+
+/// Returns true if a short write could come between the pieces of another thread's.
+pub(super) fn waits_for_turn(call: &Call) -> bool {
+    file_turns::are_taken() && matches!(kind_of(call.fd(), true), Kind::File { .. })
+}
+
+pub(super) fn write(engine: &Engine, call: &Call, originals: &[iovec], inode: u64) -> isize {
+    let turn = Turn::take(inode);
+    let is_append = is_append(call);
+    let is_whole = is_append || call.is_atomic() || is_direct(call.fd()) && !are_blocks(originals);
+    let whole = if is_whole {
+        Buffers::undivided(engine, originals)
+    } else {
+        Buffers::pinned(engine, originals, engine.hold_limit_bytes())
+    };
+    if let Some(buffers) = whole {
+        return call.go(buffers.vectors());
+    }
+    if call.is_atomic() {
+        return too_long(engine, originals);
+    }
+    let bytes = originals.iter().map(|vector| vector.iov_len).sum();
+    let mut part = Part::of(call, is_append, bytes);
+    let result = in_chunks(engine, originals, |vectors, step| {
+        if step.done > 0 && (turn.is_killed() || !part.may_follow(step.done)) {
+            return Moved { result: 0, goes_on: false };
+        }
+        let result = part.call(call, step).go(vectors);
+        Moved { result, goes_on: part.is_followed(result) }
+    });
+    if let Part::Claimed { .. } = part {
+        let unwritten = bytes as isize - result.max(0);
+        if unwritten > 0 {
+            seek(call.fd(), -unwritten);
+        }
+    }
+    result
+}
+
+fn is_append(call: &Call) -> bool {
+    const RWF_APPEND: usize = 0x10;
+    const RWF_NOAPPEND: usize = 0x20;
+    match call.write_flags() {
+        flags if flags & RWF_NOAPPEND != 0 => false,
+        flags => flags & RWF_APPEND != 0 || appends(call.fd()),
+    }
+}
+
+/// The part of a file that a call writes to.
+enum Part {
+    /// At a position that the call names.
+    Named { start: usize },
+    /// The file's own position was moved over it.
+    Claimed { start: usize },
+    /// Where the last piece ended.
+    Next { fd: usize, end: Option<usize>, end_of: fn(usize) -> Option<usize> },
+}
+
+impl Part {
+    fn of(call: &Call, is_append: bool, bytes: usize) -> Part {
+        let fd = call.fd();
+        let next = |end_of: fn(usize) -> Option<usize>| Part::Next { fd, end: end_of(fd), end_of };
+        if is_append {
+            return next(file_len);
+        }
+        if let Some(start) = call.position() {
+            return Part::Named { start };
+        }
+        let position = |fd| usize::try_from(seek(fd, 0)).ok();
+        if exemption::is_in_force() {
+            return next(position);
+        }
+        match usize::try_from(seek(fd, bytes as isize)) {
+            Ok(end) => Part::Claimed { start: end - bytes },
+            Err(_) => next(position),
+        }
+    }
+
+    /// Returns true if the next piece comes right after the `done` bytes before it, and may.
+    fn may_follow(&self, done: usize) -> bool {
+        let at = match self {
+            Part::Named { start } | Part::Claimed { start } => Some(start + done),
+            Part::Next { fd, end, end_of } => end_of(*fd).filter(|now| Some(*now) == *end),
+        };
+        at.is_some_and(|at| at < file_limit_bytes())
+    }
+
+    /// The call for a piece.
+    fn call(&self, call: &Call, step: Step) -> Call {
+        match self {
+            Part::Named { start } | Part::Claimed { start } => call.at(start + step.done),
+            Part::Next { .. } => *call,
+        }
+    }
+
+    /// After a piece: returns true if nothing else was written there meanwhile.
+    fn is_followed(&mut self, result: isize) -> bool {
+        let Part::Next { fd, end, end_of } = self else { return true };
+        let now = end_of(*fd);
+        let is_alone = now.is_some() && now == end.map(|end| end + result.max(0) as usize);
+        *end = now;
+        is_alone
+    }
+}
+
+/// Returns how long the program's files may get.
+fn file_limit_bytes() -> usize {
+    let mut limit = [u64::MAX; 2];
+    let at = &raw mut limit as usize;
+    ask(libc::SYS_prlimit64, [0, libc::RLIMIT_FSIZE as usize, 0, at, 0, 0]);
+    limit[0] as usize
+}

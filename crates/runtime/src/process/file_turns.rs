@@ -1,0 +1,122 @@
+//! Turns of long writes to one file.
+//!
+//! Linux writes to a regular file under a lock of the file: each of several writes is whole.
+//! A write that is cut into pieces takes a turn instead, for all of its pieces. So do the long
+//! writes that are not cut, and in this process the short ones to a file that has a turn taken.
+//! Processes of one tree exclude each other by a record lock on the tree's ledger, which the
+//! kernel releases when a process exits.
+//!
+//! No handler of the program's runs during a turn, as none runs during Linux's write.
+
+use super::tree;
+use crate::base::issue_call::ask;
+use softswap_sys::futex::Lock;
+use softswap_sys::raw::now_ns;
+use softswap_sys::signals::{self, Mask, NEVER_BLOCKED, bit};
+use softswap_sys::{exemption, futex};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Files with the same number modulo this share a turn.
+const TURNS: usize = 16;
+/// How long a process waits for another one's turn. A stopped process keeps its turn.
+const MOST_WAIT_NS: u64 = 10_000_000_000;
+/// Where the locks are in the ledger's file: beyond its end.
+const FIRST_BYTE: i64 = 1 << 40;
+
+static LOCKS: [Lock; TURNS] = [const { Lock::new() }; TURNS];
+/// Turns that are taken, or waited for, in this process.
+static TAKEN: AtomicU32 = AtomicU32::new(0);
+
+/// Signals that a fault or a filter raises: they kill if they are blocked.
+const OPEN: Mask =
+    NEVER_BLOCKED | bit(libc::SIGSEGV) | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP);
+
+/// A turn at a file, until it is dropped.
+pub(crate) struct Turn {
+    index: usize,
+    /// The ledger, if the turn is taken there, too.
+    ledger: Option<i32>,
+    /// The signals that were blocked before.
+    mask: Mask,
+}
+
+/// Returns true if a write in progress in this process has a turn.
+pub(crate) fn are_taken() -> bool {
+    TAKEN.load(Ordering::Relaxed) > 0
+}
+
+impl Turn {
+    pub(crate) fn take(file: u64) -> Turn {
+        let mask = signals::current_mask();
+        signals::set_mask(!OPEN | mask);
+        TAKEN.fetch_add(1, Ordering::SeqCst);
+        let index = (file % TURNS as u64) as usize;
+        LOCKS[index].lock();
+        // The program's filter may forbid this call.
+        let ledger = if exemption::is_in_force() { None } else { tree::ledger_descriptor() };
+        Turn { index, ledger: ledger.filter(|ledger| lock_in_tree(*ledger, index)), mask }
+    }
+
+    /// Returns true if a signal is pending that ends the process. Linux ends a write for those
+    /// alone.
+    pub(crate) fn is_killed(&self) -> bool {
+        const HARMLESS: Mask = bit(libc::SIGCHLD)
+            | bit(libc::SIGCONT)
+            | bit(libc::SIGURG)
+            | bit(libc::SIGWINCH)
+            | bit(libc::SIGTSTP)
+            | bit(libc::SIGTTIN)
+            | bit(libc::SIGTTOU);
+        let pending = signals::pending() & !self.mask & !OPEN & !HARMLESS;
+        let kills = |signal: i32| {
+            signals::action_of(signal).is_ok_and(|action| action.handler == libc::SIG_DFL)
+        };
+        pending != 0 && signals::SIGNALS.filter(|signal| pending & bit(*signal) != 0).any(kills)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(ledger) = self.ledger {
+            record_lock(ledger, self.index, libc::F_UNLCK);
+        }
+        LOCKS[self.index].unlock();
+        TAKEN.fetch_sub(1, Ordering::SeqCst);
+        signals::set_mask(self.mask);
+    }
+}
+
+fn record_lock(ledger: i32, index: usize, kind: i32) -> isize {
+    let lock = libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: FIRST_BYTE + index as i64,
+        l_len: 1,
+        l_pid: 0,
+    };
+    let at = &raw const lock as usize;
+    ask(libc::SYS_fcntl, [ledger as usize, libc::F_SETLK as usize, at, 0, 0, 0])
+}
+
+/// Locks a byte of the ledger's file. Returns false if that fails, or another process keeps it.
+fn lock_in_tree(ledger: i32, index: usize) -> bool {
+    const TAKEN_BY_ANOTHER: [isize; 2] = [-(libc::EAGAIN as isize), -(libc::EACCES as isize)];
+    let since = now_ns();
+    let mut turns = 0;
+    loop {
+        let result = record_lock(ledger, index, libc::F_WRLCK);
+        if !TAKEN_BY_ANOTHER.contains(&result) {
+            return result == 0;
+        }
+        if now_ns() - since > MOST_WAIT_NS {
+            return false;
+        }
+        futex::relax(&mut turns);
+    }
+}
+
+/// In a forked child: the turns are those of its parent's threads.
+pub(crate) fn become_child() {
+    LOCKS.iter().for_each(Lock::unlock);
+    TAKEN.store(0, Ordering::SeqCst);
+}
