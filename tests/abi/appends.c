@@ -463,6 +463,191 @@ static void stdio_writes(void)
     say("wrong %zu", wrong(source, 20 * MIB, 7));
 }
 
+/* ---- pieces that another process could observe --------------------------------------- */
+
+/* Longer than what one call may hold in any way in which the suite is run, but 64M. */
+#define HUGE_RECORD (15 * MIB)
+
+/* Two processes append through descriptions of their own. */
+static void openers_append(void)
+{
+    int fd = scratch_file(O_APPEND);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    unsigned char *record = memory(HUGE_RECORD, 0);
+    pid_t children[WRITERS];
+    for (int i = 0; i < WRITERS; i++) {
+        children[i] = fork();
+        if (!children[i]) {
+            int own = MUST(open(path, O_WRONLY | O_APPEND));
+            int short_ones = 0;
+            for (int n = 0; n < 2; n++) {
+                memset(record, 1 + 10 * i + n, HUGE_RECORD);
+                short_ones += write(own, record, HUGE_RECORD) != (long)HUGE_RECORD;
+            }
+            _exit(short_ones);
+        }
+    }
+    for (int i = 0; i < WRITERS; i++)
+        say_end("a writer", children[i]);
+    say_records(fd, HUGE_RECORD);
+}
+
+/* A parent writes at a position that its child shares, and the child short lines. */
+static void position_shared_with_a_child(void)
+{
+    int fd = scratch_file(0), ready[2];
+    enum { LINES = 300 };
+    MUST(pipe(ready));
+    /* A multiple of the length of a line, so that the file is cut as it was written. */
+    size_t len = HUGE_RECORD / 100 * 100;
+    unsigned char *record = memory(len, 7);
+    put_out();
+    pid_t child = MUST(fork());
+    if (!child) {
+        static char line[100];
+        memset(line, 'l', sizeof line);
+        int bad = 0;
+        for (int i = 0; i < LINES; i++) {
+            bad += write(fd, line, sizeof line) != sizeof line;
+            if (i == 10)
+                MUST(write(ready[1], "x", 1));
+        }
+        _exit(bad);
+    }
+    char byte;
+    MUST(read(ready[0], &byte, 1));
+    RESULT(write(fd, record, len));
+    say_end("child", child);
+    say("position %ld", (long)lseek(fd, 0, SEEK_CUR));
+    /* The record is whole, and the lines are before and after it. */
+    static unsigned char piece[100];
+    size_t in = 0, lines = 0, bad = 0;
+    lseek(fd, 0, SEEK_SET);
+    while (read(fd, piece, sizeof piece) == sizeof piece) {
+        int is_line = 1;
+        for (size_t i = 0; i < sizeof piece; i++)
+            is_line &= piece[i] == 'l';
+        lines += is_line;
+        for (size_t i = 0; i < sizeof piece && !is_line; i++)
+            bad += piece[i] != pattern(in++, 7);
+    }
+    say("record %d, lines %zu, wrong %zu", in == len, lines, bad);
+}
+
+/* A limit that is reached within a piece, and between any two pieces. The swap file is limited,
+ * too: all fits the budget. */
+static void limit_at_any_place(void)
+{
+    enum { LEN = 3 << 20, STEP = 256 << 10 };
+    signal(SIGXFSZ, on_exceeding);
+    unsigned char *source = memory(LEN, 7);
+    for (long limit = STEP; limit < LEN; limit += STEP) {
+        int at = scratch_file(0), own = scratch_file(0), append = scratch_file(O_APPEND);
+        struct rlimit size = {limit, RLIM_INFINITY};
+        exceeded = 0;
+        MUST(setrlimit(RLIMIT_FSIZE, &size));
+        long written[4] = {pwrite(at, source, LEN, 0), write(own, source, LEN),
+                           write(append, source, LEN), write(append, source, LEN)};
+        int error = errno;
+        size.rlim_cur = RLIM_INFINITY;
+        MUST(setrlimit(RLIMIT_FSIZE, &size));
+        say("%ld: %ld, %ld, %ld, %ld %s, signals %d", limit, written[0], written[1], written[2],
+            written[3], strerrorname_np(error), exceeded);
+        say("positions %ld, %ld", (long)lseek(own, 0, SEEK_CUR), (long)lseek(append, 0, SEEK_CUR));
+        close(at), close(own), close(append);
+    }
+}
+
+/* What follows a bad pointer is not written, and the position says so. */
+static void long_write_with_a_hole(void)
+{
+    for (int flags = 0; flags <= O_APPEND; flags += O_APPEND) {
+        int fd = scratch_file(flags);
+        unsigned char *source = memory(HUGE_RECORD, 7);
+        MUST(munmap(source + 11 * MIB, 64 << 10));
+        put_out();
+        RESULT(write(fd, source, HUGE_RECORD));
+        say("position %ld", (long)lseek(fd, 0, SEEK_CUR));
+        struct iovec parts[3] = {{source, 10 * MIB}, {source + 10 * MIB, 100}, {source + 11 * MIB, 3 * MIB}};
+        RESULT(writev(fd, parts, 3));
+        say("position %ld, length %ld", (long)lseek(fd, 0, SEEK_CUR), (long)lseek(fd, 0, SEEK_END));
+        RESULT(pwrite(fd, source + 11 * MIB, 3 * MIB, 0));
+        RESULT(write(fd, source + 11 * MIB, 3 * MIB));
+        munmap(source, HUGE_RECORD);
+        close(fd);
+    }
+}
+
+/* A device that is always full takes nothing, and a sink all. */
+static void full_and_null(void)
+{
+    unsigned char *source = memory(HUGE_RECORD, 7);
+    put_out();
+    int full = MUST(open("/dev/full", O_RDWR)), null = MUST(open("/dev/null", O_WRONLY));
+    struct iovec parts[2] = {{source, 7 * MIB}, {source + 7 * MIB, 8 * MIB}};
+    RESULT(write(full, source, HUGE_RECORD));
+    RESULT(writev(full, parts, 2));
+    RESULT(write(null, source, HUGE_RECORD));
+    RESULT(writev(null, parts, 2));
+    RESULT(read(full, source, HUGE_RECORD));
+    say("not zero %zu", not_zero((char *)source, HUGE_RECORD));
+}
+
+static void long_and_past_the_page_cache(void)
+{
+    int fd = scratch_file(O_DIRECT);
+    unsigned char *source = memory(HUGE_RECORD + PAGE, 7);
+    put_out();
+    struct iovec parts[4] = {{source, 512}, {source + 512, 5 * MIB}, {source + 512 + 5 * MIB, 512},
+                             {source + 1024 + 5 * MIB, HUGE_RECORD - 5 * MIB - 1024}};
+    RESULT(write(fd, source, HUGE_RECORD));
+    RESULT(writev(fd, parts, 4));
+    say("position %ld", (long)lseek(fd, 0, SEEK_CUR));
+    lseek(fd, 0, SEEK_SET);
+    RESULT(readv(fd, parts, 4));
+    say("wrong %zu, position %ld", wrong(source, HUGE_RECORD, 7), (long)lseek(fd, 0, SEEK_CUR));
+    lseek(fd, HUGE_RECORD, SEEK_SET);
+    RESULT(readv(fd, parts, 4));
+    RESULT(readv(fd, parts, 4));
+    say("wrong %zu", wrong(source, HUGE_RECORD, 7));
+}
+
+/* No handler runs while Linux writes to a file: it sees all of it, or nothing. */
+static int seen_fd;
+static volatile long seen_position = -1;
+static void look_at_position(int signal)
+{
+    (void)signal;
+    seen_position = lseek(seen_fd, 0, SEEK_CUR);
+}
+static void *signal_often(void *argument)
+{
+    pthread_t to = *(pthread_t *)argument;
+    for (int i = 0; i < 200; i++) {
+        pthread_kill(to, SIGUSR1);
+        usleep(500);
+    }
+    return NULL;
+}
+static void handlers_see_whole_writes(void)
+{
+    struct sigaction action = {.sa_handler = look_at_position};
+    MUST(sigaction(SIGUSR1, &action, NULL));
+    seen_fd = scratch_file(O_APPEND);
+    unsigned char *source = memory(HUGE_RECORD, 7);
+    put_out();
+    pthread_t self = pthread_self(), thread;
+    MUST(-!!pthread_create(&thread, NULL, signal_often, &self));
+    size_t bad = 0, short_ones = 0;
+    for (int i = 0; i < 3; i++) {
+        short_ones += write(seen_fd, source, HUGE_RECORD) != (long)HUGE_RECORD;
+        bad += seen_position > 0 && seen_position % HUGE_RECORD != 0;
+    }
+    pthread_join(thread, NULL);
+    say("short %zu, between pieces %zu", short_ones, bad);
+}
+
 ABI_MAIN(CASE(threads_append), CASE(threads_append_vectors), CASE(threads_append_by_flag),
          CASE(threads_share_a_position), CASE(threads_share_a_position_vectors), CASE(overlapping_pwrite),
          CASE(overlapping_pwritev), CASE(processes_append), CASE(processes_append_vectors),
@@ -470,4 +655,6 @@ ABI_MAIN(CASE(threads_append), CASE(threads_append_vectors), CASE(threads_append
          CASE(long_read), CASE(long_readv), CASE(long_pread), CASE(readers_share_a_position),
          CASE(long_write), CASE(to_a_memory_file), CASE(past_the_page_cache), CASE(limited_size),
          CASE(limit_kills), CASE(wrong_descriptors), CASE(at_its_own_pace), CASE(pipe_breaks),
-         CASE(stdio_writes))
+         CASE(stdio_writes), CASE(openers_append), CASE(position_shared_with_a_child),
+         CASE(limit_at_any_place), CASE(long_write_with_a_hole), CASE(full_and_null),
+         CASE(long_and_past_the_page_cache), CASE(handlers_see_whole_writes))

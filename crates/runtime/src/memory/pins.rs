@@ -44,7 +44,7 @@ const MOST_WAIT_NS: u64 = 4_000_000_000;
 /// Taken while the calls that must not be cut are counted.
 static UNDIVIDED: Locked<()> = Locked::new(());
 
-/// Calls hold one part in so many of what the budget leaves for pages.
+/// Calls hold one such part of what the budget leaves for pages.
 const HOLD_SHARE: usize = 4;
 /// Of what the budget leaves for pages, the part that such calls leave to the rest of the
 /// program, and the least of it in bytes.

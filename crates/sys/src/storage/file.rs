@@ -23,9 +23,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 pub use super::file_error::{FileError, errno, plain};
-pub use super::unnamed_file::{
-    is_in_memory, may_make_files, on_disk,
-};
+pub use super::unnamed_file::{is_in_memory, may_make_files, on_disk};
 
 /// What is written to try a file out.
 const PROBE: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];

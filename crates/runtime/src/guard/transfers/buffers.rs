@@ -42,7 +42,7 @@ pub(super) const FEW: usize = 10;
 /// Direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// To the program. At most so many bytes arrive that no buffer of the kernel's holds now.
+    /// To the program. The number bounds the bytes that no buffer of the kernel holds yet.
     In(usize),
     /// From the program.
     Out,
