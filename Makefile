@@ -124,6 +124,7 @@ install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
 	  "$(share)/man/man1"
 	$(INSTALL) -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" "$(RELEASE)/softswap-remote" "$(bindir)/"
 	$(INSTALL) -m 755 "$(RELEASE)/libsoftswap.so" "$(libdir)/libsoftswap.so"
+	$(INSTALL) -m 644 packaging/libsoftswap.so-gdb.py "$(libdir)/"
 	$(INSTALL) -m 755 "$(RELEASE)/capi/libsoftswap_c.so.$(version)" "$(clibdir)/"
 	cp -P "$(RELEASE)/capi/libsoftswap_c.so.$(basename $(version))" "$(RELEASE)/capi/libsoftswap_c.so" "$(clibdir)/"
 	$(call pkg_config,$(PREFIX),$(LIBDIR)) >"$(clibdir)/pkgconfig/softswap_c.pc"
@@ -137,6 +138,7 @@ install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
 
 uninstall: ## remove what install put there
 	rm -f "$(bindir)/softswap" "$(bindir)/softswap-bench" "$(bindir)/softswap-remote" "$(libdir)/libsoftswap.so" \
+	  "$(libdir)/libsoftswap.so-gdb.py" \
 	  "$(clibdir)"/libsoftswap_c.so "$(clibdir)"/libsoftswap_c.so.* \
 	  "$(clibdir)/pkgconfig/softswap_c.pc" $(foreach file,$(notdir $(headers)),"$(includedir)/$(file)") \
 	  $(foreach file,$(completions),"$(share)/$(file)") \
@@ -173,6 +175,7 @@ wheel: build ## build the wheel for Python into dist/ (needs `pip install maturi
 	  $(data)/data/share/doc/softswap
 	$(INSTALL) -s -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" "$(RELEASE)/softswap-remote" $(data)/scripts/
 	$(INSTALL) -s -m 755 "$(RELEASE)/libsoftswap.so" $(data)/data/lib/softswap/
+	$(INSTALL) -m 644 packaging/libsoftswap.so-gdb.py $(data)/data/lib/softswap/
 	$(INSTALL) -m 644 "$(RELEASE)"/share/man/man1/*.1 $(data)/data/share/man/man1/
 	packaging/licences.py >$(data)/data/share/doc/softswap/licences.txt
 	maturin build --release --manifest-path crates/python/Cargo.toml --compatibility $(MANYLINUX) --out dist

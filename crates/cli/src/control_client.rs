@@ -197,7 +197,7 @@ pub fn ask(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal
 fn is_of_one(request: &Request<'_>) -> bool {
     match request {
         Request::Get(Some(key)) | Request::Set(key, _) => *key != MEMORY,
-        Request::Sample(_) => true,
+        Request::Sample(_) | Request::Touch(..) => true,
         Request::Stat | Request::Get(None) => false,
     }
 }

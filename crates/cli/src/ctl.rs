@@ -4,7 +4,7 @@ use crate::control_client::{self, Process, visible};
 use crate::output::print;
 use crate::refusal::Refusal;
 use clap::{Args, Subcommand};
-use softswap_engine::door::control_protocol::{Request, pairs};
+use softswap_engine::door::control_protocol::{Request, pairs, parse_number};
 use softswap_engine::door::live_settings::SETTINGS;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -41,6 +41,21 @@ enum Action {
         #[arg(allow_hyphen_values = true)]
         value: String,
     },
+    /// Bring memory in for a debugger or profiler, which cannot read what is swapped out
+    ///
+    /// At most a quarter of the budget: `touched` is the length of the part that was brought in.
+    Touch {
+        /// The first address (0x7f0000001000)
+        #[arg(value_parser = number)]
+        address: usize,
+        /// The length in bytes
+        #[arg(value_parser = number)]
+        len: usize,
+    },
+}
+
+fn number(text: &str) -> Result<usize, String> {
+    parse_number(text).ok_or_else(|| "not a number, decimal or after 0x hexadecimal".to_string())
 }
 
 fn after_help() -> String {
@@ -65,6 +80,7 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
     let request = match &args.action {
         Action::Get { key } => Request::Get(key.as_deref()),
         Action::Set { key, value } => Request::Set(key, value),
+        Action::Touch { address, len } => Request::Touch(*address, *len),
     };
     let (process, mut body) = control_client::ask(args.pid, &request)?;
     if matches!(request, Request::Get(None)) {

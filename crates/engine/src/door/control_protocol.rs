@@ -5,6 +5,7 @@
 //!   softswap 1 get [KEY]                ok, then KEY VALUE, a line each
 //!   softswap 1 set KEY VALUE            ok, then KEY VALUE as it is now
 //!   softswap 1 sample EVERY             ok, then faults (`fault_samples`)
+//!   softswap 1 touch ADDRESS LENGTH     ok, then touched BYTES: they are in DRAM now
 //! ```
 //!
 //! Otherwise the answer is one line: `error` and what is wrong with the
@@ -31,6 +32,25 @@ pub const MAX_ANSWER_BYTES: usize = 256 << 10;
 // Every counter in decimal, and a space.
 const _: () = assert!(STATS_WORDS * 21 < MAX_ANSWER_BYTES / 2);
 
+/// The key of the answer to [`Request::Touch`].
+pub const TOUCHED: &str = "touched";
+
+/// Reads an address or a length: decimal, or hexadecimal after `0x`.
+///
+/// ```
+/// use softswap_engine::door::control_protocol::parse_number;
+/// assert_eq!(parse_number("0x1000"), Some(4096));
+/// assert_eq!(parse_number("4096"), Some(4096));
+/// assert_eq!(parse_number("-1"), None);
+/// ```
+#[must_use]
+pub fn parse_number(text: &str) -> Option<usize> {
+    match text.strip_prefix("0x") {
+        Some(digits) => usize::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
 /// A request.
 ///
 /// ```
@@ -50,6 +70,9 @@ pub enum Request<'a> {
     /// From now on and for two seconds one of so many faults is sampled, of 0 none: those that
     /// were since this was last asked.
     Sample(u32),
+    /// Brings in the pages from an address on, for a reader in another process. At most a quarter
+    /// of the budget: the answer has the length.
+    Touch(usize, usize),
 }
 
 impl<'a> Request<'a> {
@@ -67,7 +90,9 @@ impl<'a> Request<'a> {
             ));
         };
         let unknown = || {
-            "not a request: ask `stat`, `get [KEY]`, `set KEY VALUE` or `sample EVERY`".to_string()
+            "not a request: ask `stat`, `get [KEY]`, `set KEY VALUE`, `sample EVERY` or \
+             `touch ADDRESS LENGTH`"
+                .to_string()
         };
         let (verb, rest) = request.split_once(' ').unwrap_or((request, ""));
         match (verb, rest.split_once(' ').unwrap_or((rest, ""))) {
@@ -75,6 +100,10 @@ impl<'a> Request<'a> {
             ("get", ("", "")) => Ok(Request::Get(None)),
             ("get", (key, "")) => Ok(Request::Get(Some(key))),
             ("set", (key, value)) if !key.is_empty() => Ok(Request::Set(key, value)),
+            ("touch", (address, len)) => match (parse_number(address), parse_number(len)) {
+                (Some(address), Some(len)) => Ok(Request::Touch(address, len)),
+                _ => Err(unknown()),
+            },
             ("sample", (every, "")) => every.parse().map(Request::Sample).map_err(|_| unknown()),
             _ => Err(unknown()),
         }
@@ -90,6 +119,7 @@ impl<'a> Request<'a> {
             Request::Get(Some(key)) => format!("get {key}"),
             Request::Set(key, value) => format!("set {key} {value}"),
             Request::Sample(every) => format!("sample {every}"),
+            Request::Touch(address, len) => format!("touch {address:#x} {len}"),
         };
         let line = format!("{OPENING}{request}\n");
         let fits = line.len() <= MAX_REQUEST_BYTES && !request.contains(char::is_control);
@@ -155,6 +185,10 @@ pub fn carry_out(
             .and_then(|()| live_settings::get(engine, key))
             .map(|value| values([(key, value)])),
         Request::Sample(_) => Err("faults are not sampled here".to_string()),
+        Request::Touch(address, len) => match engine.bring_in(address, len) {
+            Ok(touched) => Ok(values([(TOUCHED, touched.to_string())])),
+            Err(why) => Err(format!("the pages cannot be brought in: {why}")),
+        },
     }
 }
 
@@ -313,6 +347,7 @@ mod tests {
             Request::Set("io.poll", ""),
             Request::Sample(0),
             Request::Sample(u32::MAX),
+            Request::Touch(0x7000_0000_1000, 1 << 20),
         ] {
             let line = request.line().unwrap();
             assert_eq!(Request::parse(line.strip_suffix('\n').unwrap().as_bytes()), Ok(request));

@@ -7,11 +7,11 @@
 //! get next. Where anything is refused the program runs on without a socket.
 
 use super::{descriptors, tree};
-use crate::base::{fault_samples, instance, large_blocks};
+use crate::base::{fault_samples, instance, large_blocks, uaccess};
 use softswap_engine::door::control_protocol::{self as protocol, Request};
 use softswap_engine::door::engine::Engine;
 use softswap_sys::control_socket::{self, Listener};
-use softswap_sys::{futex, raw, signals};
+use softswap_sys::{PAGE_SIZE, futex, raw, signals};
 use std::ffi::{CString, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -133,6 +133,22 @@ fn carry_out(engine: &Engine, started: Instant, request: Request<'_>) -> Result<
         return Ok(told.text());
     }
     protocol::carry_out(engine, started.elapsed(), request)
+}
+
+/// Brings in memory for a debugger, which calls this in a thread of a program that it has stopped:
+/// the control thread is stopped, too. At most a quarter of the budget. Returns how many bytes from
+/// the address on can be read.
+#[unsafe(no_mangle)]
+pub extern "C" fn softswap_bring_in(address: usize, len: usize) -> usize {
+    let Some(engine) = instance::engine() else { return len };
+    let len = len.min(engine.half_of_budget_bytes() / 2);
+    let page = |at: usize| at & !(PAGE_SIZE - 1);
+    let mut done = 0;
+    while done < len && uaccess::can_read(address.wrapping_add(done)) {
+        let at = address.wrapping_add(done);
+        done += PAGE_SIZE - (at - page(at));
+    }
+    done.min(len)
 }
 
 #[used]

@@ -153,6 +153,28 @@ impl Engine {
         self.held.waiting.store(0, Relaxed);
     }
 
+    /// Brings in the pages of a range for a reader outside the program, up to a quarter of the
+    /// budget. Returns the length of that part of the range. Pages that are not the engine's are
+    /// left out.
+    ///
+    /// # Errors
+    /// If a page cannot be brought in.
+    pub fn bring_in(&self, address: usize, len: usize) -> Result<usize, FaultError> {
+        let len = len.min(self.half_of_budget_bytes() / 2);
+        let end = address.saturating_add(len);
+        let mut at = address;
+        while at < end {
+            if self.contains(at) {
+                match self.fault(at, Access::Read) {
+                    Ok(()) | Err(FaultError::NotMapped | FaultError::Foreign) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            at = (at | (PAGE_SIZE - 1)).saturating_add(1);
+        }
+        Ok(len)
+    }
+
     /// Brings in and pins the pages of a buffer, up to `most` bytes of it. Returns how many
     /// bytes from its start are pinned: less than asked for when the rest is not mapped.
     pub fn pin(&self, address: usize, len: usize, most: usize) -> Result<usize, FaultError> {

@@ -6,7 +6,7 @@
 
 use super::buffers::MAX_VECTORS;
 use super::dispatch::answer;
-use super::vectors;
+use super::{other_process, vectors};
 use crate::base::errno::c_result;
 use crate::base::issue_call::{Answer, Arguments, issue};
 use crate::base::real::real;
@@ -249,10 +249,9 @@ pub unsafe extern "C" fn vmsplice(
     }
 }
 
-/// Defines the calls that copy between processes. Only our own side can be
-/// brought in.
+/// Defines the calls that copy between processes.
 macro_rules! between_processes {
-    ($($name:ident $number:ident;)*) => {$(
+    ($($name:ident $number:ident $make:expr;)*) => {$(
         /// # Safety
         /// As the system call.
         #[unsafe(no_mangle)]
@@ -267,18 +266,19 @@ macro_rules! between_processes {
             type Count = libc::c_ulong;
             real!($name: fn(libc::pid_t, *const iovec, Count, *const iovec, Count, Count) -> isize);
             let rest = [theirs as usize, their_count as usize, flags as usize];
-                    match plain(libc::$number, pid, ours, signed(count as usize), rest) {
+            let call = || match plain(libc::$number, pid, ours, signed(count as usize), rest) {
                 Some(result) => result,
                 // SAFETY: the C library's function of this name, with the program's arguments.
                 None => unsafe { $name()(pid, ours, count, theirs, their_count, flags) },
-            }
+            };
+            $make(pid, theirs as usize, their_count as usize, call)
         }
     )*};
 }
 
 between_processes! {
-    process_vm_readv SYS_process_vm_readv;
-    process_vm_writev SYS_process_vm_writev;
+    process_vm_readv SYS_process_vm_readv other_process::read;
+    process_vm_writev SYS_process_vm_writev other_process::write;
 }
 
 /// # Safety

@@ -1,0 +1,105 @@
+//! Reading another process's memory (`process_vm_readv`), of which some may be swapped out.
+//!
+//! The kernel cannot bring in that process's pages: the call ends with EFAULT, or short. If the
+//! other process is managed, it brings them in on request over its control socket, and the call is
+//! repeated once.
+
+use super::buffers::EMPTY;
+use crate::base::{instance, uaccess};
+use crate::memory::libc_memory::outside_the_window;
+use libc::iovec;
+use softswap_engine::door::control_protocol::{Answer, Request};
+use softswap_sys::control_socket::{self, Peer};
+use softswap_sys::{exemption, raw};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long the other process may take to answer.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// How long a process that did not answer is not asked again: a tracer may have stopped it.
+const SILENCE_NS: u64 = 2_000_000_000;
+const LONGEST_ANSWER_BYTES: usize = 256;
+/// Ranges that one call asks for.
+const RANGES: usize = 16;
+
+/// When a process that did not answer may be asked again.
+static ASK_AGAIN_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Makes a call that reads `count` ranges of another process, and again if their pages were out.
+pub(super) fn read(pid: i32, theirs: usize, count: usize, call: impl Fn() -> isize) -> isize {
+    let first = call();
+    let may_be_out = first >= 0 || errno() == libc::EFAULT;
+    let is_managed = instance::engine().is_some() || instance::is_asleep();
+    if !may_be_out || !is_managed || exemption::is_in_force() || count > RANGES {
+        return first;
+    }
+    let mut ranges = [EMPTY; RANGES];
+    let ranges = &mut ranges[..count];
+    // SAFETY: any bytes are a vector.
+    let is_known = unsafe { uaccess::get_user_array(theirs, ranges) };
+    let wanted = ranges.iter().fold(0, |sum: usize, range| sum.saturating_add(range.iov_len));
+    let done = usize::try_from(first).unwrap_or(0);
+    if !is_known || done >= wanted || raw::now_ns() < ASK_AGAIN_NS.load(Ordering::Relaxed) {
+        return first;
+    }
+    let brought = raw::preserving_errno(|| outside_the_window(|| bring_in(pid, ranges, done)));
+    if !matches!(brought, Ok(true)) {
+        if brought.is_err_and(|why| why.kind() == io::ErrorKind::TimedOut) {
+            ASK_AGAIN_NS.store(raw::now_ns() + SILENCE_NS, Ordering::Relaxed);
+        }
+        return first;
+    }
+    let second = call();
+    if second < first {
+        // What was read before is still there.
+        return first;
+    }
+    second
+}
+
+/// Makes a call that writes to another process: pages that are out stay there, and the kernel's
+/// answer holds.
+pub(super) fn write(_pid: i32, _theirs: usize, _count: usize, call: impl Fn() -> isize) -> isize {
+    call()
+}
+
+fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// Has a process bring in its ranges but for the first `done` bytes. Returns false if it is not
+/// managed.
+fn bring_in(pid: i32, ranges: &[iovec], mut done: usize) -> io::Result<bool> {
+    let Some(path) = u32::try_from(pid).ok().and_then(socket_of) else { return Ok(false) };
+    for range in ranges {
+        let before = done.min(range.iov_len);
+        done -= before;
+        let (address, len) = (range.iov_base as usize + before, range.iov_len - before);
+        if len > 0 && !ask(pid, &path, &Request::Touch(address, len))? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns the path of a process's control socket, if it has one.
+fn socket_of(pid: u32) -> Option<std::path::PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let dirs = control_socket::directories(|name| std::env::var_os(name), uid);
+    let default = control_socket::fallback(uid);
+    let paths = dirs.into_iter().chain([default]);
+    paths.map(|dir| control_socket::socket_path(&dir, pid)).find(|path| path.exists())
+}
+
+fn ask(pid: i32, path: &std::path::Path, request: &Request<'_>) -> io::Result<bool> {
+    let Some(line) = request.line() else { return Ok(false) };
+    let peer: Peer = control_socket::connect(path, PATIENCE)?;
+    // Another process may have a socket of that name.
+    if peer.credentials()?.pid != pid {
+        return Ok(false);
+    }
+    peer.write_all(line.as_bytes(), PATIENCE)?;
+    let answer = peer.read_to_end(LONGEST_ANSWER_BYTES, PATIENCE)?;
+    Ok(matches!(Answer::parse(&answer), Answer::Ok(_)))
+}

@@ -1,0 +1,54 @@
+"""Lets gdb work on a program under softswap. gdb loads this file with libsoftswap.so if its auto-load
+safe path allows that (`add-auto-load-safe-path`); else by `source`."""
+import gdb
+
+# The engine's own signals. The program gets those that it has handlers for.
+gdb.execute("handle SIGBUS SIGSYS nostop noprint pass", to_string=True)
+
+LIBRARY = "libsoftswap.so"
+FRAMES = 20
+
+
+def is_free(thread):
+    """Returns true if a thread can call a function of the library: it is not inside it."""
+    thread.switch()
+    frame, left = gdb.newest_frame(), FRAMES
+    while frame is not None and left:
+        if LIBRARY in (gdb.solib_name(frame.pc()) or ""):
+            return False
+        try:
+            frame, left = frame.older(), left - 1
+        except gdb.error:
+            break
+    return True
+
+
+class BringIn(gdb.Command):
+    """softswap-in ADDRESS LENGTH
+Bring memory of the program that is swapped out into DRAM, so that gdb can read it.
+One command brings in at most a quarter of the budget. A thread of the program calls a function of
+libsoftswap.so for this, and the other threads may run meanwhile."""
+
+    def __init__(self):
+        super().__init__("softswap-in", gdb.COMMAND_DATA)
+
+    def invoke(self, text, _from_tty):
+        words = gdb.string_to_argv(text)
+        if len(words) != 2:
+            raise gdb.GdbError("usage: softswap-in ADDRESS LENGTH")
+        address, length = (int(gdb.parse_and_eval(word)) for word in words)
+        selected = gdb.selected_thread()
+        if selected is None:
+            raise gdb.GdbError("the program does not run")
+        others = [thread for thread in gdb.selected_inferior().threads() if thread != selected]
+        try:
+            if not any(is_free(thread) for thread in [selected, *others]):
+                raise gdb.GdbError("all threads are inside libsoftswap.so; continue for a moment")
+            call = "((unsigned long (*)(unsigned long, unsigned long)) softswap_bring_in)"
+            done = int(gdb.parse_and_eval(f"{call}({address}ul, {length}ul)"))
+        finally:
+            selected.switch()
+        print(f"{done} of {length} bytes from {address:#x} can be read")
+
+
+BringIn()
