@@ -1,6 +1,8 @@
 /* mmap, munmap, mprotect, madvise, mlock, msync, mincore: what is refused, with
  * which error, and that it then changes nothing. */
 #include "abi.h"
+#include <dlfcn.h>
+#include <sys/personality.h>
 
 #define LEN (256UL << 10)
 #define ANON (MAP_PRIVATE | MAP_ANONYMOUS)
@@ -221,6 +223,62 @@ static void hints_that_a_program_insists_on(void)
         MUST(munmap(got, 64 * MIB));
     }
     say("none is kept");
+}
+
+/* As ZGC places its heap: the address's one bit is a flag of its pointers. */
+static void a_hint_that_is_one_bit(void)
+{
+    char *hint = (char *)0x40000000000UL;
+    MAP(hint, hint, 1024 * MIB, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
+    MAP(NULL, hint, 2 * MIB, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0);
+    MAP(hint, hint, 2 * MIB, RW, ANON | MAP_FIXED, -1, 0);
+    fill(hint, 2 * MIB, 18);
+    put_out();
+    say("wrong %zu", wrong(hint, 2 * MIB, 18));
+}
+
+/* As LuaJIT finds memory for its code: within reach of a jump from its library. */
+static void hints_near_code(void)
+{
+    uintptr_t code = (uintptr_t)dlsym(RTLD_DEFAULT, "mmap") & ~0xffffUL;
+    char *near = NULL;
+    for (uintptr_t away = 64 * MIB; !near && away < 1024 * MIB; away += 4 * MIB) {
+        char *got = mmap((void *)(code - away), 65536, RW, ANON, -1, 0);
+        if (got == (char *)(code - away))
+            near = got;
+        else
+            MUST(munmap(got, 65536));
+    }
+    say("near: %d", near != NULL);
+    fill(near, 65536, 19);
+    put_out();
+    say("wrong %zu", wrong(near, 65536, 19));
+    memcpy(near, "\xb8\x2a\0\0\0\xc3", 6);
+    RESULT(mprotect(near, 65536, PROT_READ | PROT_EXEC));
+    say("answer %d", ((int (*)(void))near)());
+}
+
+/* As JDK 25 reserves its heap: place after place, and then any. */
+static void places_that_a_program_tries(void)
+{
+    size_t len = 400 * MIB;
+    char *heap = MAP_FAILED;
+    for (uintptr_t at = 0x40000000; heap == MAP_FAILED && at < 0x100000000; at += 0x4000000)
+        heap = mmap((void *)at, len, PROT_NONE, ANON | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (heap == MAP_FAILED && errno == EEXIST)
+        heap = mmap(NULL, len, PROT_NONE, ANON | MAP_NORESERVE, -1, 0);
+    say("reserved: %d", heap != MAP_FAILED);
+    MAP(heap, heap, 8 * MIB, RW, ANON | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    fill(heap, 8 * MIB, 20);
+    put_out();
+    say("wrong %zu", wrong(heap, 8 * MIB, 20));
+    /* Another program takes no other place than its own, in the end. */
+    char *own = (char *)0x600000000000UL;
+    size_t tries = 0;
+    while (tries < 1000 && mmap(own, 64 * MIB, PROT_NONE,
+                                ANON | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) != own)
+        tries++;
+    say("has its own: %d", tries < 1000);
 }
 
 /* Blocks that come and go at hints, as allocators have them, insist on nothing. */
@@ -782,6 +840,29 @@ static void the_break_where_it_cannot_be(void)
     say("stays %d", sbrk(0) == before);
 }
 
+/* As GCL's image, which continues its data there. */
+static void the_break_behind_the_data(void)
+{
+    extern char _end;
+    int has = personality(0xffffffff);
+    if (has < 0 || (!(has & ADDR_NO_RANDOMIZE) && personality(has | ADDR_NO_RANDOMIZE) < 0)) {
+        say("skipped: addresses cannot be fixed here");
+        return;
+    }
+    if (!(has & ADDR_NO_RANDOMIZE)) {
+        execl("/proc/self/exe", "memory_calls", __func__, NULL);
+        return;
+    }
+    char *end = (char *)(((uintptr_t)&_end + PAGE - 1) & -PAGE);
+    say("contiguous %d", (char *)sbrk(0) == end);
+    SUCCESS(sbrk(MIB));
+    fill(end, MIB, 21);
+    put_out();
+    say("wrong %zu", wrong(end, MIB, 21));
+    RESULT(brk(end + PAGE));
+    say("there %d", (char *)sbrk(0) == end + PAGE);
+}
+
 ABI_MAIN(CASE(munmap_of_an_unaligned_address), CASE(data_survives_being_put_out),
          CASE(munmap_lengths), CASE(munmap_of_locked_memory), CASE(mmap_refused),
          CASE(unknown_protection_bits), CASE(fixed_with_a_bad_descriptor),
@@ -789,6 +870,7 @@ ABI_MAIN(CASE(munmap_of_an_unaligned_address), CASE(data_survives_being_put_out)
          CASE(fixed_of_what_cannot_be_mapped), CASE(fixed_unaligned_or_empty),
          CASE(shared_validate), CASE(noreplace_over_a_mapping), CASE(a_hint_that_is_free),
          CASE(a_hint_that_is_taken), CASE(hints_that_a_program_insists_on),
+         CASE(a_hint_that_is_one_bit), CASE(hints_near_code), CASE(places_that_a_program_tries),
          CASE(hints_that_a_program_prefers), CASE(a_program_within_an_address_space),
          CASE(a_reservation_is_opened), CASE(executable_memory), CASE(mprotect_refused),
          CASE(mprotect_up_to_a_hole), CASE(mprotect_over_a_file), CASE(protection_keys),
@@ -802,4 +884,5 @@ ABI_MAIN(CASE(munmap_of_an_unaligned_address), CASE(data_survives_being_put_out)
          CASE(msync_over_a_hole), CASE(msync_of_locked_memory), CASE(mincore_refused),
          CASE(mincore_into_managed_memory), CASE(mincore_of_what_was_never_touched),
          CASE(shmat_over_managed_memory), CASE(the_break_over_locked_memory),
-         CASE(the_break_over_closed_memory), CASE(the_break_where_it_cannot_be))
+         CASE(the_break_over_closed_memory), CASE(the_break_where_it_cannot_be),
+         CASE(the_break_behind_the_data))

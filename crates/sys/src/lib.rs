@@ -84,7 +84,8 @@ pub(crate) use filters::{pointee, system_calls};
 pub use managed::{aslr, attach_count, committed, found, inline, touches, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared, shared_locks};
 pub use process::{
-    birth, child, code, control_socket, linked, load, own_threads, pinners, program_file, threads,
+    birth, child, code, control_socket, linked, load, own_threads, pinners, process_image,
+    program_file, threads,
 };
 pub use storage::{
     exclusive_file, fiemap, file, file_layout, holders, kernel_swap, open_mark, ring,

@@ -1,23 +1,55 @@
-//! Programs that insist on a place for their memory.
+//! Programs that name the place of their memory, outside of the window.
 //!
-//! Linux takes an address without MAP_FIXED as a hint. One outside of the window is not kept:
-//! memory can only be managed in the window, and to a program it is as if something lay there.
-//! Some insist (ZGC places its heap by hints, V8 and Go only prefer): such a program reserves
-//! address space without access, gives back untouched what lies elsewhere and asks for the next
-//! address. Who has given back [`INSISTENT`] reservations in a row, more than those do that then
-//! take anything, gets those that follow where Linux puts them, from the kernel and unmanaged.
+//! Linux takes an address without MAP_FIXED as a hint and maps there if the range is free. Memory
+//! can only be managed in the window, so a hint outside of it is treated as if the range were
+//! taken. The exceptions:
+//!
+//! - **Insistence**: ZGC places its heap by hints (V8 and Go only prefer). Such a program reserves
+//!   address space without access, unmaps an untouched reservation at another place, and asks for
+//!   the next address. After [`INSISTENT`] such reservations in a row the kernel gets the next
+//!   ones, unmanaged.
+//! - **Tag bits**: a reservation at a power of two from [`LOWEST_TAG`] on. The program keeps flags
+//!   of its pointers in that bit (ZGC's views), so no other place can serve.
+//! - **Code**: LuaJIT maps memory for its code near its library, by hints. A small mapping near
+//!   executable code is the kernel's, up to [`NEAR_CODE_BYTES`] altogether.
+//!
+//! MAP_FIXED_NOREPLACE is the reverse: the kernel maps there. JDK 25 reserves its heap by it below
+//! 4 GiB, tries other places, and takes any in the end. So a large reservation gets EEXIST, up to
+//! [`REFUSALS`] times in a row.
 
-use crate::base::issue_call::issue;
+use crate::base::issue_call::{Arguments, issue};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::process_image;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// So many hints in a row are not kept. Go's runtime gives up after 128 of them,
-/// Java's other collectors after fewer.
+/// Hints in a row that are not kept. Go's runtime gives up after 128 of them, Java's other
+/// collectors after fewer.
 const INSISTENT: usize = 160;
-/// How many were given back in a row, and where the last lies that was not, or 0.
+/// Unmapped reservations in a row, and where the last one is that was not unmapped, or 0.
 static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
-/// A reservation was put elsewhere than its hint said.
+/// Lower powers of two are ordinary addresses: GHC and SBCL want their heaps at round ones.
+const LOWEST_TAG: usize = 1 << 40;
+
+/// Larger mappings near code are not for machine code alone.
+const MOST_CODE_BYTES: usize = 4 << 20;
+/// The reach of a call or a jump on x86_64.
+const REACH_BYTES: usize = 2 << 30;
+/// Bytes that the kernel maps near code. An allocator that continues a mapping there by hints
+/// must not take all its memory in this way.
+const NEAR_CODE_BYTES: usize = 64 << 20;
+static NEAR_CODE: AtomicUsize = AtomicUsize::new(0);
+
+/// Smaller reservations with MAP_FIXED_NOREPLACE are not heaps.
+const LEAST_HEAP_BYTES: usize = 16 << 20;
+/// JDK 25 tries 64 places for a heap. ZGC gives up after 128.
+const REFUSALS: usize = 100;
+/// Refusals in a row, and the length that was refused.
+static REFUSED: AtomicUsize = AtomicUsize::new(0);
+static REFUSED_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes a reservation at another place than its hint.
 pub(crate) fn not_kept(address: usize) {
     if LAST.swap(address, Relaxed) != 0 && GIVEN_BACK.load(Relaxed) < INSISTENT {
         // The one before was good enough.
@@ -25,7 +57,7 @@ pub(crate) fn not_kept(address: usize) {
     }
 }
 
-/// A mapping is given back, which may be such a reservation, still closed.
+/// Notes that a mapping is unmapped, which may be such a reservation, still without access.
 pub(crate) fn given_back(address: usize, is_untouched: impl FnOnce() -> bool) {
     if LAST.load(Relaxed) != address || LAST.swap(0, Relaxed) != address {
         return;
@@ -35,12 +67,46 @@ pub(crate) fn given_back(address: usize, is_untouched: impl FnOnce() -> bool) {
     }
 }
 
-/// Whether such a hint is to be kept by the kernel now.
+/// Returns true if the kernel maps a reservation at its hint now.
 pub(crate) fn is_kept(hint: usize, len: usize) -> bool {
-    GIVEN_BACK.load(Relaxed) >= INSISTENT && is_free(hint, len)
+    let is_tag = hint.is_power_of_two() && hint >= LOWEST_TAG;
+    (is_tag || GIVEN_BACK.load(Relaxed) >= INSISTENT) && is_free(hint, len)
 }
 
-/// Whether the kernel would map there.
+/// Maps a small piece at a hint near executable code; `None` if that is not such a mapping, or
+/// the range is taken.
+pub(crate) fn map_near_code(arguments: Arguments) -> Option<isize> {
+    let [hint, len, ..] = arguments;
+    let near = |code: usize| code.abs_diff(hint) < REACH_BYTES;
+    if len > MOST_CODE_BYTES || !process_image::code().into_iter().any(near) {
+        return None;
+    }
+    let add = |taken: usize| taken.checked_add(len).filter(|taken| *taken <= NEAR_CODE_BYTES);
+    NEAR_CODE.fetch_update(Relaxed, Relaxed, add).ok()?;
+    let mut there = arguments;
+    there[0] = hint & !(PAGE_SIZE - 1);
+    there[3] |= libc::MAP_FIXED_NOREPLACE as usize;
+    let there = issue(libc::SYS_mmap, there);
+    if there < 0 {
+        NEAR_CODE.fetch_sub(len, Relaxed);
+        return None;
+    }
+    Some(there)
+}
+
+/// Returns true if a reservation with MAP_FIXED_NOREPLACE fails with EEXIST though the range is
+/// free, so that the program tries another place.
+pub(crate) fn is_refused(address: usize, len: usize, flags: i32) -> bool {
+    if len < LEAST_HEAP_BYTES || flags & libc::MAP_NORESERVE == 0 || !is_free(address, len) {
+        return false;
+    }
+    if REFUSED_LEN.swap(len, Relaxed) != len {
+        REFUSED.store(0, Relaxed);
+    }
+    REFUSED.fetch_add(1, Relaxed) < REFUSALS
+}
+
+/// Returns true if the kernel would map there.
 fn is_free(address: usize, len: usize) -> bool {
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;

@@ -5,7 +5,7 @@
 //! | `pins`          | what guarded calls keep in memory, and when that ends         |
 //! | `libc_memory`   | what the C library and the loader keep for themselves         |
 //! | `stdio_buffers` | the buffers of the C library's streams                        |
-//! | `insistence`    | programs that insist on a place for their memory               |
+//! | `insistence`    | programs that name a place for their memory                   |
 //! | `sleep_gate`    | what must not be under way when a sleeping process wakes      |
 //! | `asleep`        | the calls of a process that has no engine yet                 |
 //! | `growing`       | large blocks that `realloc` lets grow where they are          |

@@ -11,7 +11,7 @@
 use crate::raw;
 use std::cell::Cell;
 use std::io;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 pub use crate::page::{PAGE_SIZE, Page};
@@ -177,13 +177,34 @@ pub(crate) fn leave_out_of_dumps(start: usize, len: usize) {
     unsafe { raw::syscall(libc::SYS_madvise, [start, len, libc::MADV_DONTDUMP as usize, 0, 0, 0]) };
 }
 
+/// Reservations of this size and more are placed away from libraries.
+const APART_BYTES: usize = 16 << 20;
+/// Address space that stays free below the libraries: compilers at run time want memory for their
+/// code there.
+const FREE_BELOW_CODE: usize = 64 << 30;
+/// Address space for reservations of the engine's, below that.
+const APART_SPAN: usize = 2 << 40;
+
+/// A hint for a reservation, or 0.
+fn place_apart(len: usize) -> usize {
+    const ALIGN: usize = 2 << 20;
+    static TAKEN: AtomicUsize = AtomicUsize::new(0);
+    if len < APART_BYTES {
+        return 0;
+    }
+    let taken = TAKEN.fetch_add(len.next_multiple_of(ALIGN), Relaxed);
+    let below = place_apart as *const () as usize & !(ALIGN - 1);
+    let end = below.checked_sub(FREE_BELOW_CODE + taken).filter(|_| taken + len <= APART_SPAN);
+    end.and_then(|end| end.checked_sub(len)).map_or(0, |start| start & !(ALIGN - 1))
+}
+
 /// Maps `len` bytes of private memory, readable, writable and zero, that are taken from
 /// DRAM as they are touched.
 pub(crate) fn map_new(len: usize) -> io::Result<usize> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    let args = [0, len, prot, flags, usize::MAX, 0];
-    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+    let args = [place_apart(len), len, prot, flags, usize::MAX, 0];
+    // SAFETY: without MAP_FIXED the address is a hint, so a new mapping overlaps nothing.
     raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })
 }
 

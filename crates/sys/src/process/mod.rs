@@ -8,5 +8,6 @@ pub mod child;
 pub mod pinners;
 pub mod control_socket;
 pub mod program_file;
+pub mod process_image;
 pub mod linked;
 pub mod code;

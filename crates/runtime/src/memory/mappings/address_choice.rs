@@ -1,8 +1,8 @@
 //! Where a new mapping goes.
 //!
-//! Linux takes an address without MAP_FIXED as a hint and maps there if nothing
-//! lies there. A hint in the window is kept in that way, one outside is not, unless the
-//! program insists ([`insistence`]). Memory that is accessible from the start stays managed.
+//! Linux takes an address without MAP_FIXED as a hint and maps there if the range is free. A hint
+//! in the window is kept in that way, one outside of it only as [`insistence`] has it. Memory that
+//! is accessible from the start stays managed, except for small pieces near code.
 
 use super::populate::populate;
 use crate::base::errno::{kernel_error, refused};
@@ -30,7 +30,7 @@ fn wants_window(engine: &Engine, len: usize, prot: i32, flags: i32) -> bool {
 pub(super) fn map(arguments: Arguments) -> isize {
     let [address, len, prot, flags, _, offset] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);
-    if let Some(there) = asleep::map(arguments) {
+    if let Some(there) = map_outside(arguments).or_else(|| asleep::map(arguments)) {
         return there;
     }
     let Some(engine) = instance::engine() else { return issue(libc::SYS_mmap, arguments) };
@@ -65,6 +65,27 @@ pub(super) fn map(arguments: Arguments) -> isize {
         arguments[3] = flags as usize;
     }
     issue(libc::SYS_mmap, arguments)
+}
+
+/// The answer to a mapping at a named place outside of the window, if it depends on the place.
+fn map_outside(arguments: Arguments) -> Option<isize> {
+    let [address, len, prot, flags, ..] = arguments;
+    let (prot, flags) = (prot as i32, flags as i32);
+    if address < PAGE_SIZE || !is_managed_kind(prot, flags) || is_unwanted(flags) {
+        return None;
+    }
+    let has_window = instance::window().is_some() || instance::engine().is_some();
+    if !has_window || instance::is_in_window(address) {
+        return None;
+    }
+    if flags & libc::MAP_FIXED_NOREPLACE != 0 {
+        let is_refused = prot == libc::PROT_NONE && insistence::is_refused(address, len, flags);
+        return is_refused.then_some(refused(libc::EEXIST));
+    }
+    if flags & libc::MAP_FIXED != 0 || len < MIN_MANAGED_BYTES {
+        return None;
+    }
+    insistence::map_near_code(arguments)
 }
 
 /// Whether a range that begins before the window ends in it or beyond.

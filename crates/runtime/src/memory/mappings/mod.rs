@@ -14,9 +14,9 @@
 //!   it part by part ([`ranges`]); foreign parts are the kernel's.
 //! - **A fixed address is where it is to be.** In the window, what is private and
 //!   anonymous is managed, all else is lent; outside, the kernel's.
-//! - **A hint is kept where it can be** ([`address_choice`]): in the window by the engine. A
-//!   hint outside the window is treated as if something lay there, so that the
-//!   memory can be managed, until the program shows that it insists.
+//! - **A hint in the window is kept** ([`address_choice`]). A hint outside of it is treated as if
+//!   the range were taken, so that the memory can be managed. `memory::insistence` has the
+//!   exceptions.
 //! - **Protection keys and `mlockall` are refused**, as where the processor has
 //!   no keys and the limit is too low.
 

@@ -1,14 +1,20 @@
 //! The program break, in the window: `brk` and `sbrk`.
+//!
+//! Without address randomisation the kernel's break begins right behind the program's data. A
+//! dumped image (GCL's) continues its data segment there, so such a break is the kernel's, and
+//! unmanaged.
 
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
+use crate::base::issue_call::issue;
 use crate::memory::asleep;
 use crate::memory::sleep_gate::Inside;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::process_image;
 use softswap_sys::signals;
 use std::ffi::c_void;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Address space for `brk`.
 const HEAP_BYTES: usize = 64 << 30;
@@ -36,9 +42,21 @@ enum Memory {
     },
 }
 
+/// Returns true if the break is the kernel's for good.
+fn is_kernels() -> bool {
+    static IS_KERNELS: OnceLock<bool> = OnceLock::new();
+    *IS_KERNELS.get_or_init(|| {
+        let place = issue(libc::SYS_brk, [0; 6]) as usize;
+        process_image::data_end().is_some_and(|end| end.next_multiple_of(PAGE_SIZE) == place)
+    })
+}
+
 /// That, where the break grows by `more` bytes. A process that sleeps wakes first if that is
 /// beyond its budget: under the lock it cannot.
 fn memory_for(more: usize) -> Option<Memory> {
+    if is_kernels() {
+        return None;
+    }
     match asleep::enter_with_room(more) {
         Some(inside) => {
             Some(Memory::Asleep { window_bytes: instance::window()?.1, _inside: inside })
