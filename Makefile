@@ -19,7 +19,7 @@ share := $(DESTDIR)$(PREFIX)/share
 docdir := $(share)/doc/softswap
 documents := LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md docs/reference.md docs/limits.md \
   docs/remote.md docs/grafana-dashboard.json \
-  docs/troubleshooting.md
+  docs/threat-model.md docs/troubleshooting.md
 headers := crates/capi/include/softswap.h crates/capi/include/softswap.hpp
 version := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
 completions := bash-completion/completions/softswap zsh/site-functions/_softswap \

@@ -181,6 +181,28 @@ fn data_that_changes_for_long_beside_a_child_takes_twice_its_room_at_most() {
     world.engine.child_gone();
 }
 
+/// Each fork begins a new key.
+#[test]
+fn pages_that_were_written_between_many_forks_come_back() {
+    const PAGES: u64 = 500;
+    let world = World::new(&Setup { swap_mib: Some(32), ..Setup::default() });
+    let mut blocks = Vec::new();
+    for _ in 0..6 {
+        let contents = random(PAGES);
+        let memory = world.map_with(&contents);
+        world.evict(memory);
+        blocks.push((memory, contents));
+        let at_rest = world.engine.rest();
+        world.engine.before_fork(&at_rest).unwrap();
+        world.engine.child_made(&at_rest, world.engine.leaves_slots(&at_rest));
+        drop(at_rest);
+        world.engine.end_fork();
+    }
+    for (memory, contents) in blocks {
+        assert_holds(memory, &contents);
+    }
+}
+
 /// Runs background reclaim, for as long as some of its steps take.
 fn for_a_while(world: &World) {
     let end = Instant::now() + Duration::from_millis(500);

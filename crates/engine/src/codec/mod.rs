@@ -8,6 +8,7 @@
 
 pub mod same_filled;
 pub mod packed_slot;
+mod key_epochs;
 pub mod seal;
 mod choice;
 

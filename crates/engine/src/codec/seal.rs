@@ -8,18 +8,24 @@
 //! An encrypting [`Sealer`] uses AES-256 in Galois/counter mode. Slot and
 //! generation are the nonce. A slot's generation rises each time the slot is
 //! handed out, one that cannot rise any more takes the slot out of service, and
-//! whoever has a slot seals one page for it; so no nonce is used twice. The key
-//! is that of an area, and is in the process that opened this, and its forks, only:
-//! they read with it, and never seal.
+//! whoever has a slot seals one page for it; so no nonce is used twice.
+//!
+//! The areas that a process opens together have a key for each *epoch* ([`key_epochs`]); a fork
+//! begins the next one. Only the process that opened them has what gives all keys. A forked
+//! child gets the keys up to the fork, with which it reads and never seals.
 
+use super::key_epochs::{self, Cover, NODE_BYTES, Node};
 use crc32fast::Hasher;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
-use softswap_sys::secret::{Secret, wipe_registers, with_random};
+use softswap_sys::secret::{Secret, Unshared, wipe_registers, wiping, with_random};
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Bytes that encryption adds to a page; they are kept in DRAM.
 pub(crate) const TAG_BYTES: usize = 16;
-const KEY_BYTES: usize = 32;
+/// Keys that are kept expanded: that of the epoch, and of some before it.
+const EXPANDED_KEYS: usize = 4;
 
 /// Why there is no key.
 ///
@@ -47,8 +53,13 @@ pub struct NoKey(#[from] io::Error);
 pub enum Seal {
     /// A checksum: the page is stored as it was.
     Checksum(u32),
-    /// A tag that only the owner of the key can make: the page is encrypted.
-    Tag([u8; TAG_BYTES]),
+    /// The page is encrypted.
+    Tag {
+        /// What only the owner of the key can make.
+        tag: [u8; TAG_BYTES],
+        /// The epoch of the key.
+        epoch: u32,
+    },
 }
 
 /// Seals pages on their way out and opens them on their way in.
@@ -64,8 +75,74 @@ pub enum Seal {
 /// assert_eq!(page, [7; 4096]);
 /// ```
 pub struct Sealer {
-    /// Without one, pages get a checksum only.
-    key: Option<Secret<LessSafeKey>>,
+    /// Without them, pages get a checksum only.
+    keys: Option<Keys>,
+}
+
+/// Keys by epoch; the bits of the number choose the place.
+type Expanded = [RwLock<Option<(u32, LessSafeKey)>>; EXPANDED_KEYS];
+
+struct Keys {
+    /// Gives the key of every epoch. No forked child has it.
+    root: Unshared<Node>,
+    /// Wiped in a forked child, which expands what it needs.
+    expanded: Unshared<Expanded>,
+    /// What gives the keys up to a fork: there while this process forks, and in a child from then
+    /// on.
+    cover: Secret<Mutex<Option<Cover>>>,
+    /// The epoch that pages are sealed in.
+    epoch: AtomicU64,
+}
+
+impl Keys {
+    fn new() -> io::Result<Keys> {
+        Ok(Keys {
+            root: Unshared::new(|| with_random(|bytes: &[u8; NODE_BYTES]| *bytes))?,
+            expanded: Unshared::new(|| Ok(Expanded::default()))?,
+            cover: Secret::new(|| Ok(Mutex::new(None)))?,
+            epoch: AtomicU64::new(0),
+        })
+    }
+
+    /// What `body` returns for the key of an epoch; `None` if this process does not have it.
+    fn with<R>(&self, epoch: u32, body: impl FnOnce(&LessSafeKey) -> R) -> Option<R> {
+        let find = |expanded: &Expanded| {
+            let place = &expanded[epoch as usize % EXPANDED_KEYS];
+            if let Some((its, key)) = &*place.read().unwrap_or_else(PoisonError::into_inner)
+                && *its == epoch
+            {
+                return Some(body(key));
+            }
+            let mut place = place.write().unwrap_or_else(PoisonError::into_inner);
+            if place.as_ref().is_none_or(|(its, _)| *its != epoch) {
+                wiping(|| *place = self.expand(epoch).map(|key| (epoch, key)));
+            }
+            place.as_ref().map(|(_, key)| body(key))
+        };
+        self.expanded.with(find).flatten()
+    }
+
+    fn expand(&self, epoch: u32) -> Option<LessSafeKey> {
+        let bytes = match self.root.with(|root| key_epochs::key(root, epoch)) {
+            Some(bytes) => bytes,
+            None => self.cover().as_ref().and_then(|cover| cover.key(epoch))?,
+        };
+        Some(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &*bytes).ok()?))
+    }
+
+    fn cover(&self) -> MutexGuard<'_, Option<Cover>> {
+        self.cover.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_again(&self) {
+        self.root.lock_again();
+        self.expanded.lock_again();
+        self.cover.lock_again();
+    }
+
+    fn are_locked(&self) -> bool {
+        self.root.is_locked() && self.expanded.is_locked() && self.cover.is_locked()
+    }
 }
 
 impl std::fmt::Debug for Sealer {
@@ -79,7 +156,7 @@ impl Sealer {
     /// One that leaves pages as they are and notes their checksum.
     #[must_use]
     pub fn checking() -> Sealer {
-        Sealer { key: None }
+        Sealer { keys: None }
     }
 
     /// One that encrypts pages, with a new key.
@@ -87,57 +164,87 @@ impl Sealer {
     /// # Errors
     /// When there is no key to be had.
     pub fn encrypting() -> Result<Sealer, NoKey> {
-        let key = Secret::new(|| {
-            let key = with_random(|bytes: &[u8; KEY_BYTES]| UnboundKey::new(&AES_256_GCM, bytes))?;
-            let key = key.map_err(|_| io::Error::other("the cipher refuses it"))?;
-            Ok(LessSafeKey::new(key))
-        });
-        Ok(Sealer { key: Some(key?) })
+        Ok(Sealer { keys: Some(Keys::new()?) })
     }
 
     /// Whether pages are encrypted.
     #[must_use]
     pub(crate) fn encrypts(&self) -> bool {
-        self.key.is_some()
+        self.keys.is_some()
     }
 
     /// Whether there is a key that the kernel might swap out.
     #[must_use]
     pub fn is_key_unlocked(&self) -> bool {
-        self.key.as_ref().is_some_and(|key| !key.is_locked())
+        self.keys.as_ref().is_some_and(|keys| !keys.are_locked())
     }
 
-    /// In a forked child: keeps the kernel from swapping its copy of the key out.
+    /// Keeps the kernel from swapping the keys out.
     pub(crate) fn lock_again(&self) {
-        self.key.iter().for_each(Secret::lock_again);
+        self.keys.iter().for_each(Keys::lock_again);
+    }
+
+    /// Before a fork whose child reads pages of this process: lets the child have the keys that
+    /// were used. No page is sealed or opened from here to [`Sealer::end_epoch`], or
+    /// [`Sealer::become_child`].
+    pub(crate) fn hand_down(&self) {
+        let Some(keys) = &self.keys else { return };
+        let _ = keys.root.with(|root| {
+            let epoch = keys.epoch.load(Relaxed) as u32;
+            wiping(|| *keys.cover() = Some(Cover::up_to(root, epoch)));
+        });
+    }
+
+    /// In the parent after a fork: what is sealed from now on is sealed with a key that the child
+    /// does not have, if it has any.
+    pub(crate) fn end_epoch(&self) {
+        let Some(keys) = &self.keys else { return };
+        let is_own = keys.root.with(|_| ()).is_some();
+        let mut cover = keys.cover();
+        if let Some(given) = cover.as_mut().filter(|_| is_own) {
+            given.wipe();
+            *cover = None;
+            keys.epoch.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// In a forked child: makes it able to open what it was given keys for.
+    pub(crate) fn become_child(&self) {
+        let Some(keys) = &self.keys else { return };
+        // It cannot fail: nothing is allocated.
+        let _ = keys.expanded.renew(|| Ok(Expanded::default()));
+        keys.lock_again();
     }
 
     /// Seals the page for its slot, in place. Once for each generation of a slot:
     /// two pages under one nonce give each other away. `None` when the cipher
-    /// refuses, which is for what is larger than 64 GiB.
+    /// refuses, which is for what is larger than 64 GiB, and after 2^32 epochs.
     #[must_use]
     pub fn seal(&self, slot: u64, generation: u32, page: &mut [u8]) -> Option<Seal> {
-        let Some(key) = &self.key else {
+        let Some(keys) = &self.keys else {
             return Some(Seal::Checksum(checksum(slot, generation, page)));
         };
-        let tag = key.seal_in_place_separate_tag(nonce(slot, generation), Aad::empty(), page);
+        let epoch = u32::try_from(keys.epoch.load(Relaxed)).ok()?;
+        let nonce = nonce(slot, generation);
+        let tag = keys.with(epoch, |key| key.seal_in_place_separate_tag(nonce, Aad::empty(), page));
         wipe_registers();
-        let tag = tag.ok()?.as_ref().try_into().ok()?;
-        Some(Seal::Tag(tag))
+        let tag = tag?.ok()?.as_ref().try_into().ok()?;
+        Some(Seal::Tag { tag, epoch })
     }
 
     /// Makes what [`Sealer::seal`] made of a page the page again, in place. False
     /// when it is anything else; then nothing of use is left of it.
     #[must_use]
     pub fn open(&self, slot: u64, generation: u32, page: &mut [u8], seal: Seal) -> bool {
-        match (&self.key, seal) {
+        match (&self.keys, seal) {
             (None, Seal::Checksum(sum)) => checksum(slot, generation, page) == sum,
-            (Some(key), Seal::Tag(tag)) => {
+            (Some(keys), Seal::Tag { tag, epoch }) => {
                 let (nonce, tag) = (nonce(slot, generation), Tag::from(tag));
-                let opened = key.open_in_place_separate_tag(nonce, Aad::empty(), tag, page, 0..);
-                let opened = opened.is_ok();
+                let opened = keys.with(epoch, |key| {
+                    key.open_in_place_separate_tag(nonce, Aad::empty(), tag, page, 0..).is_ok()
+                });
                 wipe_registers();
-                opened
+                opened == Some(true)
             }
             // A checksum proves nothing to who has a key.
             _ => false,
@@ -209,11 +316,11 @@ mod tests {
     #[test]
     fn any_flipped_bit_of_a_tag_breaks_the_seal() {
         let sealer = Sealer::encrypting().unwrap();
-        let (stored, Seal::Tag(tag)) = sealed(&sealer, 7, 1) else { panic!("no tag") };
+        let (stored, Seal::Tag { tag, epoch }) = sealed(&sealer, 7, 1) else { panic!("no tag") };
         for bit in 0..TAG_BYTES * 8 {
             let (mut copy, mut other) = (stored.clone(), tag);
             other[bit / 8] ^= 1 << (bit % 8);
-            assert!(!sealer.open(7, 1, &mut copy, Seal::Tag(other)), "bit {bit}");
+            assert!(!sealer.open(7, 1, &mut copy, Seal::Tag { tag: other, epoch }), "bit {bit}");
             assert!(copy != page());
         }
     }
@@ -245,6 +352,62 @@ mod tests {
         assert!(checking.open(7, 1, &mut page(), Seal::Checksum(sum)));
     }
 
+    /// A fork whose child reads pages, as its parent sees it.
+    fn fork(sealer: &Sealer) {
+        sealer.hand_down();
+        sealer.end_epoch();
+    }
+
+    #[test]
+    fn a_forked_child_opens_what_was_sealed_before_the_fork_and_has_no_later_key() {
+        use softswap_sys::probe::{Ended, in_child};
+        let sealer = Sealer::encrypting().unwrap();
+        // More epochs than keys that are kept expanded.
+        let sealed: Vec<_> = (0..9_u64)
+            .map(|slot| {
+                fork(&sealer);
+                (slot, sealed(&sealer, slot, 1))
+            })
+            .collect();
+        sealer.hand_down();
+        let seen = in_child(|| {
+            sealer.become_child();
+            let keys = sealer.keys.as_ref().unwrap();
+            let opens = sealed.iter().all(|(slot, (stored, seal))| {
+                let mut copy: [u8; 4096] = stored.as_slice().try_into().unwrap();
+                sealer.open(*slot, 1, &mut copy, *seal) && copy == *page()
+            });
+            let has_later = keys.root.with(|_| ()).is_some() || keys.with(10, |_| ()).is_some();
+            // Its own children are given the same.
+            sealer.hand_down();
+            sealer.end_epoch();
+            let has_kept = keys.with(9, |_| ()).is_some();
+            i32::from(!opens || has_later || !has_kept)
+        });
+        assert_eq!(seen.unwrap(), Ended::Exit(0));
+        sealer.end_epoch();
+        let seal = sealer.seal(7, 2, &mut page()).unwrap();
+        assert!(matches!(seal, Seal::Tag { epoch: 10, .. }), "{seal:?}");
+    }
+
+    #[test]
+    fn a_child_that_was_given_no_keys_has_none() {
+        use softswap_sys::probe::{Ended, in_child};
+        let sealer = Sealer::encrypting().unwrap();
+        let (_, before) = sealed(&sealer, 7, 1);
+        let seen = in_child(|| {
+            let keys = sealer.keys.as_ref().unwrap();
+            let has_any = || keys.with(0, |_| ()).is_some();
+            let at_once = has_any();
+            sealer.become_child();
+            i32::from(at_once || has_any())
+        });
+        assert_eq!(seen.unwrap(), Ended::Exit(0));
+        sealer.end_epoch();
+        assert!(matches!(before, Seal::Tag { epoch: 0, .. }));
+        assert!(matches!(sealed(&sealer, 7, 2).1, Seal::Tag { epoch: 0, .. }));
+    }
+
     #[test]
     fn encryption_leaves_nothing_that_repeats() {
         let sealer = Sealer::encrypting().unwrap();
@@ -272,6 +435,28 @@ mod tests {
                 prop_assert_eq!(copy == page, !sealer.encrypts());
                 prop_assert!(sealer.open(slot, generation, &mut copy, seal));
                 prop_assert!(copy == page);
+            }
+        }
+
+        #[test]
+        fn pages_of_all_epochs_come_back_and_none_has_the_key_of_another(
+            forks in prop::collection::vec(any::<bool>(), 1..40),
+        ) {
+            let sealer = Sealer::encrypting().unwrap();
+            let mut stored = Vec::new();
+            for forks in forks {
+                if forks {
+                    fork(&sealer);
+                }
+                // The nonce is always the same: where the key is, so is what is stored.
+                stored.push(sealed(&sealer, 7, 1));
+            }
+            for (at, (bytes, seal)) in stored.iter().enumerate() {
+                let mut copy = bytes.clone();
+                prop_assert!(sealer.open(7, 1, &mut copy, *seal) && copy == page());
+                for (other, its) in &stored[at..] {
+                    prop_assert_eq!(bytes == other, seal == its);
+                }
             }
         }
 

@@ -6,7 +6,6 @@ use crate::base::access::Access;
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::{Stats, Tier};
 use crate::codec::Selector;
-use crate::codec::seal::Sealer;
 use crate::core::Core;
 use crate::core::errors::FaultError;
 use crate::core::recorder::Recorder;
@@ -25,9 +24,9 @@ use crate::walks::mapping;
 use crate::walks::page_in;
 use crate::walks::prefetch;
 use crate::walks::reclaim;
-use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals::{self, Mask};
 use softswap_sys::window::Protection;
+use softswap_sys::{PAGE_SIZE, own_descriptors};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -507,8 +506,9 @@ impl Engine {
         self.contexts.end_fork();
     }
 
-    /// Before fork: lets the child inherit the window.
+    /// Before fork: lets the child inherit the window, and the keys of what it may read.
     pub fn before_fork(&self, at_rest: &AtRest<'_>) -> io::Result<()> {
+        self.core.stores.areas.hand_down_keys();
         self.core.memory.window.inherit(&self.managed_ranges(at_rest), true)
     }
 
@@ -542,6 +542,7 @@ impl Engine {
         if reads_slots {
             self.core.stores.areas.freeze();
         }
+        self.core.stores.areas.change_keys();
         // Refused only where it was refused before: then nothing is inherited.
         let _ = self.core.memory.window.inherit(&self.managed_ranges(at_rest), false);
     }
@@ -570,17 +571,22 @@ impl Engine {
     /// where it cannot, its pages stay in DRAM or in the pool, within the budget.
     ///
     /// # Errors
-    /// When userfaultfd cannot be opened again; the child must be stopped.
+    /// When userfaultfd cannot be opened again, or a swap file not be read; the child must be
+    /// stopped.
     pub fn become_child(&self, at_rest: &mut AtRest<'_>) -> io::Result<()> {
+        self.contexts.give_up_rings(&mut at_rest.contexts);
+        own_descriptors::close_withheld();
         let managed = self.managed_ranges(at_rest);
         self.core.memory.window.reopen_after_fork(&managed)?;
         self.core.memory.window.inherit(&managed, false)?;
         softswap_sys::shared::make_private(self.core.stats.words())?;
         self.core.stats.begin_anew();
-        self.core.stores.areas.sealers().for_each(Sealer::lock_again);
-        self.contexts.give_up_rings(&mut at_rest.contexts);
         // Before anything is freed: what becomes free in a shared area is the parent's to give back.
-        self.core.stores.areas.inherit();
+        if !self.core.stores.areas.inherit() {
+            return Err(io::Error::other(
+                "its parent's swap file cannot be opened for reading only",
+            ));
+        }
         swap_cache::forget_all(&self.core);
         self.core.memory.budget.inherit();
         let may_write = self.core.stores.child_areas.begin(&self.core.stores.areas);

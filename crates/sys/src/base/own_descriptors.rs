@@ -5,9 +5,12 @@
 //! what is swapped out beyond reach. So the runtime asks here before it lets the
 //! program do anything with a number.
 
+use crate::raw;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 const NONE: i32 = -1;
+/// Bit of an entry whose descriptor a forked child must not have.
+const WITHHELD: i32 = 1 << 30;
 /// Rings for every context and area, files, userfaultfd, pipes to children.
 pub(crate) const MOST: usize = 8192;
 static KEPT: [AtomicI32; MOST] = [const { AtomicI32::new(NONE) }; MOST];
@@ -16,16 +19,42 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// No number below was ever kept: nearly all that are asked for.
 static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
 
+/// The descriptor of an entry, or [`NONE`].
+fn number_of(entry: i32) -> i32 {
+    if entry < 0 { entry } else { entry & !WITHHELD }
+}
+
 /// Keeps a descriptor until [`forget`].
 pub fn keep(fd: i32) {
     LOWEST.fetch_min(fd, Ordering::AcqRel);
     for (index, slot) in KEPT.iter().enumerate() {
         // First, so that whoever looks from now on sees the entry.
         USED.fetch_max(index + 1, Ordering::AcqRel);
-        if slot.load(Ordering::Relaxed) == fd
+        if number_of(slot.load(Ordering::Relaxed)) == fd
             || slot.compare_exchange(NONE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
             return;
+        }
+    }
+}
+
+/// Marks a kept descriptor as one that [`close_withheld`] closes in a forked child.
+pub(crate) fn withhold(fd: i32) {
+    for slot in used() {
+        let _ = slot.compare_exchange(fd, fd | WITHHELD, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// In a forked child, before the program runs there: closes the descriptors that speak for the
+/// parent.
+pub fn close_withheld() {
+    for slot in used() {
+        let entry = slot.load(Ordering::Relaxed);
+        if entry >= 0 && entry & WITHHELD != 0 {
+            // SAFETY: the call takes no pointers. The descriptor is the engine's, and this
+            // process does not use it any more.
+            unsafe { raw::syscall(libc::SYS_close, [number_of(entry) as usize, 0, 0, 0, 0, 0]) };
+            slot.store(NONE, Ordering::Release);
         }
     }
 }
@@ -42,7 +71,9 @@ fn used() -> &'static [AtomicI32] {
 /// The descriptor may be closed again.
 pub fn forget(fd: i32) {
     for slot in used() {
-        let _ = slot.compare_exchange(fd, NONE, Ordering::AcqRel, Ordering::Relaxed);
+        for entry in [fd, fd | WITHHELD] {
+            let _ = slot.compare_exchange(entry, NONE, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 }
 
@@ -50,13 +81,13 @@ pub fn forget(fd: i32) {
 #[must_use]
 pub fn is_kept(fd: i32) -> bool {
     fd >= LOWEST.load(Ordering::Acquire)
-        && used().iter().any(|slot| slot.load(Ordering::Relaxed) == fd)
+        && used().iter().any(|slot| number_of(slot.load(Ordering::Relaxed)) == fd)
 }
 
 /// The lowest kept descriptor from `fd` on.
 #[must_use]
 pub fn next_from(fd: u32) -> Option<u32> {
-    let kept = used().iter().map(|slot| slot.load(Ordering::Relaxed));
+    let kept = used().iter().map(|slot| number_of(slot.load(Ordering::Relaxed)));
     kept.filter(|kept| *kept >= 0).map(|kept| kept as u32).filter(|kept| *kept >= fd).min()
 }
 
@@ -69,6 +100,7 @@ mod tests {
         for fd in [100_900, 100_100, 100_500] {
             keep(fd);
         }
+        withhold(100_500);
         assert!(is_kept(100_500) && !is_kept(100_501) && !is_kept(NONE));
         assert_eq!(next_from(100_101), Some(100_500));
         forget(100_500);

@@ -3,7 +3,7 @@
 //! It has a mapping of its own, so that it can be locked into DRAM and left out
 //! of core dumps without what else is in memory, and be wiped when it goes. What
 //! making it leaves on the stack is wiped, too, and [`wipe_registers`] is for
-//! those who have used it.
+//! those who have used it. A [`Secret`] is inherited by a forked child, an [`Unshared`] is not.
 
 use crate::PAGE_SIZE;
 use crate::raw;
@@ -15,7 +15,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Stack below a caller that is wiped after a secret was made there.
@@ -45,6 +45,12 @@ impl Pages {
         // SAFETY: the range was mapped just above; the advice changes no content.
         unsafe { rustix::mm::madvise(start, len, Advice::LinuxDontDump)? };
         Ok(pages)
+    }
+
+    /// Lets a forked child have zeroes in their place.
+    fn wipe_on_fork(&self) -> io::Result<()> {
+        // SAFETY: this process's content does not change.
+        Ok(unsafe { rustix::mm::madvise(self.start.cast(), self.len, Advice::LinuxWipeOnFork)? })
     }
 
     /// Keeps them in DRAM; whether the limits allow that.
@@ -101,10 +107,7 @@ impl<T> Secret<T> {
         let pages = Pages::map(size_of::<T>())?;
         // Before there is anything to be swapped out.
         let is_locked = AtomicBool::new(pages.lock());
-        let made = make_at(pages.start.cast(), make);
-        wipe_stack();
-        wipe_registers();
-        wipe_upper_registers();
+        let made = wiping(|| make_at(pages.start.cast(), make));
         made.map(|()| Secret { pages, is_locked, value: PhantomData })
     }
 
@@ -136,6 +139,115 @@ impl<T> Drop for Secret<T> {
         // are wiped and unmapped after this.
         unsafe { std::ptr::drop_in_place(self.pages.start.cast::<T>()) };
     }
+}
+
+/// A secret that no forked child inherits, whatever call made the child: it finds zeroes in its
+/// place (MADV_WIPEONFORK), and can put a value of its own there.
+///
+/// ```
+/// use softswap_sys::secret::Unshared;
+///
+/// let root = Unshared::new(|| Ok([7_u8; 32]))?;
+/// assert_eq!(root.with(|root| root[0]), Some(7));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Unshared<T> {
+    pages: Pages,
+    is_locked: AtomicBool,
+    value: PhantomData<T>,
+}
+
+/// What the pages hold: zeroes, which are `EMPTY` and no value, until a value is there.
+#[repr(C)]
+struct Held<T> {
+    state: AtomicU32,
+    value: MaybeUninit<T>,
+}
+
+const EMPTY: u32 = 0;
+const BEING_MADE: u32 = 1;
+const THERE: u32 = 2;
+
+// SAFETY: as for `Secret`.
+unsafe impl<T: Send> Send for Unshared<T> {}
+// SAFETY: as for `Secret`: a shared value gives out only `&T`.
+unsafe impl<T: Sync> Sync for Unshared<T> {}
+
+impl<T> Unshared<T> {
+    /// Keeps what `make` returns. The stack that `make` used is wiped.
+    ///
+    /// # Errors
+    /// Those of `make`, and when there is no such memory.
+    pub fn new(make: impl FnOnce() -> io::Result<T>) -> io::Result<Unshared<T>> {
+        const { assert!(align_of::<Held<T>>() <= PAGE_SIZE && !std::mem::needs_drop::<T>()) };
+        let pages = Pages::map(size_of::<Held<T>>())?;
+        pages.wipe_on_fork()?;
+        let is_locked = AtomicBool::new(pages.lock());
+        let unshared = Unshared { pages, is_locked, value: PhantomData };
+        unshared.renew(make)?;
+        Ok(unshared)
+    }
+
+    /// Puts a value there if there is none: in a forked child.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn renew(&self, make: impl FnOnce() -> io::Result<T>) -> io::Result<()> {
+        let held = self.pages.start.cast::<Held<T>>();
+        let change =
+            self.state().compare_exchange(EMPTY, BEING_MADE, Ordering::Acquire, Ordering::Relaxed);
+        if change.is_err() {
+            return Ok(());
+        }
+        // SAFETY: the place of the value in the pages, which the state reserves for this call.
+        let made = wiping(|| make_at(unsafe { &raw mut (*held).value }.cast::<T>(), make));
+        self.state().store(if made.is_ok() { THERE } else { EMPTY }, Ordering::Release);
+        made
+    }
+
+    /// What `body` returns for the value; `None` in a forked child that has put none there. No
+    /// thread may fork while another is in `body`.
+    pub fn with<R>(&self, body: impl FnOnce(&T) -> R) -> Option<R> {
+        if self.state().load(Ordering::Acquire) != THERE {
+            return None;
+        }
+        let held = self.pages.start.cast::<Held<T>>();
+        // SAFETY: the state says that a value is there, and it stays until `self` is dropped or,
+        // in a child, until the fork, during which no thread is here.
+        Some(body(unsafe { (*held).value.assume_init_ref() }))
+    }
+
+    /// As [`Secret::lock_again`].
+    pub fn lock_again(&self) {
+        self.is_locked.store(self.pages.lock(), Ordering::Relaxed);
+    }
+
+    /// As [`Secret::is_locked`].
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.is_locked.load(Ordering::Relaxed)
+    }
+
+    fn state(&self) -> &AtomicU32 {
+        // SAFETY: the first word of the pages, which are mapped as long as `self` lives; it is
+        // only ever an atomic.
+        unsafe { &*self.pages.start.cast::<AtomicU32>() }
+    }
+}
+
+/// Calls `body`, and wipes the stack and the registers that it used.
+pub fn wiping<R>(body: impl FnOnce() -> R) -> R {
+    let result = call(body);
+    wipe_stack();
+    wipe_registers();
+    wipe_upper_registers();
+    result
+}
+
+/// In a frame of its own, so that all of it lies below the caller's.
+#[inline(never)]
+fn call<R>(body: impl FnOnce() -> R) -> R {
+    body()
 }
 
 /// In a frame of its own, so that all of it lies below the caller's.
@@ -265,6 +377,23 @@ mod tests {
             drop(Pages { start: start.cast(), len: PAGE_SIZE });
             assert!(left.read_volatile() == [0; PAGE_SIZE]);
         }
+    }
+
+    #[test]
+    fn a_forked_child_has_zeroes_in_place_of_an_unshared_value() {
+        use crate::probe::{Ended, in_child};
+        let unshared = Unshared::new(|| Ok([0xA5_u8; 32])).unwrap();
+        let seen = in_child(|| {
+            // SAFETY: the pages are mapped, and this process has one thread.
+            let bytes = unsafe { std::slice::from_raw_parts(unshared.pages.start, PAGE_SIZE) };
+            let is_wiped = bytes.iter().all(|byte| *byte == 0) && unshared.with(|_| ()).is_none();
+            let is_new = unshared.renew(|| Ok([7; 32])).is_ok()
+                && unshared.with(|value| value[0]) == Some(7);
+            i32::from(!(is_wiped && is_new))
+        });
+        assert_eq!(seen.unwrap(), Ended::Exit(0));
+        assert_eq!(unshared.with(|value| *value), Some([0xA5; 32]));
+        assert!(Unshared::<u8>::new(|| Err(io::ErrorKind::Other.into())).is_err());
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //! tell of asynchronous I/O and of devices.
 
 use crate::descriptor::KeptFile;
+use crate::own_descriptors;
+use rustix::fd::{AsFd, AsRawFd};
 use rustix::fs::SeekFrom;
 use rustix::io::retry_on_intr;
 
@@ -23,7 +25,10 @@ impl Mappings {
     /// `None` where /proc does not tell.
     #[must_use]
     pub fn open() -> Option<Mappings> {
-        Some(Mappings { file: KeptFile::open("/proc/self/maps").ok()? })
+        let file = KeptFile::open("/proc/self/maps").ok()?;
+        // In a forked child the file would tell of the parent.
+        own_descriptors::withhold(file.as_fd().as_raw_fd());
+        Some(Mappings { file })
     }
 
     /// How many mappings there are by which the kernel or a device may come to pin

@@ -19,8 +19,10 @@ use crate::raw;
 use rustix::fs::{Advice, AtFlags, FallocateFlags, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use super::file_error::{FileError, errno, plain};
 pub use super::unnamed_file::{is_in_memory, may_make_files, on_disk};
@@ -33,6 +35,13 @@ const PROBE: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
 pub fn identity_of(number: i32) -> Option<(u64, u64)> {
     let stat = raw::file_status(usize::try_from(number).ok()?).ok()?;
     Some((stat.st_dev, stat.st_ino))
+}
+
+/// Opens what is open under a number once more. It takes `/proc`.
+fn open_again(number: i32, access: OFlags, direct: bool) -> Result<OwnedFd, Errno> {
+    let direct = if direct { OFlags::DIRECT } else { OFlags::empty() };
+    let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | direct;
+    rustix::fs::open(format!("/proc/self/fd/{number}"), flags, Mode::empty())
 }
 
 /// An unnamed file that holds swapped pages.
@@ -52,7 +61,12 @@ pub fn identity_of(number: i32) -> Option<(u64, u64)> {
 /// ```
 #[derive(Debug)]
 pub struct SwapFile {
-    fd: OwnedFd,
+    /// Closed in a child that has become a reader.
+    fd: ManuallyDrop<OwnedFd>,
+    /// The same file, opened for reading only: what a forked child reads by.
+    reader: Option<OwnedFd>,
+    is_reader: AtomicBool,
+    is_unnamed: bool,
     direct: bool,
     /// Device and inode: what the descriptor's number is to mean.
     identity: (u64, u64),
@@ -81,7 +95,10 @@ impl SwapFile {
 
     fn open_with(parent: &OwnedFd, direct: bool) -> Result<Self, Errno> {
         let fd = move_high(open_unnamed(parent, direct)?);
-        let file = Self::of(fd, direct);
+        // Now, and not in the child: the program may change its user before it forks.
+        let reader = open_again(fd.as_raw_fd(), OFlags::RDONLY, direct).ok().map(move_high);
+        let mut file = Self::of(fd, direct);
+        (file.reader, file.is_unnamed) = (reader, true);
         // What says that it takes direct I/O need not be tried, which waits for
         // the disk three times at the start of every program.
         if direct && file.says_it_is_direct() {
@@ -91,7 +108,9 @@ impl SwapFile {
         if !direct {
             // Neighbouring slots hold unrelated pages: the kernel's readahead
             // would only fill the page cache. A refusal costs memory, not data.
-            let _ = rustix::fs::fadvise(&file.fd, 0, None, Advice::Random);
+            for fd in [Some(file.descriptor()), file.reader.as_ref()].into_iter().flatten() {
+                let _ = rustix::fs::fadvise(fd, 0, None, Advice::Random);
+            }
         }
         Ok(file)
     }
@@ -121,9 +140,7 @@ impl SwapFile {
     /// Where this process may not open it, or there is no /proc.
     pub fn reopened(number: i32) -> io::Result<Self> {
         let inherited = Self::inherited(number)?;
-        let direct = if inherited.direct { OFlags::DIRECT } else { OFlags::empty() };
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY | direct;
-        let fd = rustix::fs::open(format!("/proc/self/fd/{number}"), flags, Mode::empty())?;
+        let fd = open_again(number, OFlags::RDWR, inherited.direct)?;
         let own = Self::of(move_high(fd), inherited.direct);
         if own.identity == inherited.identity { Ok(own) } else { Err(Errno::STALE.into()) }
     }
@@ -148,7 +165,35 @@ impl SwapFile {
         let kind = stat.map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode));
         let identity = stat.map(|stat| (stat.st_dev, stat.st_ino)).unwrap_or_default();
         let is_device = kind.is_some_and(|kind| kind.is_block_device());
-        Self { fd, direct, identity, is_device }
+        let (fd, is_reader) = (ManuallyDrop::new(fd), AtomicBool::new(false));
+        Self { fd, reader: None, is_reader, is_unnamed: false, direct, identity, is_device }
+    }
+
+    /// In a forked child: gives the descriptor that could write up for one that can only read.
+    /// Returns false if the file could not be opened again ([`SwapFile::open`]): then it cannot
+    /// be read either.
+    pub fn become_reader(&self) -> bool {
+        if !self.is_reader.swap(true, Ordering::AcqRel) {
+            let number = self.fd.as_raw_fd();
+            own_descriptors::forget(number);
+            // SAFETY: the call takes no pointers, and the number is not used any more.
+            unsafe { raw::syscall(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]) };
+        }
+        self.reader.is_some()
+    }
+
+    /// The open descriptor.
+    fn descriptor(&self) -> &OwnedFd {
+        match &self.reader {
+            Some(reader) if self.is_reader.load(Ordering::Relaxed) => reader,
+            _ => &self.fd,
+        }
+    }
+
+    /// True if it was made in a directory, without a name.
+    #[must_use]
+    pub fn is_unnamed(&self) -> bool {
+        self.is_unnamed
     }
 
     /// Device and inode.
@@ -167,9 +212,12 @@ impl SwapFile {
     /// behind the engine's back, and have files of its own under them by then.
     /// (What a ring writes goes to the file that was attached to it.)
     fn for_changing(&self) -> io::Result<&OwnedFd> {
-        let stat = raw::file_status(self.fd.as_raw_fd() as usize)?;
+        if self.is_reader.load(Ordering::Relaxed) {
+            return Err(Errno::BADF.into());
+        }
+        let stat = raw::file_status(self.descriptor().as_raw_fd() as usize)?;
         let is_ours = (stat.st_dev, stat.st_ino) == self.identity;
-        if is_ours { Ok(&self.fd) } else { Err(Errno::STALE.into()) }
+        if is_ours { Ok(self.descriptor()) } else { Err(Errno::STALE.into()) }
     }
 
     /// Whether the file system says that pages can go past the page cache
@@ -177,7 +225,7 @@ impl SwapFile {
     fn says_it_is_direct(&self) -> bool {
         const PAGE: std::ops::RangeInclusive<u32> = 1..=PAGE_SIZE as u32;
         let mask = StatxFlags::DIOALIGN;
-        rustix::fs::statx(&self.fd, c"", AtFlags::EMPTY_PATH, mask).is_ok_and(|stat| {
+        rustix::fs::statx(self.descriptor(), c"", AtFlags::EMPTY_PATH, mask).is_ok_and(|stat| {
             stat.stx_mask & mask.bits() != 0
                 && PAGE.contains(&stat.stx_dio_mem_align)
                 && PAGE.contains(&stat.stx_dio_offset_align)
@@ -189,8 +237,8 @@ impl SwapFile {
     /// # Errors
     /// What the kernel reported.
     pub fn leave_direct(&mut self) -> io::Result<()> {
-        let flags = rustix::fs::fcntl_getfl(&self.fd)?;
-        rustix::fs::fcntl_setfl(&self.fd, flags - OFlags::DIRECT)?;
+        let flags = rustix::fs::fcntl_getfl(self.descriptor())?;
+        rustix::fs::fcntl_setfl(self.descriptor(), flags - OFlags::DIRECT)?;
         self.direct = false;
         Ok(())
     }
@@ -200,14 +248,14 @@ impl SwapFile {
     /// # Errors
     /// What the kernel reported: part of it may be lost.
     pub fn sync(&self) -> io::Result<()> {
-        Ok(retry_on_intr(|| rustix::fs::fsync(&self.fd))?)
+        Ok(retry_on_intr(|| rustix::fs::fsync(self.descriptor()))?)
     }
 
     /// Whether the file system keeps its files in DRAM, so that swapping to
     /// one frees none.
     #[must_use]
     pub fn is_in_memory(&self) -> bool {
-        rustix::fs::fstatfs(&self.fd).is_ok_and(|stat| is_in_memory(stat.f_type))
+        rustix::fs::fstatfs(self.descriptor()).is_ok_and(|stat| is_in_memory(stat.f_type))
     }
 
     /// Whether the file system writes what changes to a new place, which takes
@@ -215,8 +263,9 @@ impl SwapFile {
     #[must_use]
     pub fn is_copied_on_write(&self) -> bool {
         const BTRFS: i64 = 0x9123_683e;
-        let on_btrfs = rustix::fs::fstatfs(&self.fd).is_ok_and(|stat| stat.f_type == BTRFS);
-        let flags = || rustix::fs::ioctl_getflags(&self.fd);
+        let on_btrfs =
+            rustix::fs::fstatfs(self.descriptor()).is_ok_and(|stat| stat.f_type == BTRFS);
+        let flags = || rustix::fs::ioctl_getflags(self.descriptor());
         on_btrfs && flags().is_ok_and(|flags| !flags.contains(rustix::fs::IFlags::NOCOW))
     }
 
@@ -227,12 +276,12 @@ impl SwapFile {
     /// What the kernel reported.
     pub fn with_a_page<R>(&self, body: impl FnOnce() -> R) -> io::Result<R> {
         let page = Page(PROBE);
-        let sent = retry_on_intr(|| rustix::io::pwrite(&self.fd, &page.0, 0))?;
+        let sent = retry_on_intr(|| rustix::io::pwrite(self.descriptor(), &page.0, 0))?;
         if sent != PAGE_SIZE {
             return Err(Errno::IO.into());
         }
         let result = body();
-        retry_on_intr(|| rustix::fs::ftruncate(&self.fd, 0))?;
+        retry_on_intr(|| rustix::fs::ftruncate(self.descriptor(), 0))?;
         Ok(result)
     }
 
@@ -242,14 +291,14 @@ impl SwapFile {
     /// What the kernel reported.
     pub fn len_bytes(&self) -> io::Result<u64> {
         // A device's size is where its end is; its status says 0.
-        Ok(rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0))?)
+        Ok(rustix::fs::seek(self.descriptor(), rustix::fs::SeekFrom::End(0))?)
     }
 
     /// Whether the queue of the device under the file has poll support;
     /// `None` where the kernel does not tell.
     #[must_use]
     pub fn queue_polls(&self) -> Option<bool> {
-        let stat = rustix::fs::fstat(&self.fd).ok()?;
+        let stat = rustix::fs::fstat(self.descriptor()).ok()?;
         let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
         let device = if is_device { stat.st_rdev } else { stat.st_dev };
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -299,7 +348,7 @@ impl SwapFile {
     /// `number` is that of such a call, and the buffer (address, length) may be written to
     /// if the call does that.
     unsafe fn transfer(&self, number: i64, buffer: (usize, usize), at: u64) -> io::Result<usize> {
-        let args = [self.fd.as_raw_fd() as usize, buffer.0, buffer.1, at as usize, 0, 0];
+        let args = [self.descriptor().as_raw_fd() as usize, buffer.0, buffer.1, at as usize, 0, 0];
         // SAFETY: the call reads the buffer, or writes it where it may be written to, as
         // asked for above.
         uninterrupted(|| unsafe { raw::syscall(number, args) })
@@ -342,8 +391,12 @@ impl SwapFile {
     }
 
     fn extend(&self, end_bytes: u64) -> io::Result<()> {
-        let stat = raw::file_status(self.fd.as_raw_fd() as usize)?;
-        if (stat.st_size as u64) < end_bytes { ftruncate(&self.fd, end_bytes) } else { Ok(()) }
+        let stat = raw::file_status(self.descriptor().as_raw_fd() as usize)?;
+        if (stat.st_size as u64) < end_bytes {
+            ftruncate(self.descriptor(), end_bytes)
+        } else {
+            Ok(())
+        }
     }
 
     /// Gives the storage behind a range back to the file system; it reads as
@@ -394,7 +447,7 @@ impl SwapFile {
     pub fn free_bytes(&self) -> io::Result<u64> {
         // SAFETY: integers, for which zero is valid.
         let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
-        let args = [self.fd.as_raw_fd() as usize, &raw mut stat as usize, 0, 0, 0, 0];
+        let args = [self.descriptor().as_raw_fd() as usize, &raw mut stat as usize, 0, 0, 0, 0];
         // SAFETY: the kernel writes one `struct statfs` to `stat`.
         uninterrupted(|| unsafe { raw::syscall(libc::SYS_fstatfs, args) })?;
         let block = if stat.f_frsize > 0 { stat.f_frsize } else { stat.f_bsize };
@@ -438,13 +491,18 @@ fn ftruncate(fd: impl AsFd, len: u64) -> io::Result<()> {
 
 impl Drop for SwapFile {
     fn drop(&mut self) {
-        own_descriptors::forget(self.fd.as_raw_fd());
+        self.reader.iter().for_each(|reader| own_descriptors::forget(reader.as_raw_fd()));
+        if !*self.is_reader.get_mut() {
+            own_descriptors::forget(self.fd.as_raw_fd());
+            // SAFETY: it is dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.fd) };
+        }
     }
 }
 
 impl AsFd for SwapFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.descriptor().as_fd()
     }
 }
 
@@ -485,6 +543,21 @@ mod tests {
         let mut read = page_of(0);
         assert_eq!(file.read_at(&mut read.0, 8192).unwrap(), PAGE_SIZE);
         assert!(read.0 == page_of(7).0);
+    }
+
+    #[test]
+    fn a_reader_reads_what_was_written_and_can_change_nothing() {
+        let scratch = Scratch::new("reader");
+        let file = SwapFile::open(&scratch.0).unwrap();
+        assert_eq!(file.write_at(&page_of(7).0, 0).unwrap(), PAGE_SIZE);
+        assert!(file.become_reader() && file.become_reader());
+        let mut read = page_of(0);
+        assert_eq!(file.read_at(&mut read.0, 0).unwrap(), PAGE_SIZE);
+        assert!(read.0 == page_of(7).0);
+        assert!(file.write_at(&page_of(8).0, 0).is_err() && file.truncate(0).is_err());
+        let access = rustix::fs::fcntl_getfl(&file).unwrap() & OFlags::RWMODE;
+        assert_eq!(access, OFlags::RDONLY);
+        assert!(rustix::io::pwrite(&file, &[0; PAGE_SIZE], 0).is_err());
     }
 
     #[test]

@@ -432,8 +432,9 @@ impl Device for ExchangeDevice {
         Ok(self.exchange().free_pages().saturating_mul(PAGE_BYTES))
     }
 
-    fn inherit(&self) {
+    fn inherit(&self) -> bool {
         self.owner.find_out();
+        true
     }
 
     fn describe(&self) -> Facts {

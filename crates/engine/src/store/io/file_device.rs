@@ -347,6 +347,11 @@ impl Device for FileDevice {
         self.file.free_bytes().map_err(|error| IoError::from_os(Operation::Measure, 0, 0, &error))
     }
 
+    fn inherit(&self) -> bool {
+        // What has a name is claimed by its open file, and by that for the child, too.
+        !self.file.is_unnamed() || self.file.become_reader()
+    }
+
     fn describe(&self) -> Facts {
         let device_polling = self.device_polling.load(Relaxed);
         let fixed_buffers = self.registered.is_some();

@@ -199,9 +199,9 @@ impl Device for MirrorDevice {
         self.file.free_bytes()
     }
 
-    fn inherit(&self) {
-        self.file.inherit();
+    fn inherit(&self) -> bool {
         self.cluster.inherit();
+        self.file.inherit()
     }
 
     fn describe(&self) -> Facts {

@@ -232,8 +232,11 @@ pub trait Device: Send + Sync {
     /// When the device cannot tell.
     fn free_bytes(&self) -> Result<u64, IoError>;
 
-    /// In a forked child: what is stored is the parent's, and only read from now on.
-    fn inherit(&self) {}
+    /// In a forked child: what is stored is the parent's, and only read from now on. Returns
+    /// false if it cannot be read either.
+    fn inherit(&self) -> bool {
+        true
+    }
 
     /// How this device is reached.
     fn describe(&self) -> Facts;

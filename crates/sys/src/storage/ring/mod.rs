@@ -9,20 +9,21 @@
 //! writes into a buffer until the request's completion is posted, so a call
 //! that borrows buffers must not return earlier, whatever fails meanwhile.
 
+mod queues;
 mod request;
 mod setup;
 mod sleep;
 
 use crate::file::errno;
 use crate::segment::StaticRange;
-use crate::{futex, own_descriptors, program_filter, raw};
-use io_uring::IoUring;
+use crate::{futex, program_filter};
 use io_uring::squeue::Entry;
-use io_uring::types;
+use queues::Queues;
 use request::{clear, outcome_of, read_entry, write_entry};
 use setup::{CLAMP, HYBRID_IOPOLL, IOPOLL, build, set_up};
 use sleep::{nap, with_exact_timers};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 pub use request::{Piece, Target};
@@ -48,11 +49,9 @@ const MAX_REFUSALS: u32 = 10_000;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Ring {
-    uring: Box<IoUring>,
+    /// Dropped in the process that made them only: a forked child does not have them.
+    queues: ManuallyDrop<Queues>,
     entries: usize,
-    /// The process that made the ring. A forked child shares the queues with
-    /// it and would consume its completions.
-    process: u32,
     next_request: u64,
     broken: bool,
     /// Whether the kernel asks the device itself for completions.
@@ -98,14 +97,11 @@ impl Ring {
         Self::with(set_up(entries, IOPOLL | CLAMP | HYBRID_IOPOLL)?, true)
     }
 
-    fn with(made: IoUring, polls_device: bool) -> io::Result<Self> {
-        let uring = Box::new(made);
-        let entries = uring.params().sq_entries() as usize;
-        let process = raw::current_process();
+    fn with(made: Queues, polls_device: bool) -> io::Result<Self> {
+        let entries = made.capacity();
         Ok(Self {
-            uring,
+            queues: ManuallyDrop::new(made),
             entries,
-            process,
             next_request: 0,
             broken: false,
             polls_device,
@@ -120,10 +116,9 @@ impl Ring {
     /// # Errors
     /// When RLIMIT_MEMLOCK does not allow it, or something is registered already.
     pub fn register(&mut self, range: StaticRange) -> io::Result<()> {
-        let buffer = libc::iovec { iov_base: range.base() as *mut _, iov_len: range.len_bytes() };
-        // SAFETY: the range stays mapped until the process ends. The kernel reads and
+        // SAFETY: the range stays mapped until the process exits. The kernel reads and
         // writes there for requests only, each of whose buffers is borrowed.
-        unsafe { self.uring.submitter().register_buffers(&[buffer])? };
+        unsafe { self.queues.register_buffer(range.base(), range.len_bytes())? };
         self.registered = Some(range);
         Ok(())
     }
@@ -134,7 +129,7 @@ impl Ring {
     /// When nothing is registered.
     pub fn unregister(&mut self) -> io::Result<()> {
         self.registered = None;
-        self.uring.submitter().unregister_buffers()
+        self.queues.unregister_buffers()
     }
 
     /// Shares what is registered with `other`; that counts once against
@@ -143,7 +138,7 @@ impl Ring {
     /// # Errors
     /// Before Linux 6.12, and when something is registered already.
     pub fn share_registered(&mut self, other: &Ring) -> io::Result<()> {
-        self.uring.submitter().register_buffers_clone(other.as_raw_fd())?;
+        self.queues.clone_buffers(other.as_raw_fd())?;
         self.registered = other.registered;
         Ok(())
     }
@@ -157,7 +152,7 @@ impl Ring {
     /// # Errors
     /// When the kernel refuses it, or a file is attached already.
     pub fn attach(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
-        self.uring.submitter().register_files(&[file.as_raw_fd()])
+        self.queues.register_file(file)
     }
 
     /// False once the ring failed as such, rather than one of its requests, in a
@@ -165,7 +160,7 @@ impl Ring {
     /// requests then.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        !self.broken && !program_filter::is_in_force() && raw::current_process() == self.process
+        !self.broken && !program_filter::is_in_force() && self.queues.is_here()
     }
 
     /// Takes the ring out of use, as a failure of its own would.
@@ -240,15 +235,15 @@ impl Ring {
             // SAFETY: the entry's buffer is borrowed exclusively for this call, and
             // `Pending` does not go before all requests have completed, even in a
             // panic. The queue was empty, and takes `entries` requests.
-            let pushed = unsafe { self.uring.submission().push(&entry) };
-            debug_assert!(pushed.is_ok(), "the queue was left empty by the last call");
+            let is_pushed = unsafe { self.queues.push(&entry) };
+            debug_assert!(is_pushed, "the queue was left empty by the last call");
         }
         let mut failure = None;
         {
             let mut pending =
                 Pending { ring: self, base, left: count, results, failure: &mut failure };
             // A refusal is met again, and dealt with, where the rest is waited for.
-            let _ = pending.ring.uring.submit_and_wait(0);
+            let _ = pending.ring.queues.enter(0, None);
             meanwhile(&mut pending);
         }
         failure.map_or(Ok(()), Err)
@@ -350,8 +345,8 @@ impl Ring {
                 // SAFETY: the entry's buffer stays borrowed until this function returns,
                 // as asked for above, which is after `finish` has seen its completion.
                 // The queue was empty, and takes `entries` requests.
-                let pushed = unsafe { self.uring.submission().push(&entry) };
-                debug_assert!(pushed.is_ok(), "the queue was left empty by the last call");
+                let is_pushed = unsafe { self.queues.push(&entry) };
+                debug_assert!(is_pushed, "the queue was left empty by the last call");
             }
             let mut settle = |index: usize, outcome| deliver(done + index, outcome);
             self.finish(base, (load, load), &mut settle)?;
@@ -370,7 +365,7 @@ impl Ring {
     ) -> io::Result<()> {
         let (mut refusals, mut turns) = (0, 0);
         while pending > 0 {
-            match self.uring.submit_and_wait(pending) {
+            match self.queues.enter(pending, None) {
                 Ok(_) => refusals = 0,
                 Err(error) => match error.raw_os_error() {
                     Some(errno::EINTR) => {}
@@ -399,10 +394,10 @@ impl Ring {
         deliver: &mut impl FnMut(usize, io::Result<usize>),
     ) -> usize {
         let mut reaped = 0;
-        for completion in self.uring.completion() {
-            let index = completion.user_data().wrapping_sub(base) as usize;
+        while let Some((request, result)) = self.queues.pop() {
+            let index = request.wrapping_sub(base) as usize;
             if index < load {
-                deliver(index, outcome_of(completion.result()));
+                deliver(index, outcome_of(result));
                 reaped += 1;
             }
         }
@@ -423,7 +418,7 @@ impl Ring {
         deliver: &mut impl FnMut(usize, io::Result<usize>),
     ) {
         self.broken = true;
-        let not_taken = self.uring.submission().len();
+        let not_taken = self.queues.queued();
         let mut turns = 0;
         loop {
             pending -= self.reap(base, load, deliver);
@@ -462,8 +457,8 @@ impl Pending<'_> {
     pub fn is_done(&mut self) -> bool {
         // With IOPOLL the device is asked in the call; otherwise a call is due
         // only when the kernel says that it has a completion to post.
-        if self.ring.polls_device || self.ring.uring.submission().taskrun() {
-            let _ = self.ring.uring.submit_and_wait(0);
+        if self.ring.polls_device || self.ring.queues.needs_call() {
+            let _ = self.ring.queues.enter(0, None);
         }
         self.reap()
     }
@@ -473,14 +468,12 @@ impl Pending<'_> {
     /// as they can.
     pub fn sleep(&mut self, ns: u64) -> bool {
         with_exact_timers(|| {
-            if self.ring.polls_device || !self.ring.uring.params().is_feature_ext_arg() {
+            if self.ring.polls_device || !self.ring.queues.has_timed_waits() {
                 nap(ns);
                 return;
             }
-            let time = types::Timespec::from(std::time::Duration::from_nanos(ns));
-            let limit = types::SubmitArgs::new().timespec(&time);
             // ETIME says that the time is over, and the rest is met later.
-            let _ = self.ring.uring.submitter().submit_with_args(self.left, &limit);
+            let _ = self.ring.queues.enter(self.left, Some(ns));
         });
         self.reap()
     }
@@ -492,7 +485,7 @@ impl Pending<'_> {
         const LONGEST_NAP_NS: u64 = 1_000_000;
         let mut nap_ns = FIRST_NAP_NS;
         loop {
-            let asked = self.ring.uring.submit_and_wait(0);
+            let asked = self.ring.queues.enter(0, None);
             if self.reap() {
                 return true;
             }
@@ -532,13 +525,16 @@ impl Drop for Pending<'_> {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        own_descriptors::forget(self.uring.as_raw_fd());
+        if self.queues.is_here() {
+            // SAFETY: they are dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.queues) };
+        }
     }
 }
 
 impl AsRawFd for Ring {
     fn as_raw_fd(&self) -> RawFd {
-        self.uring.as_raw_fd()
+        self.queues.number()
     }
 }
 

@@ -118,6 +118,10 @@ pub(crate) struct Area {
     tags: &'static [AtomicU64],
     /// Whether pages have tags: of the two tables one is never touched.
     has_tags: AtomicBool,
+    /// The epoch of the key of each tag.
+    epochs: &'static [AtomicU32],
+    /// Whether there has been another epoch than the first: without, nothing of that is in DRAM.
+    has_epochs: AtomicBool,
     /// A bit for each part of a packed page that is in use.
     parts: &'static [AtomicU32],
     /// Whether there have been packed pages: without, nothing of that is in DRAM.
@@ -256,6 +260,8 @@ impl Area {
             checksums: reserve_u32(count)?,
             tags: reserve_u64(2 * count)?,
             has_tags: AtomicBool::new(false),
+            epochs: reserve_u32(count)?,
+            has_epochs: AtomicBool::new(false),
             parts: reserve_u32(count)?,
             has_parts: AtomicBool::new(false),
             hollow: reserve_u64(clusters.div_ceil(64))?,
@@ -388,8 +394,14 @@ impl Area {
     pub(crate) fn set_seal(&self, slot: u64, seal: Seal) {
         match seal {
             Seal::Checksum(sum) => self.checksums[slot as usize].store(sum, Release),
-            Seal::Tag(tag) => {
+            Seal::Tag { tag, epoch } => {
                 self.has_tags.store(true, Relaxed);
+                if epoch > 0 {
+                    self.has_epochs.store(true, Relaxed);
+                }
+                if self.has_epochs.load(Relaxed) {
+                    self.epochs[slot as usize].store(epoch, Release);
+                }
                 let tag = u128::from_ne_bytes(tag);
                 self.tags[2 * slot as usize].store(tag as u64, Release);
                 self.tags[2 * slot as usize + 1].store((tag >> 64) as u64, Release);
@@ -404,7 +416,10 @@ impl Area {
             return Seal::Checksum(self.checksums[slot as usize].load(Acquire));
         }
         let half = |at: usize| u128::from(self.tags[2 * slot as usize + at].load(Acquire));
-        Seal::Tag((half(1) << 64 | half(0)).to_ne_bytes())
+        let tag = (half(1) << 64 | half(0)).to_ne_bytes();
+        let has_epochs = self.has_epochs.load(Relaxed);
+        let epoch = if has_epochs { self.epochs[slot as usize].load(Acquire) } else { 0 };
+        Seal::Tag { tag, epoch }
     }
 
     /// How often a slot was handed out. A reader that finds it changed has
@@ -471,9 +486,10 @@ impl Area {
     pub(crate) fn metadata_bytes(&self) -> u64 {
         const WORD_BYTES: usize = size_of::<u32>();
         let seal_bytes = if self.has_tags.load(Relaxed) { TAG_BYTES } else { WORD_BYTES };
+        let epoch_bytes = if self.has_epochs.load(Relaxed) { WORD_BYTES } else { 0 };
         let parts_bytes = if self.has_parts.load(Relaxed) { WORD_BYTES } else { 0 };
         let touched = u64::from(self.slots.touched_clusters()) * CLUSTER_SLOTS as u64;
-        touched * (WORD_BYTES + seal_bytes + parts_bytes) as u64
+        touched * (WORD_BYTES + seal_bytes + epoch_bytes + parts_bytes) as u64
             + self.slots.metadata_bytes()
             + self.extents.metadata_bytes()
     }

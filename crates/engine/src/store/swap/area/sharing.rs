@@ -26,12 +26,14 @@ fn few_of(free: usize) -> usize {
 
 impl Area {
     /// In a forked child: the device and its clusters are the parent's, who may still need them.
-    pub(crate) fn inherit(&self) {
-        self.device.inherit();
+    /// Returns false if there are slots that cannot be read.
+    pub(crate) fn inherit(&self) -> bool {
+        let is_readable = self.device.inherit();
         if let Some(share) = &self.share {
             share.is_own.store(false, Relaxed);
             self.slots.set_keep(u32::MAX);
         }
+        is_readable || self.used_slots() == 0
     }
 
     /// Notes what is free in the tree. Returns how many clusters that are.

@@ -242,7 +242,10 @@ fn tags_stay_and_count_instead_of_checksums() {
     let (_, area) = simulated(64, config(4));
     let run = area.alloc_run(0, 2).unwrap();
     let before_bytes = area.metadata_bytes();
-    let tags = [0, 1].map(|at| Seal::Tag(std::array::from_fn(|byte| (byte + 100 * at) as u8)));
+    let tags = [0, 1].map(|at| Seal::Tag {
+        tag: std::array::from_fn(|byte| (byte + 100 * at) as u8),
+        epoch: at as u32,
+    });
     area.set_seal(run.first, tags[0]);
     area.set_seal(run.first + 1, tags[1]);
     assert_eq!([0, 1].map(|at| area.seal(run.first + at)), tags);

@@ -9,14 +9,29 @@ use super::{Areas, Backing, Entry, MAX_AREAS, index_of};
 use crate::codec::seal::Sealer;
 use crate::store::io::poll::Polling;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError};
 
 impl Areas {
-    /// In a forked child: from now on the areas that there are are the parent's.
-    pub(crate) fn inherit(&self) {
+    /// In a forked child: from now on the areas that exist are the parent's. Returns false if the
+    /// child cannot read all that its parent has stored there.
+    pub(crate) fn inherit(&self) -> bool {
         self.first_own.store(self.count(), Release);
         *self.lock_freezes() = 0;
-        self.iter().for_each(Area::inherit);
+        self.sealers().for_each(Sealer::become_child);
+        self.iter().fold(true, |are_readable, area| area.inherit() && are_readable)
+    }
+
+    /// Before a fork: lets the child have the keys of what is stored now, if it reads any of it.
+    pub(crate) fn hand_down_keys(&self) {
+        if self.own_used_slots() > 0 {
+            self.sealers().for_each(Sealer::hand_down);
+        }
+    }
+
+    /// In the parent after a fork: what is written from now on is sealed with keys that the child
+    /// does not have.
+    pub(crate) fn change_keys(&self) {
+        self.sealers().for_each(Sealer::end_epoch);
     }
 
     /// Whether another one can be added.
@@ -115,8 +130,14 @@ impl Areas {
         &self.entry(index_of(slot)).sealer
     }
 
-    /// Each key that is in use: areas that were opened together share one.
+    /// Each once: areas that were opened together share one.
     pub(crate) fn sealers(&self) -> impl Iterator<Item = &Sealer> {
-        self.list.iter().filter_map(|entry| entry.get()).map(|entry| &*entry.sealer)
+        let mut before = std::ptr::null();
+        let entries = self.list.iter().map_while(OnceLock::get);
+        let sealers = entries.map(|entry| &*entry.sealer);
+        sealers.filter(move |sealer| {
+            let sealer = std::ptr::from_ref(*sealer);
+            std::mem::replace(&mut before, sealer) != sealer
+        })
     }
 }

@@ -1,0 +1,135 @@
+//! Keys of one area, one for each epoch. A fork begins a new epoch, so that a forked child can
+//! be given all keys up to the fork and none of those after it.
+//!
+//! The keys are the leaves of a binary tree of hashes (Goldreich, Goldwasser, Micali, 1986): a
+//! node is the hash of its parent and of the side it is on. The root gives every key. A
+//! [`Cover`], at most 33 nodes, gives the keys of the epochs up to its own: the subtrees to the
+//! left of the path to that leaf, and the leaf. No hash leads from these to a node right of
+//! them. So however often a process forks, it keeps 32 bytes, and its child a page.
+
+use ring::digest::{SHA256, digest};
+use zeroize::{Zeroize, Zeroizing};
+
+pub(super) const NODE_BYTES: usize = 32;
+/// Levels below the root.
+const DEPTH: u32 = u32::BITS;
+
+/// A node of the tree, or a key, which is a leaf.
+pub(super) type Node = [u8; NODE_BYTES];
+
+/// The child of a node on the given side.
+fn below(node: &Node, right: bool) -> Zeroizing<Node> {
+    const LABEL: &[u8] = b"softswap key epoch";
+    let mut block = Zeroizing::new([0; LABEL.len() + NODE_BYTES + 1]);
+    let (label, rest) = block.split_at_mut(LABEL.len());
+    label.copy_from_slice(LABEL);
+    rest[..NODE_BYTES].copy_from_slice(node);
+    rest[NODE_BYTES] = u8::from(right);
+    let hash = digest(&SHA256, &*block);
+    let mut child = Zeroizing::new([0; NODE_BYTES]);
+    child.copy_from_slice(hash.as_ref());
+    child
+}
+
+/// The side on which the path to an epoch goes on at a level.
+fn turns_right(epoch: u32, level: u32) -> bool {
+    epoch >> (DEPTH - 1 - level) & 1 == 1
+}
+
+/// The key of an epoch below a node of the given level, on the path to it.
+fn leaf(node: &Node, level: u32, epoch: u32) -> Zeroizing<Node> {
+    (level..DEPTH)
+        .fold(Zeroizing::new(*node), |node, level| below(&node, turns_right(epoch, level)))
+}
+
+/// The key of an epoch.
+pub(super) fn key(root: &Node, epoch: u32) -> Zeroizing<Node> {
+    leaf(root, 0, epoch)
+}
+
+/// What gives the keys of the epochs up to one.
+pub(super) struct Cover {
+    epoch: u32,
+    /// At each level where the path to that epoch turns right: the node to its left.
+    left: [Node; DEPTH as usize],
+    last: Node,
+}
+
+impl Cover {
+    /// The cover of the epochs up to `epoch`.
+    pub(super) fn up_to(root: &Node, epoch: u32) -> Cover {
+        let mut cover = Cover { epoch, left: [[0; NODE_BYTES]; DEPTH as usize], last: *root };
+        for level in 0..DEPTH {
+            let node = Zeroizing::new(cover.last);
+            if turns_right(epoch, level) {
+                cover.left[level as usize] = *below(&node, false);
+            }
+            cover.last = *below(&node, turns_right(epoch, level));
+        }
+        cover
+    }
+
+    pub(super) fn wipe(&mut self) {
+        self.left.zeroize();
+        self.last.zeroize();
+    }
+
+    /// The key of an epoch; `None` if it is later than the last one.
+    pub(super) fn key(&self, epoch: u32) -> Option<Zeroizing<Node>> {
+        if epoch > self.epoch {
+            return None;
+        }
+        // The first level at which the two paths differ: there the later one turns right.
+        match (epoch ^ self.epoch).leading_zeros() {
+            DEPTH => Some(Zeroizing::new(self.last)),
+            level => Some(leaf(&self.left[level as usize], level + 1, epoch)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn epoch() -> impl Strategy<Value = u32> {
+        prop_oneof![0..64_u32, any::<u32>(), (u32::MAX - 64)..=u32::MAX]
+    }
+
+    proptest! {
+        #[test]
+        fn a_cover_gives_the_keys_up_to_its_epoch_and_no_later_one(
+            root: [u8; NODE_BYTES],
+            last in epoch(),
+            asked in epoch(),
+        ) {
+            let given = Cover::up_to(&root, last).key(asked);
+            prop_assert_eq!(given.is_some(), asked <= last);
+            prop_assert!(given.is_none_or(|given| given == key(&root, asked)));
+        }
+
+        #[test]
+        fn no_node_of_a_cover_is_on_the_path_to_a_later_epoch(
+            root: [u8; NODE_BYTES],
+            last in epoch(),
+            later in epoch(),
+        ) {
+            prop_assume!(later > last);
+            let cover = Cover::up_to(&root, last);
+            let mut node = Zeroizing::new(root);
+            for level in 0..DEPTH {
+                node = below(&node, turns_right(later, level));
+                prop_assert!(cover.left.iter().chain([&cover.last]).all(|given| *given != *node));
+            }
+        }
+    }
+
+    #[test]
+    fn keys_of_different_epochs_differ() {
+        let root = [7; NODE_BYTES];
+        let keys: std::collections::HashSet<_> =
+            (0..1000).map(|epoch| *key(&root, epoch)).collect();
+        assert_eq!(keys.len(), 1000);
+        assert_ne!(key(&[8; NODE_BYTES], 0), key(&root, 0));
+    }
+}
