@@ -1,6 +1,6 @@
-/* A worker that has dropped to another user, as daemons fork one. What its parent writes after the
- * fork it must not learn, by no descriptor, ring or mapping that it has inherited, and it must not
- * write to the parent's swap file.
+/* A worker that has dropped to another user, as daemons fork one. It must not read
+ * what its parent writes after the fork, by any descriptor, ring or mapping that it has inherited,
+ * and it must not write to the parent's swap file.
  *
  * worker fork: by the C library. worker raw: by a system call instruction, past all handlers; then
  * only memory is looked at. The worker makes its calls by instructions of its own, and uses no
@@ -118,7 +118,7 @@ static int look_at_memory(void)
     return bad;
 }
 
-/* What it can do with the descriptors that it has inherited: those from 3 on but `own`. */
+/* Tries each descriptor that it has inherited, from 3 on but `own`. */
 static int look_at_descriptors(int own)
 {
     int bad = 0;
@@ -164,7 +164,7 @@ static int work(int ready, unsigned char *memory, int is_raw)
     if (is_raw)
         return bad;
     bad |= look_at_descriptors(ready);
-    /* What was there at the fork is there, read through what it has of the parent's area. */
+    /* Pages of before the fork are unchanged; some are read from the parent's area. */
     for (unsigned long at = 0; at < BYTES; at += PAGE) {
         if (*(unsigned long *)(memory + at) != (at ^ 0x5eed))
             return fails("a page of before the fork is wrong", "");
@@ -174,8 +174,8 @@ static int work(int ready, unsigned char *memory, int is_raw)
     return bad;
 }
 
-/* Whether the child has an open file of the engine's in common with its parent: one that is a
- * ring, a userfaultfd, or the parent's mappings. */
+/* Checks that the child shares no ring, no userfaultfd and no view of the mappings with its
+ * parent. */
 static void check_files_in_common(pid_t child)
 {
     DIR *all = opendir("/proc/self/fd");

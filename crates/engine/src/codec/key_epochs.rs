@@ -31,7 +31,7 @@ fn below(node: &Node, right: bool) -> Zeroizing<Node> {
     child
 }
 
-/// The side on which the path to an epoch goes on at a level.
+/// Returns true if the path to an epoch turns right at a level.
 fn turns_right(epoch: u32, level: u32) -> bool {
     epoch >> (DEPTH - 1 - level) & 1 == 1
 }
@@ -47,7 +47,7 @@ pub(super) fn key(root: &Node, epoch: u32) -> Zeroizing<Node> {
     leaf(root, 0, epoch)
 }
 
-/// What gives the keys of the epochs up to one.
+/// Nodes that give the keys of the epochs up to one.
 pub(super) struct Cover {
     epoch: u32,
     /// At each level where the path to that epoch turns right: the node to its left.

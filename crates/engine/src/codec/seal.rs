@@ -55,7 +55,7 @@ pub enum Seal {
     Checksum(u32),
     /// The page is encrypted.
     Tag {
-        /// What only the owner of the key can make.
+        /// The authentication tag, which takes the key to make.
         tag: [u8; TAG_BYTES],
         /// The epoch of the key.
         epoch: u32,
@@ -87,8 +87,7 @@ struct Keys {
     root: Unshared<Node>,
     /// Wiped in a forked child, which expands what it needs.
     expanded: Unshared<Expanded>,
-    /// What gives the keys up to a fork: there while this process forks, and in a child from then
-    /// on.
+    /// Gives the keys up to a fork: present while this process forks, and always in a child.
     cover: Secret<Mutex<Option<Cover>>>,
     /// The epoch that pages are sealed in.
     epoch: AtomicU64,

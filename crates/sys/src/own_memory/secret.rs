@@ -141,8 +141,8 @@ impl<T> Drop for Secret<T> {
     }
 }
 
-/// A secret that no forked child inherits, whatever call made the child: it finds zeroes in its
-/// place (MADV_WIPEONFORK), and can put a value of its own there.
+/// A secret that no forked child inherits, by whichever call it was made. The child finds zeroes
+/// in its place (MADV_WIPEONFORK), and can put a value of its own there.
 ///
 /// ```
 /// use softswap_sys::secret::Unshared;
@@ -157,7 +157,7 @@ pub struct Unshared<T> {
     value: PhantomData<T>,
 }
 
-/// What the pages hold: zeroes, which are `EMPTY` and no value, until a value is there.
+/// Content of the pages. Zeroes are `EMPTY` and no value.
 #[repr(C)]
 struct Held<T> {
     state: AtomicU32,

@@ -26,7 +26,7 @@ impl Mappings {
     #[must_use]
     pub fn open() -> Option<Mappings> {
         let file = KeptFile::open("/proc/self/maps").ok()?;
-        // In a forked child the file would tell of the parent.
+        // In a forked child the file would show the parent's mappings.
         own_descriptors::withhold(file.as_fd().as_raw_fd());
         Some(Mappings { file })
     }

@@ -348,7 +348,7 @@ impl Device for FileDevice {
     }
 
     fn inherit(&self) -> bool {
-        // What has a name is claimed by its open file, and by that for the child, too.
+        // The open file of a named area is its claim, which the child must keep.
         !self.file.is_unnamed() || self.file.become_reader()
     }
 

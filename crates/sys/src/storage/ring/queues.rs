@@ -1,8 +1,8 @@
 //! The two queues of an io_uring, mapped so that a forked child does not inherit them.
 //!
 //! A child with the queues could submit requests that its parent then carries out. So both
-//! mappings are marked with MADV_DONTFORK, which also holds for a child that no handler of ours
-//! runs in, and the ring's descriptor is withheld ([`own_descriptors::withhold`]).
+//! mappings are marked with MADV_DONTFORK, which also holds for a child in which no fork handler
+//! runs, and the ring's descriptor is withheld ([`own_descriptors::withhold`]).
 
 use crate::descriptor;
 use crate::own_descriptors;
@@ -82,7 +82,7 @@ struct Completion {
 }
 
 impl Parameters {
-    /// What a ring with these flags is asked for with.
+    /// Returns the request for a ring with these flags.
     pub(super) fn of(flags: u32) -> Parameters {
         Parameters { flags, ..Parameters::default() }
     }
@@ -180,7 +180,7 @@ impl Queues {
         let rings = Mapping::new(ring, OFFSET_RINGS, numbers_end.max(completions_end))?;
         let entries =
             Mapping::new(ring, OFFSET_ENTRIES, *sq_entries as usize * size_of::<Entry>())?;
-        // Each place of the ring names the entry of the same index, for good.
+        // Each place of the ring names the entry of the same index.
         for index in 0..*sq_entries {
             rings.word(sq.array + index * size_of::<u32>() as u32).store(index, Relaxed);
         }
@@ -200,7 +200,7 @@ impl Queues {
     /// Adds a request; false if there is no room.
     ///
     /// # Safety
-    /// What the entry names must stay valid until its completion was taken.
+    /// The buffers and files of the entry must stay valid until its completion was taken.
     pub(super) unsafe fn push(&mut self, entry: &Entry) -> bool {
         let tail = self.rings.word(self.parameters.sq.tail);
         let at = tail.load(Relaxed);

@@ -120,7 +120,7 @@ pub(crate) struct Area {
     has_tags: AtomicBool,
     /// The epoch of the key of each tag.
     epochs: &'static [AtomicU32],
-    /// Whether there has been another epoch than the first: without, nothing of that is in DRAM.
+    /// True once an epoch after the first was used. Until then the table takes no DRAM.
     has_epochs: AtomicBool,
     /// A bit for each part of a packed page that is in use.
     parts: &'static [AtomicU32],
