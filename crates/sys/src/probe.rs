@@ -55,6 +55,14 @@ pub(crate) fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
     })
 }
 
+/// Returns what `body` returns in a forked child, for tests of what a child has.
+///
+/// # Errors
+/// If there can be no child.
+pub fn holds_in_child(body: impl FnOnce() -> bool) -> io::Result<bool> {
+    Ok(in_child(|| i32::from(!body()))? == Ended::Exit(0))
+}
+
 /// The errno of `error` as an exit status that is never 0.
 fn as_status(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO).clamp(1, 200)
