@@ -50,7 +50,8 @@ impl Pages {
     /// Lets a forked child have zeroes in their place.
     fn wipe_on_fork(&self) -> io::Result<()> {
         // SAFETY: this process's content does not change.
-        Ok(unsafe { rustix::mm::madvise(self.start.cast(), self.len, Advice::LinuxWipeOnFork)? })
+        unsafe { rustix::mm::madvise(self.start.cast(), self.len, Advice::LinuxWipeOnFork)? };
+        Ok(())
     }
 
     /// Keeps them in DRAM; whether the limits allow that.
