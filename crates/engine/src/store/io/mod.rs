@@ -42,6 +42,8 @@ const MAX_STALLS: u32 = 8;
 /// device.write(&mut lane, 0, &[7; 4096]).unwrap();
 /// ```
 #[derive(Debug)]
+// A context has one lane for its whole life, so the larger variant costs nothing.
+#[expect(clippy::large_enum_variant)]
 pub enum Lane {
     /// Through io_urings of the lane's own.
     Rings(Rings),

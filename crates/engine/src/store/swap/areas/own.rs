@@ -18,7 +18,8 @@ impl Areas {
         self.first_own.store(self.count(), Release);
         *self.lock_freezes() = 0;
         self.sealers().for_each(Sealer::become_child);
-        self.iter().fold(true, |are_readable, area| area.inherit() && are_readable)
+        // Every area takes the step, also after one that failed.
+        self.iter().filter(|area| !area.inherit()).count() == 0
     }
 
     /// Before a fork: lets the child have the keys of what is stored now, if it reads any of it.
