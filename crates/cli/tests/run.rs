@@ -161,14 +161,64 @@ fn a_program_that_a_passed_on_signal_ends_ends_softswap_likewise() {
 }
 
 #[test]
-fn a_stopped_program_stops_softswap_and_both_continue() {
+fn a_program_that_is_stopped_and_continued_by_its_number_does_not_leave_softswap_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let (mut child, _out, pid) = start(dir.path(), "echo $$; kill -STOP $$; exit 9");
     let program: u32 = pid.parse().unwrap();
-    await_state(child.id(), "stopped", |state| state == Some('T'));
-    assert_eq!(state(program), Some('T'));
-    send(child.id(), libc::SIGCONT);
+    await_state(program, "stopped", |state| state == Some('T'));
+    // Time for softswap to see the stop.
+    std::thread::sleep(Duration::from_millis(200));
+    send(program, libc::SIGCONT);
+    await_state(child.id(), "ended", |state| state == Some('Z'));
     assert_eq!(child.wait().unwrap().code(), Some(9));
+}
+
+/// A shell with job control on a terminal of its own: runs a program in the foreground, types
+/// Ctrl-Z if it says so, and continues the group when it has stopped.
+const JOB_CONTROL: &str = r#"
+import os, pty, signal, sys
+pid, master = pty.fork()
+if pid == 0:
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    child = os.fork()
+    os.setpgid(child, child or os.getpid())
+    os.tcsetpgrp(0, child or os.getpid())
+    if child == 0:
+        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+        os.execv(sys.argv[1], sys.argv[1:])
+    _, status = os.waitpid(child, os.WUNTRACED)
+    print("stopped" if os.WIFSTOPPED(status) else "ended", flush=True)
+    os.killpg(child, signal.SIGCONT)
+    print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    os._exit(0)
+said = b""
+while True:
+    try:
+        some = os.read(master, 1000)
+    except OSError:
+        break
+    if not some:
+        break
+    if b"ready" in some:
+        os.write(master, b"\x1a")
+    said += some
+print(said.decode().replace("\r", "").replace("^Z", ""))
+"#;
+
+#[test]
+fn a_job_that_is_stopped_at_the_terminal_stops_softswap_and_both_continue() {
+    let dir = tempfile::tempdir().unwrap();
+    let typed = "trap 'exit 9' CONT; echo ready; while :; do sleep 0.05; done";
+    let by_itself = "trap 'exit 9' CONT; kill -TSTP $$; while :; do sleep 0.05; done";
+    for text in [typed, by_itself] {
+        let inner = shell(dir.path(), text);
+        let mut outer = std::process::Command::new("timeout");
+        outer.args(["-k", "1", "60", "python3", "-c", JOB_CONTROL]);
+        outer.arg(inner.get_program()).args(inner.get_args());
+        let output = outer.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.trim_end().ends_with("stopped\nstatus 9"), "{text}: {said}");
+    }
 }
 
 #[test]

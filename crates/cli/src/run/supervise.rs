@@ -166,6 +166,7 @@ fn attend(
     look: &mut dyn FnMut(bool) -> Duration,
 ) -> std::io::Result<Ending> {
     let mut next_look = Instant::now() + FIRST_LOOK;
+    let mut stops = Stops::default();
     loop {
         queue.wait(next_look.saturating_duration_since(Instant::now()))?;
         if Instant::now() >= next_look {
@@ -173,16 +174,68 @@ fn attend(
         }
         while let Some(arrived) = queue.next()? {
             let program = pid.as_raw_nonzero().get();
+            stops.note(arrived.signal);
             let is_for_it = arrived.from_process && !is_of_its_group(arrived.sender, program);
             if arrived.signal != libc::SIGCHLD && is_for_it {
                 // A child that has ended meanwhile is found below.
                 let _ = child::send(program, arrived.signal);
             }
         }
-        if let Some(ending) = reap(pid, &mut || _ = look(true))? {
+        if let Some(ending) = reap(pid, &mut stops)? {
             return Ok(ending);
         }
+        if stops.is_ours() {
+            look(true);
+            rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
+        }
     }
+}
+
+/// Decides whether this process stops when the program has stopped.
+///
+/// A shell with job control waits for this process, and takes the terminal back when it stops. A
+/// program that is stopped by its number may be continued by its number: a supervisor that had
+/// stopped too would not notice.
+#[derive(Default)]
+struct Stops {
+    /// The signal that has stopped the program, until it continues.
+    program: Option<i32>,
+    /// SIGTSTP has come: from the terminal, to the group, or to this process.
+    is_asked: bool,
+}
+
+impl Stops {
+    fn note(&mut self, arrived: i32) {
+        match arrived {
+            libc::SIGTSTP => self.is_asked = true,
+            libc::SIGCONT => self.is_asked = false,
+            _ => {}
+        }
+    }
+
+    /// Returns true once for each stop that this process has to follow. SIGSTOP, SIGTTIN and
+    /// SIGTTOU to the group have stopped this process already.
+    fn is_ours(&mut self) -> bool {
+        let Some(signal) = self.program else { return false };
+        let is_ours = self.is_asked || (signal == libc::SIGTSTP && is_job_of_a_shell());
+        if is_ours {
+            *self = Stops::default();
+        }
+        is_ours
+    }
+}
+
+/// Returns true if this process is in the foreground of a terminal, and its parent, of another
+/// group in the same session, can move it from there.
+fn is_job_of_a_shell() -> bool {
+    use rustix::process::{getpgid, getpgrp, getppid, getsid};
+    let Ok(terminal) = std::fs::File::open("/dev/tty") else { return false };
+    let parent = getppid();
+    let is_session = |parent: Pid| getsid(Some(parent)).ok() == getsid(None).ok();
+    rustix::termios::tcgetpgrp(&terminal).is_ok_and(|group| group == getpgrp())
+        && parent.is_some_and(|parent| {
+            getpgid(Some(parent)).is_ok_and(|group| group != getpgrp()) && is_session(parent)
+        })
 }
 
 /// Whether what `sender` has sent may be for the group that the program shares with us: it is
@@ -212,8 +265,9 @@ fn descends(mut who: i32, ancestor: i32) -> bool {
 
 /// Takes in every change of state; the program's end, if it ended. Children
 /// that are not ours by birth come to the first process of a container.
-fn reap(program: Pid, before_stop: &mut dyn FnMut()) -> std::io::Result<Option<Ending>> {
-    while let Some((who, status)) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED)? {
+fn reap(program: Pid, stops: &mut Stops) -> std::io::Result<Option<Ending>> {
+    let changes = WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED;
+    while let Some((who, status)) = wait(changes)? {
         if who != program {
             continue;
         }
@@ -223,11 +277,11 @@ fn reap(program: Pid, before_stop: &mut dyn FnMut()) -> std::io::Result<Option<E
         if let Some(signal) = status.terminating_signal() {
             return Ok(Some(Ending::Killed(signal)));
         }
-        if status.stopped() {
-            // Whoever watches us sees the program's stop as ours. The SIGCONT
-            // that ends it is in the queue afterwards and is passed on.
-            before_stop();
-            rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
+        if status.continued() {
+            stops.program = None;
+        }
+        if let Some(signal) = status.stopping_signal() {
+            stops.program = Some(signal);
         }
     }
     Ok(None)
