@@ -3,12 +3,12 @@
 use crate::base::instance;
 use crate::bring_up::{self, fail};
 use crate::memory::{deep_bind, heap, redirect};
-use crate::process::spawn::argument_copies;
+use crate::process::spawn::{argument_copies, carried};
 use crate::waking;
 use softswap_engine::door::settings::{Config, ENV_PREFIX, place as place_of_tree};
 use softswap_sys::alloc::while_blocked;
 use softswap_sys::descriptor::with_room;
-use softswap_sys::{aslr, exemption, raw, signals};
+use softswap_sys::{aslr, exemption, raw, signals, uffd};
 
 /// By this name the command knows the library.
 #[unsafe(export_name = "softswap_runtime")]
@@ -38,13 +38,12 @@ extern "C" fn on_load() {
         aslr::settle(place);
         exemption::look();
     }
+    let is_started = lookup("STARTED").is_some();
     let is_managed = match while_blocked(|| Config::from_env(lookup)) {
+        _ if is_started && is_under_valgrind() => false,
         None => false,
         Some(Err(name)) => fail(&format!("the setting {ENV_PREFIX}{name} cannot be understood")),
-        Some(Ok(config)) => {
-            start(&config).unwrap_or_else(|why| fail(&why));
-            true
-        }
+        Some(Ok(config)) => start(&config, is_started).unwrap_or_else(|why| fail(&why)),
     };
     if !instance::is_asleep() {
         instance::settle(is_managed);
@@ -59,11 +58,24 @@ extern "C" fn on_load() {
                 true => Ok(()),
                 false => bring_up::begin_managing(),
             });
-        managing.unwrap_or_else(|why| fail(&why));
+        if let Err(why) = managing {
+            // A managed program that starts one which cannot be managed does not expect an error.
+            match is_started && instance::is_asleep() {
+                true => instance::settle(false),
+                false => fail(&why),
+            }
+        }
     } else if let Some(place) = place {
         aslr::hold(place);
     }
     argument_copies::set_up();
+    while_blocked(carried::hide);
+}
+
+/// Returns true on the processor that valgrind emulates: it knows no userfaultfd, and prints a
+/// warning if it is asked for one.
+fn is_under_valgrind() -> bool {
+    std::env::var("LD_PRELOAD").is_ok_and(|preloaded| preloaded.contains("/vgpreload_"))
 }
 
 fn report_not_redirected(why: &std::io::Error) {
@@ -76,11 +88,16 @@ fn report_not_redirected(why: &std::io::Error) {
     );
 }
 
-/// Brings the engine up, or lets the process sleep.
-fn start(config: &Config) -> Result<(), String> {
+/// Brings the engine up, or lets the process sleep. False if this process was started by a managed
+/// one, and an emulator is between it and the kernel that the other one had: it is unmanaged.
+fn start(config: &Config, is_started: bool) -> Result<bool, String> {
     while_blocked(|| bring_up::prepare(config))?;
     if waking::fall_asleep(config) {
-        return Ok(());
+        return Ok(true);
     }
-    signals::with_all_blocked(|| with_room(|| bring_up::bring_up(config, None)))
+    if is_started && uffd::is_unknown() {
+        return Ok(false);
+    }
+    signals::with_all_blocked(|| with_room(|| bring_up::bring_up(config, None)))?;
+    Ok(true)
 }

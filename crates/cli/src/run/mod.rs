@@ -81,7 +81,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     config.stats_fd = Some(stats_fd.as_raw_fd());
     config.supervisor_pid = i32::try_from(std::process::id()).ok();
     // Within another run, the place of that one: its filter is inherited.
-    let variable = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
+    // The runtime in this process has hidden it.
+    let this = control_client::Process::read(std::process::id());
+    let variable =
+        |name: &str| this.as_ref()?.variable(&format!("{ENV_PREFIX}{name}"))?.into_string().ok();
     config.place = Some(place(&variable).unwrap_or_else(Bases::choose));
     let mut tree = match settled.is_per_process {
         false => Some(tree::Tree::make(config.memory_bytes, settled.auto)?),

@@ -270,6 +270,8 @@ fn unmanaged(command: &mut Command) {
             command.env_remove(name);
         }
     }
+    // The runtime in this process would add a budget.
+    command.env(format!("{ENV_PREFIX}MEMORY"), "");
     let Some(preloaded) = std::env::var_os("LD_PRELOAD") else { return };
     let preloaded = preloaded.to_string_lossy();
     let is_other = |path: &&str| !path.ends_with(library::NAME);

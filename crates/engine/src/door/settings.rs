@@ -279,12 +279,12 @@ impl Config {
     }
 
     /// Reads what [`Config::to_env`] wrote. `lookup` gets names without the
-    /// prefix. `None` when there is no configuration (MEMORY absent);
+    /// prefix. `None` when there is no configuration (MEMORY absent or empty);
     /// the name of the variable when one cannot be understood.
     pub fn from_env(
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Option<Result<Config, &'static str>> {
-        lookup("MEMORY")?;
+        lookup("MEMORY").filter(|text| !text.is_empty())?;
         let parse = || -> Result<Config, &'static str> {
             let number = |name: &'static str| {
                 lookup(name).map(|text| text.parse().map_err(|_| name)).transpose()
@@ -387,5 +387,6 @@ mod tests {
     #[test]
     fn without_a_budget_there_is_no_configuration() {
         assert_eq!(Config::from_env(|_| None), None);
+        assert_eq!(Config::from_env(|_| Some(String::new())), None);
     }
 }

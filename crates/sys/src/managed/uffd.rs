@@ -159,6 +159,18 @@ pub fn is_allowed() -> bool {
     offered_features(Privilege::UserModeOnly).is_ok_and(|offered| offered & NEEDED == NEEDED)
 }
 
+/// Returns true if the kernel has no such call (`ENOSYS`), or an emulator in front of it.
+///
+/// ```
+/// use softswap_sys::uffd::{is_allowed, is_unknown};
+/// assert!(!(is_allowed() && is_unknown()));
+/// ```
+#[must_use]
+pub fn is_unknown() -> bool {
+    let offered = offered_features(Privilege::UserModeOnly);
+    offered.is_err_and(|error| error.raw_os_error() == Some(libc::ENOSYS))
+}
+
 /// Result of an operation over several pages that can stop half-way.
 ///
 /// ```

@@ -101,6 +101,13 @@ impl Readable {
         None
     }
 
+    /// A string's bytes, without its zero; `None` where it cannot be read.
+    pub(super) fn text<'t>(&mut self, text: *const c_char) -> Option<&'t [u8]> {
+        let len = self.text_len(text)?;
+        // SAFETY: found readable; as above.
+        Some(unsafe { std::slice::from_raw_parts(text.cast(), len - 1) })
+    }
+
     /// Bytes a copy of a string takes.
     pub(super) fn text_room(&mut self, text: *const c_char) -> usize {
         self.text_len(text).unwrap_or(0).next_multiple_of(size_of::<usize>())

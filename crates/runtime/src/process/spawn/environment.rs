@@ -42,17 +42,21 @@ static SUPERSEDED: AtomicPtr<*const c_char> = AtomicPtr::new(std::ptr::null_mut(
 /// strings stay where they are. False when there is no memory.
 ///
 /// As everywhere in C, no other thread may change the environment meanwhile.
-pub(super) fn settle_environment() -> bool {
-    if !instance::is_managed(environment() as usize) {
+///
+/// With `additional` strings to come it moves to where there is room for them.
+pub(super) fn settle_environment(additional: usize) -> bool {
+    if additional == 0 && !instance::is_managed(environment() as usize) {
         return true;
     }
     ARRAY.with(|array| {
         let original = environment();
-        if !instance::is_managed(original as usize) {
+        // SAFETY: `environ` is a null-terminated array, or null.
+        let count = if original.is_null() { 0 } else { unsafe { count(original) } };
+        let words = count + 1 + additional;
+        let has_room = additional == 0 || (original == array.at && array.room >= words);
+        if has_room && !instance::is_managed(original as usize) {
             return true;
         }
-        // SAFETY: `environ` is a null-terminated array.
-        let words = unsafe { count(original) } + 1;
         let reusable = SUPERSEDED.swap(std::ptr::null_mut(), Ordering::Relaxed) == array.at;
         if !reusable || array.room < words {
             let room = words.next_power_of_two();
@@ -70,7 +74,8 @@ pub(super) fn settle_environment() -> bool {
         // SAFETY: room for as many words; C code reads the pointer, as it would
         // one that setenv had changed.
         unsafe {
-            std::ptr::copy_nonoverlapping(original, array.at, words);
+            std::ptr::copy_nonoverlapping(original, array.at, count);
+            array.at.add(count).write(std::ptr::null());
             std::sync::atomic::fence(Ordering::Release);
             (&raw mut environ).write_volatile(array.at);
         }

@@ -1,6 +1,7 @@
 //! The `exec` family.
 
 use super::argument_copies::Strings;
+use super::carried;
 use super::environment::environment;
 use super::exec_call::exec;
 use super::path_search;
@@ -15,7 +16,7 @@ use std::ffi::c_char;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> i32 {
     let arguments = [path as usize, argv as usize, envp as usize, 0, 0, 0];
-    if !instance::emulates_signals() {
+    if !instance::emulates_signals() && !carried::is_set() {
         return c_result(issue(libc::SYS_execve, arguments)) as i32;
     }
     // SAFETY: the program's path and arrays; what cannot be read is left to the kernel, which
@@ -51,7 +52,7 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
     // SAFETY: the arrays and strings that the program has given, as C has them; what cannot be read
     // is copied by nobody.
     unsafe {
-        if !instance::emulates_signals() {
+        if !instance::emulates_signals() && !carried::is_set() {
             return execvpe()(file, argv, envp);
         }
         c_result(path_search::exec(file, argv, envp)) as i32

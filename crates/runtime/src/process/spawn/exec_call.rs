@@ -2,6 +2,8 @@
 //! memory: the kernel reads path, argv and envp with no chance to bring anything in.
 
 use super::argument_copies::{Copies, Readable, Strings};
+use super::carried;
+use super::started_program::{self, Scratch, takes_library};
 use crate::base::errno::refused;
 use crate::base::instance;
 use crate::base::issue_call::{Answer, Arguments};
@@ -25,22 +27,55 @@ pub(super) unsafe fn issue_exec(number: i64, arguments: Arguments) -> isize {
 /// As the call: a path, and arrays of strings.
 pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize) -> isize {
     let path = arguments[path_at] as *const c_char;
+    let directory = if path_at == 0 { libc::AT_FDCWD } else { arguments[0] as i32 };
     let argv = arguments[path_at + 1] as Strings;
     let envp = arguments[path_at + 2] as Strings;
     // SAFETY: `Readable` looks only at what can be read; what cannot is left to the kernel, which
     // refuses it.
     unsafe {
         let mut readable = Readable::new();
-        let room =
-            readable.text_room(path) + readable.strings_room(argv) + readable.strings_room(envp);
+        let envp_room = readable.strings_room(envp);
+        let room = readable.text_room(path)
+            + readable.strings_room(argv)
+            + envp_room
+            + carried::room(envp_room)
+            + started_program::ROOM
+            + LINK_BYTES;
         let Some(mut copies) = Copies::with_room(room) else {
             return refused(libc::E2BIG);
         };
-        arguments[path_at] = copies.put_text(path) as usize;
+        let copied = copies.put_text(path);
+        let takes_library = !carried::is_set() || {
+            // An empty path names the descriptor itself.
+            let is_descriptor = readable.text(path) == Some(b"");
+            let scratch = Scratch::take(&mut copies);
+            let link = copies.take(LINK_BYTES);
+            match is_descriptor {
+                true => takes_library(scratch, libc::AT_FDCWD, put_link(link, directory)),
+                false => takes_library(scratch, directory, copied),
+            }
+        };
+        arguments[path_at] = copied as usize;
         arguments[path_at + 1] = copies.put_strings(argv) as usize;
-        arguments[path_at + 2] = copies.put_strings(envp) as usize;
+        arguments[path_at + 2] =
+            carried::put_environment(&mut copies, envp, takes_library) as usize;
         issue_exec(number, arguments)
     }
+}
+
+/// Bytes of a descriptor's name in /proc.
+const LINK_BYTES: usize = 32;
+
+/// Writes a descriptor's name in /proc; allocates nothing.
+///
+/// # Safety
+/// `link` has room for [`LINK_BYTES`].
+unsafe fn put_link(link: *mut u8, fd: i32) -> *const c_char {
+    use std::io::Write;
+    // SAFETY: by the caller.
+    let mut room = unsafe { std::slice::from_raw_parts_mut(link, LINK_BYTES) };
+    let _ = write!(room, "/proc/self/fd/{fd}\0");
+    link.cast()
 }
 
 /// exec that trapped: made by a raw system call or inside the C library.

@@ -8,6 +8,8 @@
 pub(crate) mod argument_copies;
 mod fork_safe_mutex;
 mod environment;
+pub(crate) mod carried;
+mod started_program;
 pub(crate) mod exec_call;
 mod path_search;
 mod exec;

@@ -7,8 +7,11 @@
 //! mask changes for each call alone.
 
 use super::argument_copies::{Copies, Readable, Strings, count};
+use super::carried;
 use super::exec_call::issue_exec;
+use super::started_program::{self, Scratch, takes_library};
 use crate::base::errno::refused;
+use crate::base::issue_call::ask;
 use std::ffi::{CStr, c_char};
 
 /// Where there is no PATH.
@@ -27,6 +30,9 @@ struct Program {
     file: &'static [u8],
     argv: Strings,
     envp: Strings,
+    /// The environment for a program that cannot load this library.
+    envp_without: Strings,
+    scratch: Scratch,
     /// Room for a name that is tried.
     name: *mut u8,
     /// Room for the arguments of a shell that is to read the file.
@@ -40,19 +46,20 @@ struct Program {
 /// # Safety
 /// As `execvpe(3)`.
 pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> isize {
-    // SAFETY: the environment is the program's; nobody changes it meanwhile.
-    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
-    let path = if path.is_null() { USUAL.as_ptr() } else { path };
+    let path = search_path();
     let mut readable = Readable::new();
     let (path_room, file_room) = (readable.text_room(path), readable.text_room(file));
     if file_room == 0 {
         return refused(libc::EFAULT);
     }
     let argv_room = readable.strings_room(argv);
+    let envp_room = readable.strings_room(envp);
+    let envp_room = 2 * (envp_room + carried::room(envp_room));
     // The shell's arguments are as many words and one more, which the room for the
     // strings covers, too.
     let room = 2 * (path_room + file_room + argv_room)
-        + readable.strings_room(envp)
+        + envp_room
+        + started_program::ROOM
         + SHELL.count_bytes()
         + ROUNDING_WORDS * size_of::<usize>();
     let Some(mut copies) = Copies::with_room(room) else { return refused(libc::E2BIG) };
@@ -63,16 +70,18 @@ pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> 
         (file.to_bytes_with_nul(), path.to_bytes())
     };
     let argv = copies.put_strings(argv);
-    let envp = copies.put_strings(envp);
+    let [envp, envp_without] =
+        [true, false].map(|takes| carried::put_environment(&mut copies, envp, takes));
     let count = if argv_room == 0 || argv.is_null() {
         0
     } else {
         // SAFETY: a copy of an array that ends with a null pointer.
         unsafe { count(argv) }
     };
+    let scratch = Scratch::take(&mut copies);
     let name = copies.take(path.len() + file.len() + 1);
     let for_shell = copies.take((count + 3) * size_of::<usize>()).cast();
-    search(&Program { file, argv, envp, name, for_shell, count }, path)
+    search(&Program { file, argv, envp, envp_without, scratch, name, for_shell, count }, path)
 }
 
 fn search(program: &Program, path: &[u8]) -> isize {
@@ -105,17 +114,12 @@ fn search(program: &Program, path: &[u8]) -> isize {
 /// Tries the file in one directory; by a shell, where it is no program of the
 /// kernel's.
 fn attempt(program: &Program, directory: &[u8]) -> isize {
-    let slash: &[u8] = if directory.is_empty() { b"" } else { b"/" };
-    let mut at = program.name;
-    for part in [directory, slash, program.file] {
-        // SAFETY: room for the longest directory, a slash and the file's name.
-        unsafe {
-            std::ptr::copy_nonoverlapping(part.as_ptr(), at, part.len());
-            at = at.add(part.len());
-        }
-    }
+    put_name(program.name, [directory, program.file, b""]);
     let name = program.name as usize;
-    let result = call(name, program.argv, program.envp);
+    let is_full =
+        !carried::is_set() || takes_library(program.scratch, libc::AT_FDCWD, name as *const c_char);
+    let envp = if is_full { program.envp } else { program.envp_without };
+    let result = call(name, program.argv, envp);
     if result != refused(libc::ENOEXEC) {
         return result;
     }
@@ -136,4 +140,51 @@ fn attempt(program: &Program, directory: &[u8]) -> isize {
 fn call(name: usize, argv: Strings, envp: Strings) -> isize {
     // SAFETY: copies, or pointers that the kernel refuses.
     unsafe { issue_exec(libc::SYS_execve, [name, argv as usize, envp as usize, 0, 0, 0]) }
+}
+
+/// Returns the value of PATH, or its default.
+fn search_path() -> *const c_char {
+    // SAFETY: the environment is the program's, and no other thread changes it meanwhile.
+    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
+    if path.is_null() { USUAL.as_ptr() } else { path }
+}
+
+/// Bytes that [`takes_library_of`] takes of the copies.
+pub(super) fn room(file: *const c_char) -> usize {
+    let mut readable = Readable::new();
+    2 * readable.text_room(search_path()) + 2 * readable.text_room(file) + size_of::<usize>()
+}
+
+/// [`takes_library`] for the program that the C library's search will find. `file` is a copy.
+pub(super) fn takes_library_of(copies: &mut Copies, scratch: Scratch, file: *const c_char) -> bool {
+    let path = copies.put_text(search_path());
+    // SAFETY: copies, which end with a zero; a pointer that could not be copied is refused later.
+    let (file, path) = match Readable::new().text(file) {
+        Some(file) => (file, unsafe { CStr::from_ptr(path) }.to_bytes()),
+        None => return true,
+    };
+    let name = copies.take(path.len() + file.len() + 2);
+    let directories = path.split(|byte| *byte == b':');
+    let is_path = file.contains(&b'/');
+    for directory in directories.map(|it| if is_path { b"" } else { it }) {
+        put_name(name, [directory, file, b"\0"]);
+        let executable = [libc::AT_FDCWD as usize, name as usize, libc::X_OK as usize, 0, 0, 0];
+        if ask(libc::SYS_faccessat, executable) == 0 {
+            return takes_library(scratch, libc::AT_FDCWD, name.cast());
+        }
+    }
+    true
+}
+
+/// Writes a directory, a slash if it needs one, and a file's name with its end.
+fn put_name(name: *mut u8, [directory, file, end]: [&[u8]; 3]) {
+    let slash: &[u8] = if directory.is_empty() { b"" } else { b"/" };
+    let mut at = name;
+    for part in [directory, slash, file, end] {
+        // SAFETY: room for the longest directory, a slash and the file's name.
+        unsafe {
+            std::ptr::copy_nonoverlapping(part.as_ptr(), at, part.len());
+            at = at.add(part.len());
+        }
+    }
 }

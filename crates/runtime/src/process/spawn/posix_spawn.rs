@@ -2,6 +2,8 @@
 
 use super::argument_copies::{Copies, Readable, Strings};
 use super::environment::with_environment;
+use super::started_program::{self, Scratch};
+use super::{carried, path_search};
 use crate::base::instance;
 use crate::base::real::real;
 use crate::memory::sleep_gate;
@@ -113,7 +115,7 @@ unsafe fn put_attributes(copies: &mut Copies, attributes: SpawnAttributes) -> Sp
 /// # Safety
 /// As `posix_spawn(3)`.
 unsafe fn spawn(
-    real: Spawn,
+    (real, is_searched_for): (Spawn, bool),
     pid: *mut libc::pid_t,
     path: *const c_char,
     actions: FileActions,
@@ -125,7 +127,7 @@ unsafe fn spawn(
     // SAFETY: objects that the program has made for this function, valid or null; strings and
     // arrays are only read where they can be.
     unsafe {
-        if !instance::emulates_signals() {
+        if !instance::emulates_signals() && !carried::is_set() {
             return real(pid, path, actions, attributes, argv, envp);
         }
         // The child has this memory, and no filter yet that would let it wait.
@@ -133,15 +135,26 @@ unsafe fn spawn(
         let engine = instance::engine();
         let parsed = actions.cast::<Actions>().as_ref();
         let mut readable = Readable::new();
+        let envp_room = readable.strings_room(envp);
         let room = readable.text_room(path)
             + readable.strings_room(argv)
-            + readable.strings_room(envp)
+            + envp_room
+            + carried::room(envp_room)
+            + started_program::ROOM
+            + if is_searched_for { path_search::room(path) } else { 0 }
             + parsed.map_or(0, |actions| actions_room(actions))
             + size_of::<libc::posix_spawnattr_t>();
         let Some(mut copies) = Copies::with_room(room) else { return libc::ENOMEM };
         let path = copies.put_text(path);
         let argv = copies.put_strings(argv);
-        let envp = copies.put_strings(envp);
+        let is_full = !carried::is_set() || {
+            let scratch = Scratch::take(&mut copies);
+            match is_searched_for {
+                true => path_search::takes_library_of(&mut copies, scratch, path),
+                false => started_program::takes_library(scratch, libc::AT_FDCWD, path),
+            }
+        };
+        let envp = carried::put_environment(&mut copies, envp, is_full);
         let actions = match parsed {
             Some(parsed) => put_actions(&mut copies, parsed),
             None => actions,
@@ -159,7 +172,7 @@ unsafe fn spawn(
 
 /// Defines an interposed `posix_spawn`.
 macro_rules! spawning {
-    ($name:ident) => {
+    ($name:ident, $is_searched_for:literal) => {
         /// # Safety
         /// As the C library's function of the same name.
         #[unsafe(no_mangle)]
@@ -175,10 +188,10 @@ macro_rules! spawning {
                             Strings, Strings) -> i32);
             // SAFETY: the C library's function of this name, and the arguments that the program has
             // given for it.
-            unsafe { spawn($name(), pid, path, actions, attributes, argv, envp) }
+            unsafe { spawn(($name(), $is_searched_for), pid, path, actions, attributes, argv, envp) }
         }
     };
 }
 
-spawning!(posix_spawn);
-spawning!(posix_spawnp);
+spawning!(posix_spawn, false);
+spawning!(posix_spawnp, true);

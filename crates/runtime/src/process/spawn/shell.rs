@@ -1,7 +1,8 @@
 //! `popen` and `system`: a shell, by way of the C library or of `posix_spawn`.
 
 use super::argument_copies::{Copies, Readable};
-use super::environment::{environment, settle_environment, with_environment};
+use super::carried;
+use super::environment::{environment, with_environment};
 use super::fork_safe_mutex::ForkSafeMutex;
 use super::posix_spawn::posix_spawn;
 use crate::base::errno::refused;
@@ -22,20 +23,26 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
     tree_asleep::not_alone();
     // SAFETY: a command that the program has given, a C string; all other objects are locals.
     unsafe {
-        if !instance::emulates_signals() {
+        if !instance::emulates_signals() && !carried::is_set() {
             return popen()(command, mode);
         }
         let _inside = sleep_gate::enter();
         let engine = instance::engine();
-        let copies = Copies::with_room(Readable::new().text_room(command));
-        let Some(mut copies) = copies.filter(|_| settle_environment()) else {
+        let mut readable = Readable::new();
+        let environment_room = readable.strings_room(environment());
+        let room = readable.text_room(command) + carried::room(environment_room);
+        let Some(mut copies) = Copies::with_room(room) else {
             raw::set_errno(libc::ENOMEM);
             return std::ptr::null_mut();
         };
         let command = copies.put_text(command);
         // The stream and the actions of the child, which it writes and reads
         // with all signals blocked.
-        with_environment(engine, || outside_the_window(|| popen()(command, mode)))
+        let start = || with_environment(engine, || outside_the_window(|| popen()(command, mode)));
+        carried::with_shown(&mut copies, start).unwrap_or_else(|| {
+            raw::set_errno(libc::ENOMEM);
+            std::ptr::null_mut()
+        })
     }
 }
 
@@ -50,7 +57,8 @@ pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
     tree_asleep::not_alone();
     // SAFETY: a command that the program has given, a C string; all other objects are locals.
     unsafe {
-        if !instance::emulates_signals() || command.is_null() {
+        let is_plain = !instance::emulates_signals() && !carried::is_set();
+        if is_plain || command.is_null() {
             return system()(command);
         }
         system_by_spawn(command)

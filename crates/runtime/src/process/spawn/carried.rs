@@ -1,0 +1,336 @@
+//! Environment variables that load this library into started programs.
+//!
+//! A program may replace or clear its environment before it starts another. The runtime therefore
+//! removes its own variables from the environment when it loads, keeps them here, and adds them to
+//! the environment of each program that is started. The program sees only the variables that the
+//! user or the program has set.
+
+use super::argument_copies::{Copies, Readable, Strings, count};
+use super::environment::{environment, settle_environment};
+use crate::base::instance;
+use softswap_engine::door::settings::ENV_PREFIX;
+use softswap_sys::linked::is_go_program;
+use softswap_sys::program_file::preloaded_sanitizer;
+use std::ffi::{CStr, CString, c_char};
+use std::sync::OnceLock;
+
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+/// The variable that gives a program its budget. Without a value the program is unmanaged.
+const BUDGET: &[u8; 19] = b"SOFTSWAP_RT_MEMORY=";
+/// Added for started programs: the parent had an engine, or could have had one.
+const STARTED: &CStr = c"SOFTSWAP_RT_STARTED=1";
+const LIBRARY: &[u8] = b"libsoftswap.so";
+
+struct Carried {
+    /// The entry of LD_PRELOAD by which this library was loaded.
+    library: Vec<u8>,
+    /// Entries behind that one: the user's.
+    behind: Vec<u8>,
+    /// The runtime's variables, as `NAME=value`.
+    settings: Vec<CString>,
+}
+
+static CARRIED: OnceLock<Carried> = OnceLock::new();
+
+/// Returns true if started programs get variables that the program does not have itself.
+pub(super) fn is_set() -> bool {
+    CARRIED.get().is_some()
+}
+
+fn is_library(entry: &[u8]) -> bool {
+    entry.rsplit(|byte| *byte == b'/').next() == Some(LIBRARY)
+}
+
+fn entries(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| matches!(byte, b':' | b' ')).filter(|entry| !entry.is_empty())
+}
+
+fn joined<'a>(entries: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+    entries.collect::<Vec<_>>().join(&b':')
+}
+
+/// Takes the runtime's variables out of the environment. Called while the library is loaded,
+/// before the program's own code runs.
+///
+/// A Go program keeps them: its run-time starts programs by system calls that nothing intercepts.
+pub(crate) fn hide() {
+    // SAFETY: nothing else reads or changes the environment yet; `environ` is an array of strings
+    // that ends with a null pointer, or null.
+    unsafe {
+        let array = environment().cast_mut();
+        if array.is_null() {
+            return;
+        }
+        let all: Vec<*const c_char> = (0..count(array)).map(|at| *array.add(at)).collect();
+        let text = |at: &*const c_char| CStr::from_ptr(*at).to_bytes();
+        let is_setting = |at: &&*const c_char| text(at).starts_with(ENV_PREFIX.as_bytes());
+        let mut settings: Vec<CString> =
+            all.iter().filter(is_setting).map(|at| CStr::from_ptr(*at).to_owned()).collect();
+        let preload = all.iter().find_map(|at| text(at).strip_prefix(PRELOAD)).unwrap_or_default();
+        let Some(library) = entries(preload).find(|entry| is_library(entry)) else { return };
+        if settings.is_empty() {
+            return;
+        }
+        if !settings.iter().any(|it| it.as_c_str() == STARTED) {
+            settings.push(STARTED.to_owned());
+        }
+        if instance::is_plain() {
+            // For readers of /proc/PID/environ.
+            let budget = all.iter().find(|at| text(at).starts_with(BUDGET));
+            budget.iter().for_each(|at| mark_unused(at.cast_mut()));
+        }
+        let behind = entries(preload).skip_while(|entry| !is_library(entry)).skip(1);
+        let others = joined(entries(preload).filter(|entry| !is_library(entry)));
+        let carried = Carried { library: library.to_vec(), behind: joined(behind), settings };
+        CARRIED.get_or_init(|| carried);
+        if is_go_program() {
+            return;
+        }
+        let mut kept = 0;
+        for at in &all {
+            let mut at = *at;
+            if text(&at).starts_with(ENV_PREFIX.as_bytes()) {
+                continue;
+            }
+            if text(&at).starts_with(PRELOAD) {
+                let Ok(others) = CString::new([PRELOAD, &others].concat()) else { continue };
+                if others.as_bytes().len() == PRELOAD.len() {
+                    continue;
+                }
+                at = others.into_raw();
+            }
+            array.add(kept).write(at);
+            kept += 1;
+        }
+        // The auxiliary vector follows the array: a reader that searches for it from the
+        // array's first null pointer finds an empty one.
+        (kept..all.len()).for_each(|at| array.add(at).write(std::ptr::null()));
+    }
+}
+
+/// Renames the variable of the budget in place.
+///
+/// # Safety
+/// `text` begins with [`BUDGET`], and nothing else refers to it.
+unsafe fn mark_unused(text: *mut c_char) {
+    const UNUSED: &[u8; BUDGET.len()] = b"SOFTSWAP_RT_UNUSED=";
+    // SAFETY: by the caller; both names have one length.
+    unsafe { std::ptr::copy_nonoverlapping(UNUSED.as_ptr(), text.cast(), UNUSED.len()) };
+}
+
+/// What an environment lacks before a program can be started with it.
+pub(super) struct Additions {
+    /// Index of the string that another one replaces, and that one; null removes the string.
+    pub(super) replaced: Option<(usize, *const c_char)>,
+    /// LD_PRELOAD where there is none; null: none is needed.
+    preload: *const c_char,
+    settings: &'static [CString],
+    /// The environment has a budget without a value, which stays.
+    is_unmanaged: bool,
+}
+
+impl Additions {
+    const NONE: Additions =
+        Additions { replaced: None, preload: std::ptr::null(), settings: &[], is_unmanaged: false };
+
+    /// Strings to append.
+    pub(super) fn appended(&self) -> impl Iterator<Item = *const c_char> {
+        let is_wanted =
+            |text: &&CString| !(self.is_unmanaged && text.as_bytes().starts_with(BUDGET));
+        let preload = Some(self.preload).filter(|text| !text.is_null());
+        preload.into_iter().chain(self.settings.iter().filter(is_wanted).map(|it| it.as_ptr()))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.replaced.is_none() && self.appended().next().is_none()
+    }
+}
+
+/// Most strings that are appended.
+pub(super) fn most_appended() -> usize {
+    CARRIED.get().map_or(0, |carried| carried.settings.len() + 1)
+}
+
+/// Bytes that [`put_environment`] needs beyond a copy of the strings, which takes `strings_room`.
+pub(super) fn room(strings_room: usize) -> usize {
+    CARRIED.get().map_or(0, |carried| {
+        let words = most_appended() + 3;
+        // The array once more, and LD_PRELOAD, which is one of the strings or new.
+        strings_room + words * size_of::<usize>() + PRELOAD.len() + carried.library.len() + 2
+    })
+}
+
+/// Returns what the strings of an environment lack. `takes_library` is false if the program's
+/// loader could not load this library: then the library is removed.
+///
+/// Allocates nothing: a handler of a signal may start a program.
+pub(super) fn additions(
+    copies: &mut Copies,
+    strings: &[*const c_char],
+    takes_library: bool,
+) -> Additions {
+    let Some(carried) = CARRIED.get() else { return Additions::NONE };
+    let mut readable = Readable::new();
+    let (mut preload, mut budget) = (None, None);
+    for (at, text) in strings.iter().enumerate() {
+        let Some(text) = readable.text(*text) else { continue };
+        if let Some(value) = text.strip_prefix(PRELOAD) {
+            // The loader obeys the last one.
+            preload = Some((at, value));
+        } else if let Some(value) = text.strip_prefix(BUDGET.as_slice()) {
+            budget = Some(value);
+        }
+    }
+    if takes_library && budget.is_some_and(|value| !value.is_empty()) {
+        // Set by another `softswap run`, or by the user: these settings are complete.
+        return Additions::NONE;
+    }
+    let mut additions = Additions::NONE;
+    let value = preload.map_or(&b""[..], |(_, value)| value);
+    let takes_library = takes_library && preloaded_sanitizer(value).is_none();
+    if entries(value).any(is_library) != takes_library {
+        let text = match takes_library {
+            true => put_preload(copies, value.len(), around(value, carried).into_iter()),
+            false => put_preload(copies, value.len(), entries(value).filter(|it| !is_library(it))),
+        };
+        match preload {
+            Some((at, _)) => additions.replaced = Some((at, text)),
+            None => additions.preload = text,
+        }
+    }
+    if takes_library {
+        additions.settings = &carried.settings;
+        additions.is_unmanaged = budget.is_some();
+    }
+    additions
+}
+
+/// Returns the entries in front of the library, the library, and the entries behind it. An entry
+/// that the program puts in front of LD_PRELOAD stays first; the user's entries stay behind.
+fn around<'v>(value: &'v [u8], carried: &'v Carried) -> [&'v [u8]; 3] {
+    let first = value.strip_suffix(&carried.behind[..]);
+    match first.filter(|first| first.last().is_none_or(|byte| matches!(byte, b':' | b' '))) {
+        Some([first @ .., _]) => [first, &carried.library, &carried.behind],
+        Some(first) => [first, &carried.library, &carried.behind],
+        None => [value, &carried.library, b""],
+    }
+}
+
+/// Puts LD_PRELOAD with these entries; null if there is none.
+fn put_preload<'e>(
+    copies: &mut Copies,
+    value_len: usize,
+    entries: impl Iterator<Item = &'e [u8]>,
+) -> *const c_char {
+    let library = CARRIED.get().map_or(0, |carried| carried.library.len());
+    let text = copies.take(PRELOAD.len() + value_len + library + 3);
+    let mut at = text;
+    let mut push = |bytes: &[u8]| {
+        // SAFETY: room for the name, the former value, the library, two separators and a zero.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
+            at = at.add(bytes.len());
+        }
+    };
+    push(PRELOAD);
+    let mut has_any = false;
+    for entry in entries.filter(|entry| !entry.is_empty()) {
+        if std::mem::replace(&mut has_any, true) {
+            push(b":");
+        }
+        push(entry);
+    }
+    push(b"\0");
+    if has_any { text.cast() } else { std::ptr::null() }
+}
+
+/// Runs a call of the C library that starts a shell with `environ`, which has the runtime's
+/// variables meanwhile. Returns `None` if there is no memory. The copies have [`room`] for the environment.
+///
+/// Other threads may see these variables meanwhile, and may change others.
+pub(super) fn with_shown<R>(copies: &mut Copies, call: impl FnOnce() -> R) -> Option<R> {
+    if !settle_environment(most_appended()) {
+        return None;
+    }
+    if !is_set() {
+        return Some(call());
+    }
+    let array = environment().cast_mut();
+    // SAFETY: the array that was just settled: it ends with a null pointer.
+    let len = unsafe { count(array) };
+    // SAFETY: as above.
+    let strings = unsafe { std::slice::from_raw_parts(array, len) };
+    let additions = additions(copies, strings, true);
+    let before = additions.replaced.map(|(at, text)| (strings[at], text));
+    // SAFETY: settled with room for the appended strings. The first is written last: until then
+    // the array ends where it did.
+    unsafe {
+        for (at, text) in additions.appended().enumerate().skip(1) {
+            array.add(len + at).write(text);
+        }
+        if let Some(first) = additions.appended().next() {
+            array.add(len + additions.appended().count()).write(std::ptr::null());
+            array.add(len).write_volatile(first);
+        }
+        if let Some((at, text)) = additions.replaced {
+            array.add(at).write_volatile(text);
+        }
+    }
+    let result = call();
+    conceal(&additions, before);
+    Some(result)
+}
+
+/// Takes strings out of the environment again, which another thread may have moved.
+fn conceal(additions: &Additions, replaced: Option<(*const c_char, *const c_char)>) {
+    let array = environment().cast_mut();
+    let mut kept = 0;
+    // SAFETY: `environ` is an array that ends with a null pointer.
+    unsafe {
+        for at in 0..count(array) {
+            let text = *array.add(at);
+            if additions.appended().any(|it| it == text) {
+                continue;
+            }
+            let text = replaced.filter(|(_, by)| *by == text).map_or(text, |(before, _)| before);
+            array.add(kept).write(text);
+            kept += 1;
+        }
+        array.add(kept).write(std::ptr::null());
+    }
+}
+
+/// A copy of an environment, with what it lacks. An array that cannot be read is returned as it
+/// is: the kernel refuses it.
+pub(super) fn put_environment(copies: &mut Copies, envp: Strings, takes_library: bool) -> Strings {
+    let copy = copies.put_strings(envp);
+    if !is_set() || (copy == envp && !envp.is_null()) {
+        return copy;
+    }
+    let strings = if copy.is_null() {
+        &[][..]
+    } else {
+        // SAFETY: the copy, which ends with a null pointer.
+        unsafe { std::slice::from_raw_parts(copy, count(copy)) }
+    };
+    let additions = additions(copies, strings, takes_library);
+    if additions.is_empty() {
+        return copy;
+    }
+    let array = copies.take((strings.len() + most_appended() + 1) * size_of::<usize>());
+    let array = array.cast::<*const c_char>();
+    let replace = |(at, text): (usize, &*const c_char)| match additions.replaced {
+        Some((index, other)) if index == at => other,
+        _ => *text,
+    };
+    let kept = strings.iter().enumerate().map(replace).filter(|text| !text.is_null());
+    // SAFETY: room for all of them and the null pointer.
+    unsafe {
+        let end = kept.chain(additions.appended()).fold(array, |at, text| {
+            at.write(text);
+            at.add(1)
+        });
+        end.write(std::ptr::null());
+    }
+    array
+}

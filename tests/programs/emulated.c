@@ -1,0 +1,39 @@
+/* Starts a program for which userfaultfd is an unknown call, as under an emulator. The filter is
+ * installed by instructions of its own, which softswap does not see. */
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stdio.h>
+#include <errno.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static long call(long number, long a, long b, long c, long d)
+{
+	long result;
+	register long fourth __asm__("r10") = d;
+	register long fifth __asm__("r8") = 0;
+	__asm__ volatile("syscall" : "=a"(result)
+			 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth)
+			 : "rcx", "r11", "memory");
+	return result;
+}
+
+int main(int argc, char **argv)
+{
+	static struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	static struct sock_fprog program = { sizeof code / sizeof *code, code };
+	if (argc < 2 || call(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0) ||
+	    call(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&program, 0)) {
+		fputs("no filter\n", stderr);
+		return 2;
+	}
+	execvp(argv[1], argv + 1);
+	perror(argv[1]);
+	return 2;
+}
