@@ -11,7 +11,7 @@
 //! | a handler, a mask or an alternate stack                      | `signal_calls`                    |
 //! | memory itself (`mmap` and its relatives)                    | [`crate::memory::mappings`]       |
 //! | what a thread may do (credentials, name spaces)             | `credentials`                     |
-//! | memory that is used after the call has returned             | `kernel_async_io`: refused        |
+//! | memory that is used after the call has returned             | `kernel_async_io`: refused; of an `ioctl`: [`crate::process::named_memory`] |
 //! | strings of strings, for `exec`                              | [`crate::process::spawn`]         |
 //!
 //! A caught call comes to `sigsys`, and a call through the C library's `syscall` function to

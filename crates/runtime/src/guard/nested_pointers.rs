@@ -15,6 +15,7 @@ use crate::base::issue_call::Arguments;
 use crate::base::real::real;
 use crate::base::uaccess;
 use crate::memory::pins::Pins;
+use crate::process::named_memory;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::nested_pointers::{MOST_BYTES, Structure, Walk, structure_of, walk_of};
@@ -37,6 +38,11 @@ pub(super) fn with_nested(
     arguments: Arguments,
     call: impl Fn() -> isize,
 ) -> isize {
+    if number == libc::SYS_ioctl
+        && let Some(result) = named_memory::answer(engine, &arguments, &call)
+    {
+        return result;
+    }
     let mut pins = Inner::new(engine);
     if let Some(structure) = structure_of(number, &arguments)
         && !pin_structure(&mut pins, &structure)
@@ -202,6 +208,7 @@ fn interposed(
 pub unsafe extern "C" fn ioctl(fd: i32, request: libc::c_ulong, argument: usize) -> i32 {
     real!(ioctl: fn(i32, libc::c_ulong, usize) -> i32);
     let arguments = [fd as usize, request as usize, argument, 0, 0, 0];
+    named_memory::prepare(request as usize);
     // SAFETY: the C library's function of this name, with the program's arguments.
     let original = || unsafe { ioctl()(fd, request, argument) as isize };
     interposed(libc::SYS_ioctl, arguments, argument, original) as i32

@@ -14,7 +14,8 @@
 
 use super::forked_children::{ChildMark, ForkedChildren};
 use super::{
-    aio, engine_threads, file_turns, forked_children, statistics, thread_end, tree, tree_asleep,
+    aio, engine_threads, file_turns, forked_children, named_memory, statistics, thread_end, tree,
+    tree_asleep,
 };
 use crate::base::instance;
 use crate::base::real::real;
@@ -129,6 +130,7 @@ pub(crate) fn install() -> Result<(), String> {
 fn lock_for_fork() {
     program_actions::lock_for_fork();
     thread_end::lock_for_fork();
+    named_memory::lock_for_fork();
     aio::queue::lock_for_fork();
     pins::lock_for_fork();
 }
@@ -185,6 +187,7 @@ fn take() -> Option<Held> {
     HEAP.unlock();
     aio::queue::unlock_after_fork();
     pins::unlock_after_fork();
+    named_memory::unlock_after_fork();
     thread_end::unlock_after_fork();
     program_actions::unlock_after_fork();
     // SAFETY: touched only by the thread that forks, between `prepare` and `parent` or `child`.
@@ -275,6 +278,8 @@ fn child_awake(mut forking: Forking) {
     aio::queue::become_child();
     pins::become_child(engine);
     file_turns::become_child();
+    thread_end::become_child();
+    named_memory::become_child(engine);
     drop(forking.heap_break);
     drop(forking.at_rest);
     if let Some(mark) = forking.mark {

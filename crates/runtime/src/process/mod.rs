@@ -11,7 +11,8 @@
 //! | `control_thread`  | `softswap stat` and `softswap ctl`; `_exit`                 |
 //! | `file_turns`      | turns of long writes to one file                            |
 //! | `forked_children` | children that read this process's slots                     |
-//! | `thread_end`      | what the kernel reads and writes when a thread ends         |
+//! | `thread_end`      | memory that the kernel accesses by itself for a thread      |
+//! | `named_memory`    | memory that an `ioctl` names and the kernel uses later      |
 //! | `calls_under_way` | calls that began before the process woke                    |
 //! | `program_threads` | `pthread_create`: a signal stack for every thread           |
 //! | `engine_threads`  | the engine's own: ended before what no thread of ours may miss |
@@ -32,6 +33,7 @@ pub(crate) mod control_thread;
 pub(crate) mod file_turns;
 pub(crate) mod forked_children;
 pub(crate) mod thread_end;
+pub(crate) mod named_memory;
 pub(crate) mod calls_under_way;
 pub(crate) mod program_threads;
 pub(crate) mod engine_threads;

@@ -1,9 +1,10 @@
-//! What the kernel reads and writes by itself when a thread ends: it cannot have a page
-//! brought in then.
+//! Memory that the kernel accesses by itself for a thread: it cannot have a page brought in then.
 //!
-//! These are the robust mutexes that the thread holds, a list that runs through them, and a
-//! word that is cleared for who waits for the thread. So before a thread ends, and when it
-//! names such a word, they are brought in, and stay until the thread is gone.
+//! At a thread's end these are the robust mutexes that it holds, a list that runs through them,
+//! and a word that is cleared to wake a waiter. Before, it is the thread's area for restartable
+//! sequences (`rseq`), which the kernel writes whenever the thread has been preempted. So these
+//! are brought in before a thread ends, or when it names them, and stay pinned until the thread
+//! is gone.
 
 use crate::base::errno::refused;
 use crate::base::issue_call::{Answer, Arguments, ask, pass_on};
@@ -12,7 +13,7 @@ use crate::signals::lifecycle;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::locked::Locked;
 use softswap_sys::{raw, signals};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// Memory that stays until a thread is gone, or its call has ended.
 struct KeptRange {
@@ -24,9 +25,20 @@ struct KeptRange {
 
 static LIST: Locked<Vec<KeptRange>> = Locked::new(Vec::new());
 
+/// The thread that forks.
+static FORKING: AtomicI32 = AtomicI32::new(0);
+
 /// Keeps other threads from holding the lock while this one forks.
 pub(crate) fn lock_for_fork() {
     LIST.lock_for_fork();
+    FORKING.store(raw::current_thread(), Ordering::Relaxed);
+}
+
+/// In a forked child: the thread that forked has another number, and the memory is kept for it.
+pub(crate) fn become_child() {
+    let (before, now) = (FORKING.load(Ordering::Relaxed), raw::current_thread());
+    let of_forking = |range: &&mut KeptRange| range.thread == before;
+    LIST.with(|kept| kept.iter_mut().filter(of_forking).for_each(|range| range.thread = now));
 }
 
 /// Ends what [`lock_for_fork`] began.
@@ -159,9 +171,42 @@ fn set_tid_address(arguments: Arguments) -> isize {
     pass_on(libc::SYS_set_tid_address, arguments)
 }
 
-/// The answer to a call by its number, if it is about a thread's end.
+/// Ends what [`keep`] began for this thread's area at `address`.
+fn release(engine: &Engine, address: usize) {
+    let thread = raw::current_thread();
+    LIST.with(|kept| {
+        let is_it = |range: &KeptRange| range.thread == thread && range.address == address;
+        if let Some(at) = kept.iter().position(|range| is_it(range) && !range.is_for_call) {
+            let range = kept.swap_remove(at);
+            engine.unpin(range.address, range.len);
+        }
+    });
+}
+
+fn rseq(arguments: Arguments) -> isize {
+    const UNREGISTER: usize = 1;
+    let [address, len, flags, ..] = arguments;
+    if instance::is_in_window(address) {
+        instance::awake();
+    }
+    let Some(engine) = instance::engine().filter(|engine| engine.contains(address)) else {
+        return pass_on(libc::SYS_rseq, arguments);
+    };
+    let registers = flags & UNREGISTER == 0;
+    if registers {
+        keep(engine, address, len as u32 as usize);
+    }
+    let result = pass_on(libc::SYS_rseq, arguments);
+    if registers != (result == 0) {
+        release(engine, address);
+    }
+    result
+}
+
+/// The answer to a call by its number, if it names memory that the kernel accesses later.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     match number {
+        libc::SYS_rseq => Some(rseq),
         libc::SYS_exit => Some(exit),
         libc::SYS_set_tid_address => Some(set_tid_address),
         _ => None,

@@ -311,7 +311,6 @@ pub(crate) const CALLS: &[(i64, Class)] = &[
     (SYS_sysfs, Described(&[(1, Text), (2, Struct(4096))])),
     (SYS_lookup_dcookie, Described(&[(1, Bytes(2))])),
     (SYS_kcmp, Described(&[(4, Struct(12))])),
-    (SYS_rseq, Described(&[(0, Bytes(1))])),
     // Operations that set a register have a value instead of a pointer: the filter passes them.
     (SYS_arch_prctl, Described(&[(1, Struct(32))])),
     // A child of `clone` would return from the handler on an empty stack. What `sigaltstack` sets
@@ -321,6 +320,7 @@ pub(crate) const CALLS: &[(i64, Class)] = &[
     (SYS_sigaltstack, Interposed),
     (SYS_set_robust_list, Interposed),
     (SYS_set_tid_address, Interposed),
+    (SYS_rseq, Interposed),
     // No argument that the kernel follows.
     (SYS_close, NoPointer),
     (SYS_lseek, NoPointer),

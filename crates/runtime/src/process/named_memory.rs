@@ -1,0 +1,210 @@
+//! Memory that an `ioctl` names and the kernel uses later, without a call.
+//!
+//! | request                            | answer                                              |
+//! |------------------------------------|-----------------------------------------------------|
+//! | memory of a virtual machine (KVM)  | pinned until the slot has other memory              |
+//! | a USB transfer under way           | pinned until it is reaped                           |
+//! | vhost, userptr of GPUs and V4L2    | refused as by a kernel without it: programs have another way |
+//!
+//! All such memory together is at most as much as a program can lock
+//! ([`Engine::lock_limit_bytes`]). Beyond that the request fails with ENOMEM. One line on standard
+//! error gives the reason of the first refusal.
+
+use crate::base::errno::refused;
+use crate::base::instance;
+use crate::base::issue_call::{Arguments, ask};
+use crate::base::uaccess;
+use softswap_engine::door::engine::Engine;
+use softswap_sys::locked::Locked;
+use softswap_sys::{raw, signals};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+// <linux/kvm.h>, <linux/usbdevice_fs.h>
+const KVM_SET_USER_MEMORY_REGION: u32 = 0x4020_ae46;
+const KVM_SET_USER_MEMORY_REGION2: u32 = 0x40a0_ae49;
+const USBDEVFS_SUBMITURB: u32 = 0x8038_550a;
+const USBDEVFS_REAPURB: u32 = 0x4008_550c;
+const USBDEVFS_REAPURBNDELAY: u32 = 0x4008_550d;
+// <linux/vhost.h>, <drm/i915_drm.h>, <drm/amdgpu_drm.h>, <linux/videodev2.h>
+const VHOST_SET_OWNER: u32 = 0xaf01;
+const I915_GEM_USERPTR: u32 = 0xc018_6473;
+const AMDGPU_GEM_USERPTR: u32 = 0xc020_6451;
+const VIDIOC_REQBUFS: u32 = 0xc014_5608;
+
+/// Pinned memory, and the name that the kernel has for it.
+struct Named {
+    /// The descriptor and the slot of a virtual machine, or 0 and the address of a USB request.
+    key: (usize, usize),
+    ranges: [(usize, usize); 2],
+}
+
+impl Named {
+    fn bytes(&self) -> usize {
+        self.ranges.iter().map(|(_, len)| len).sum()
+    }
+}
+
+static NAMED: Locked<Vec<Named>> = Locked::new(Vec::new());
+
+/// Keeps other threads from holding the lock while this one forks.
+pub(super) fn lock_for_fork() {
+    NAMED.lock_for_fork();
+}
+
+/// Ends what [`lock_for_fork`] began.
+pub(super) fn unlock_after_fork() {
+    NAMED.unlock_after_fork();
+}
+
+/// In a forked child: the kernel goes on with the parent's memory only.
+pub(super) fn become_child(engine: &Engine) {
+    NAMED.with(|all| all.drain(..).for_each(|named| unpin(engine, &named.ranges)));
+}
+
+/// Wakes a process that sleeps before its memory is named.
+pub(crate) fn prepare(request: usize) {
+    let names = matches!(
+        request as u32,
+        KVM_SET_USER_MEMORY_REGION
+            | KVM_SET_USER_MEMORY_REGION2
+            | USBDEVFS_SUBMITURB
+            | VHOST_SET_OWNER
+            | I915_GEM_USERPTR
+            | AMDGPU_GEM_USERPTR
+            | VIDIOC_REQBUFS
+    );
+    if names {
+        instance::awake();
+    }
+}
+
+/// Answers an `ioctl` that names memory; `None` for others. `call` makes it.
+pub(crate) fn answer(
+    engine: &Engine,
+    arguments: &Arguments,
+    call: &dyn Fn() -> isize,
+) -> Option<isize> {
+    let [fd, request, argument, ..] = *arguments;
+    match request as u32 {
+        request if !is_of_device(fd, device_of(request)?) => None,
+        KVM_SET_USER_MEMORY_REGION | KVM_SET_USER_MEMORY_REGION2 => {
+            // struct kvm_userspace_memory_region: slot and flags, guest address, size, address.
+            let [slot, _, len, address] = uaccess::words(argument)?;
+            let key = (fd, slot & 0xffff_ffff);
+            Some(name(engine, key, [(address, len), (0, 0)], true, call))
+        }
+        USBDEVFS_SUBMITURB => {
+            // struct usbdevfs_urb: the buffer is at 16, its length at 24, packets at 36.
+            const URB_BYTES: usize = 56;
+            const PACKET_BYTES: usize = 12;
+            let [_, _, buffer, lengths, frames] = uaccess::words(argument)?;
+            let packets = (frames >> 32).min(128);
+            let urb = (argument, URB_BYTES + packets * PACKET_BYTES);
+            let ranges = [(buffer, lengths & 0x7fff_ffff), urb];
+            Some(name(engine, (0, argument), ranges, false, call))
+        }
+        USBDEVFS_REAPURB | USBDEVFS_REAPURBNDELAY => {
+            let result = call();
+            if result == 0
+                && let Some([urb]) = uaccess::words(argument)
+            {
+                forget(engine, (0, urb));
+            }
+            Some(result)
+        }
+        VHOST_SET_OWNER => Some(refuse("vhost", libc::EPERM)),
+        I915_GEM_USERPTR | AMDGPU_GEM_USERPTR => Some(refuse("userptr", libc::ENODEV)),
+        VIDIOC_REQBUFS => {
+            const USERPTR: usize = 2;
+            let [_, memory] = uaccess::words(argument)?;
+            (memory & 0xffff_ffff == USERPTR).then(|| refuse("V4L2_MEMORY_USERPTR", libc::EINVAL))
+        }
+        _ => None,
+    }
+}
+
+/// Returns how the name of the device begins that has a request.
+fn device_of(request: u32) -> Option<&'static [u8]> {
+    Some(match request {
+        KVM_SET_USER_MEMORY_REGION | KVM_SET_USER_MEMORY_REGION2 => b"anon_inode:kvm-vm",
+        USBDEVFS_SUBMITURB | USBDEVFS_REAPURB | USBDEVFS_REAPURBNDELAY => b"/dev/bus/usb/",
+        VHOST_SET_OWNER => b"/dev/vhost",
+        I915_GEM_USERPTR | AMDGPU_GEM_USERPTR => b"/dev/dri/",
+        VIDIOC_REQBUFS => b"/dev/v",
+        _ => return None,
+    })
+}
+
+/// Returns true if a descriptor is of a device whose name begins so, or /proc is missing.
+fn is_of_device(fd: usize, name: &[u8]) -> bool {
+    let link = format!("/proc/self/fd/{}\0", fd as i32);
+    let mut target = [0_u8; 64];
+    let places = [link.as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0, 0];
+    match ask(libc::SYS_readlink, places) {
+        len if len >= 0 => target.starts_with(name),
+        error => error != refused(libc::ENOENT) || ask(libc::SYS_fcntl, [fd, 1, 0, 0, 0, 0]) >= 0,
+    }
+}
+
+/// Pins ranges and makes the call that names them. With `replaces`, what the same key named
+/// before is no longer in use then.
+fn name(
+    engine: &Engine,
+    key: (usize, usize),
+    ranges: [(usize, usize); 2],
+    replaces: bool,
+    call: &dyn Fn() -> isize,
+) -> isize {
+    let managed =
+        ranges.map(|(address, len)| (address, if engine.contains(address) { len } else { 0 }));
+    let named = Named { key, ranges: managed };
+    let others: usize = NAMED.with(|all| all.iter().map(Named::bytes).sum());
+    if others.saturating_add(named.bytes()) > engine.lock_limit_bytes() {
+        return refuse("memory of a device or virtual machine", libc::ENOMEM);
+    }
+    for (at, (address, len)) in managed.into_iter().enumerate() {
+        let pinned = signals::with_all_blocked(|| engine.pin(address, len, len));
+        if pinned.is_err() {
+            unpin(engine, &managed[..at]);
+            return refused(libc::ENOMEM);
+        }
+    }
+    let result = call();
+    if result != 0 {
+        unpin(engine, &managed);
+        return result;
+    }
+    if replaces {
+        forget(engine, key);
+    }
+    if named.bytes() > 0 {
+        NAMED.with(|all| all.push(named));
+    }
+    result
+}
+
+fn unpin(engine: &Engine, ranges: &[(usize, usize)]) {
+    ranges.iter().for_each(|(address, len)| engine.unpin(*address, *len));
+}
+
+/// Unpins what `key` names.
+fn forget(engine: &Engine, key: (usize, usize)) {
+    NAMED.with(|all| {
+        if let Some(at) = all.iter().position(|named| named.key == key) {
+            unpin(engine, &all.swap_remove(at).ranges);
+        }
+    });
+}
+
+/// Refuses a request, and reports the first one.
+fn refuse(what: &str, error: i32) -> isize {
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    if !IS_REPORTED.swap(true, Ordering::Relaxed) {
+        let line = format!(
+            "softswap: {what} is refused: the kernel would use memory at any time that softswap \
+             may have swapped out (docs/limits.md)\n"
+        );
+        raw::write_stderr(line.as_bytes());
+    }
+    refused(error)
+}

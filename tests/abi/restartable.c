@@ -1,0 +1,67 @@
+/* Restartable sequences: rseq(2). The kernel writes the area whenever a thread was preempted. */
+#include "abi.h"
+#include <linux/rseq.h>
+
+#define LEN (64UL << 10)
+#define SIGNATURE 0x53053053
+
+/* The C library has registered an area of its own, unless it is told not to. */
+static void without_the_librarys_own(const char *name)
+{
+    if (getenv("GLIBC_TUNABLES"))
+        return;
+    MUST(setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0", 1));
+    MUST(execl("/proc/self/exe", "abi", name, NULL));
+}
+
+static long change(struct rseq *area, int flags)
+{
+    return syscall(SYS_rseq, area, 32, flags, SIGNATURE);
+}
+
+/* Is preempted, and sees where it runs. */
+static void run_a_while(struct rseq *area)
+{
+    for (int i = 0; i < 20; i++) {
+        put_out_by(10);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        sched_yield();
+    }
+    say("runs somewhere: %d", *(volatile uint32_t *)&area->cpu_id < 1 << 20);
+}
+
+static void an_area_in_the_heap(void)
+{
+    without_the_librarys_own("an_area_in_the_heap");
+    struct rseq *area = memory(LEN, 1);
+    memset(area, 0, LEN);
+    RESULT(change(area, 1));
+    RESULT(change(area, 0));
+    RESULT(change(area, 0));
+    put_out();
+    run_a_while(area);
+    RESULT(change(area, RSEQ_FLAG_UNREGISTER));
+    say("no longer: %d", area->cpu_id == (uint32_t)-1);
+    put_out();
+    RESULT(change(area, 0));
+    run_a_while(area);
+}
+
+static void a_child_inherits_the_area(void)
+{
+    without_the_librarys_own("a_child_inherits_the_area");
+    struct rseq *area = memory(LEN, 1);
+    memset(area, 0, LEN);
+    RESULT(change(area, 0));
+    pid_t child = MUST(fork());
+    if (!child) {
+        put_out();
+        run_a_while(area);
+        RESULT(change(area, RSEQ_FLAG_UNREGISTER));
+        _exit(0);
+    }
+    say_end("child", child);
+    run_a_while(area);
+}
+
+ABI_MAIN(CASE(an_area_in_the_heap), CASE(a_child_inherits_the_area))
