@@ -61,11 +61,11 @@ impl LeftOut {
 }
 
 impl TreePeaks {
-    /// Notes what there is now.
-    pub(crate) fn raise(&mut self, now: &TreeReport) {
+    /// Notes a tree whose processes use `used_bytes` together now.
+    pub(crate) fn raise(&mut self, now: &TreeReport, used_bytes: u64) {
         self.budget_bytes = now.budget_bytes;
         self.budget_peak_bytes = self.budget_peak_bytes.max(now.budget_bytes);
-        self.used_peak_bytes = self.used_peak_bytes.max(now.used_bytes);
+        self.used_peak_bytes = self.used_peak_bytes.max(used_bytes);
         self.processes_peak = self.processes_peak.max(now.processes.len());
         let mut others = std::mem::take(&mut self.others);
         for process in &now.processes {
@@ -169,7 +169,8 @@ mod tests {
     fn of_many_processes_those_are_kept_that_matter_and_sums_of_the_others() {
         let mut peaks = TreePeaks::default();
         let many = |count: u32| (1..=count).map(|pid| process(pid, 1_000, 1)).collect::<Vec<_>>();
-        let raise = |peaks: &mut TreePeaks, processes| peaks.raise(&TreeReport::of(1, processes));
+        let raise =
+            |peaks: &mut TreePeaks, processes| peaks.raise(&TreeReport::of(1, processes), 1);
         raise(&mut peaks, many(KEPT as u32));
         assert_eq!((peaks.largest.len(), peaks.left_out), (KEPT, LeftOut::default()));
         assert!(peaks.for_people().contains("and 95 more, with 950 faults, 95 ns stalled"));

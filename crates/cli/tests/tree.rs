@@ -39,6 +39,62 @@ fn two_that_want_more_than_the_budget_stay_within_it() {
     assert!(ended.stderr.contains("  tree     96.0 MiB, at most "), "{}", ended.stderr);
 }
 
+/// The rule for many small processes: the budget, or 8 MiB for each, and 4 MiB of unmanaged memory
+/// for each of them, the shell and the command.
+#[test]
+fn many_small_processes_stay_within_eight_mib_each() {
+    const CHILDREN: usize = 8;
+    let group = match MemoryGroup::limited_to((12 * CHILDREN as u64 + 8) << 20) {
+        Ok(group) => group,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let script = r"
+import os, time
+block = bytearray(os.urandom(1 << 20)) * 12
+print('ready', flush=True)
+while not os.path.exists(os.environ['SOFTSWAP_RUNTIME_DIR'] + '/done'): time.sleep(0.05)
+assert all(block[at] == block[at % (1 << 20)] for at in range(0, len(block), 4096))
+print('whole', flush=True)
+";
+    let start = r#"for child in 1 2 3 4 5 6 7 8; do "$0" -c "$1" & done; wait"#;
+    let program =
+        ["sh".into(), "-c".into(), start.into(), python().as_os_str().to_owned(), script.into()];
+    let command = group.command(softswap());
+    let tree = Tree::start(command, &["-q", "--memory", "32M"], &program);
+    tree.wait_until_ready(CHILDREN);
+    let ended = tree.finish();
+    ended.expect_success("small processes");
+    assert_eq!(ended.stdout_text().matches("whole").count(), CHILDREN);
+}
+
+/// A forked child counts what it inherits, but the peak of the tree counts a page once.
+#[test]
+fn the_peak_of_a_tree_counts_shared_pages_once() {
+    let script = r"
+import os, time
+block = bytearray(os.urandom(1 << 20)) * 80
+pids = []
+for child in range(3):
+    pid = os.fork()
+    if pid == 0:
+        own = bytearray(b'x') * (4 << 20)
+        print('ready', flush=True)
+        while not os.path.exists(os.environ['SOFTSWAP_RUNTIME_DIR'] + '/done'): time.sleep(0.05)
+        os._exit(0)
+    pids.append(pid)
+assert all(os.waitpid(pid, 0)[1] == 0 for pid in pids)
+";
+    let program = [python().as_os_str().to_owned(), "-c".into(), script.into()];
+    let tree = Tree::start(Command::new(softswap()), &["--memory", "128M"], &program);
+    tree.wait_until_ready(3);
+    let ended = tree.finish();
+    ended.expect_success("children that share");
+    let line = ended.stderr.lines().find_map(|line| line.split_once("MiB, at most "));
+    let used = line.and_then(|(_, rest)| rest.split_once(" MiB")).map(|(used, _)| used.parse());
+    // 80 MiB, 4 MiB for each child, and the memory of Python and the engines.
+    assert!(used.is_some_and(|used: Result<f64, _>| used.unwrap() < 140.0), "{}", ended.stderr);
+}
+
 #[test]
 fn a_pipeline_of_five_gives_the_same_answer() {
     let script = "seq 1 400000 | rev | sort -S 200M | uniq -c | sort -n -S 200M | md5sum";

@@ -12,6 +12,7 @@ pub(crate) mod program;
 pub(crate) mod beside;
 mod release;
 mod thrashing;
+mod tables;
 mod tree;
 mod shared_areas;
 mod tree_areas;

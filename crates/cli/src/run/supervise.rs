@@ -11,6 +11,7 @@ use super::history::Samples;
 use super::log::Log;
 use super::progress::{Progress, Wanted};
 use super::release::Space;
+use super::tables::Tables;
 use super::thrashing::Thrashing;
 use super::tree::Tree;
 use super::tree_areas::TreeAreas;
@@ -91,6 +92,7 @@ pub(super) fn run(
     let pid = pid.ok_or_else(|| Refusal::own("the system gave no process number"))?;
     let mut watch = Watch::new(child.id(), stats);
     let mut thrashing = Thrashing::new(child.id(), stats, !is_quiet || log.is_some());
+    let mut tables = Tables::new(stats);
     let mut progress = Progress::new(child.id(), stats, wanted);
     let mut look = |is_stopping: bool| {
         if is_stopping {
@@ -106,6 +108,10 @@ pub(super) fn run(
                 let _ = writeln!(std::io::stderr(), "softswap: note: {advice}");
             }
             log.iter_mut().for_each(|log| log.write("thrashing", json!({ "advice": advice })));
+        }
+        if let Some(note) = tables.look(budget_bytes).filter(|_| !is_quiet) {
+            progress.end();
+            let _ = writeln!(std::io::stderr(), "softswap: note: {note}");
         }
         space.look(&stats);
         tree.iter_mut().for_each(|tree| tree.look());

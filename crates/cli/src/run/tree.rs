@@ -32,6 +32,7 @@ pub(super) struct Tree {
     /// The name of the socket, while there is one.
     socket: Option<PathBuf>,
     peaks: TreePeaks,
+    together: Together,
 }
 
 /// What the thread that answers has, too.
@@ -71,7 +72,13 @@ impl Tree {
             bounds,
             is_auto: Arc::new(AtomicBool::new(bounds.is_some())),
         };
-        Ok(Tree { fd, budget, socket: None, peaks: TreePeaks::default() })
+        Ok(Tree {
+            fd,
+            budget,
+            socket: None,
+            peaks: TreePeaks::default(),
+            together: Together::default(),
+        })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -94,7 +101,8 @@ impl Tree {
             return;
         }
         let now = self.budget.report();
-        self.peaks.raise(&now);
+        let used_bytes = self.together.used_bytes(&now, self.peaks.used_peak_bytes);
+        self.peaks.raise(&now, used_bytes);
         self.budget.follow_machine(now.used_bytes.min(now.granted_bytes));
         let limit = self.budget.limit.load(Relaxed);
         if self.budget.ledger.limit() != limit {
@@ -118,7 +126,9 @@ impl Tree {
     /// Nobody is answered any more; what there was.
     pub(super) fn end(mut self) -> TreePeaks {
         // One that ended soon had its limit, too.
-        self.peaks.raise(&self.budget.report());
+        let now = self.budget.report();
+        let used_bytes = self.together.used_bytes(&now, self.peaks.used_peak_bytes);
+        self.peaks.raise(&now, used_bytes);
         self.socket.iter().for_each(|path| drop(std::fs::remove_file(path)));
         self.peaks
     }
@@ -254,4 +264,40 @@ impl Budget {
         let limit = self.limit.load(Relaxed);
         TreeReport::of(limit as u64 * self.step_bytes, processes.collect())
     }
+}
+/// Counts what processes use together.
+#[derive(Debug, Default)]
+struct Together {
+    /// Time of the next walk.
+    next_walk: Option<Instant>,
+}
+
+impl Together {
+    /// Returns what all processes use, with each page that several share counted once: a forked
+    /// child counts all that it inherited. `/proc` shows its part, which takes a walk over the
+    /// process's memory. So it is read only if the sum exceeds the peak, and for a tenth of the
+    /// time at most; else the peak is returned.
+    fn used_bytes(&mut self, now: &TreeReport, peak_bytes: u64) -> u64 {
+        const PAUSE_FACTOR: u32 = 10;
+        if now.processes.len() < 2 || now.used_bytes <= peak_bytes {
+            return now.used_bytes;
+        }
+        let start = Instant::now();
+        if self.next_walk.is_some_and(|next| start < next) {
+            return peak_bytes;
+        }
+        let part = |process: &Process| {
+            anonymous_part_bytes(process.pid).unwrap_or(u64::MAX).min(process.used_bytes)
+        };
+        let used_bytes = now.processes.iter().map(part).sum();
+        self.next_walk = Some(Instant::now() + start.elapsed() * PAUSE_FACTOR);
+        used_bytes
+    }
+}
+
+/// Returns a process's anonymous memory, in which a page counts by the number of its sharers.
+fn anonymous_part_bytes(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let kib = text.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
+    Some(kib.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
