@@ -121,30 +121,33 @@ fn what_a_deep_bound_library_calls_reaches_the_runtime() {
 #[test]
 fn programs_with_a_sanitizer_run_and_find_what_they_find_plainly() {
     let programs = Programs::new();
-    for (kind, static_runtime) in
-        [("address", "-static-libasan"), ("thread", "-static-libtsan"), ("leak", "-static-liblsan")]
-    {
-        for more in [None, Some(static_runtime)] {
-            let kind_option = format!("-fsanitize={kind}");
-            let options: Vec<&str> = ["-g", &kind_option].into_iter().chain(more).collect();
-            let name = format!("{kind}{}", more.is_some());
-            if !programs.try_to_compile(source!("sanitized"), &name, &options) {
-                println!("skipped: gcc has no {options:?}");
-                continue;
-            }
+    for options in [
+        ["-fsanitize=address"].as_slice(),
+        &["-fsanitize=thread"],
+        &["-fsanitize=thread", "-static-libtsan"],
+        &["-fsanitize=leak"],
+    ] {
+        let name = options.concat();
+        if programs.try_to_compile(source!("sanitized"), &name, options) {
             expect_as_plainly(&programs.path(&name));
+        } else {
+            println!("skipped: gcc has no {options:?}");
         }
     }
 }
 
-/// Compares a program by itself and one that a managed shell starts.
+/// Compares a plain run with a managed one, and with one that a managed shell starts.
 fn expect_as_plainly(program: &Path) {
     for words in [[].as_slice(), &["freed"]] {
         let plain = plainly(program, words);
-        let ended = managed(&["--memory", "64M"], program, words);
-        assert_eq!(seen(&ended), seen(&plain), "{program:?} {words:?}: {}", ended.stderr);
-        let has_report = |ended: &Ended| ended.stderr.contains("SUMMARY: ");
-        assert_eq!(has_report(&ended), has_report(&plain), "{}", ended.stderr);
+        let script = format!("{} {}; exit $?", program.display(), words.join(" "));
+        let itself = managed(&["--memory=64M"], program, words);
+        let started = managed(&["--memory=64M", "--awake"], Path::new("/bin/sh"), &["-c", &script]);
+        for ended in [itself, started] {
+            assert_eq!(seen(&ended), seen(&plain), "{program:?} {words:?}: {}", ended.stderr);
+            let has_report = |ended: &Ended| ended.stderr.contains("SUMMARY: ");
+            assert_eq!(has_report(&ended), has_report(&plain), "{}", ended.stderr);
+        }
     }
 }
 
