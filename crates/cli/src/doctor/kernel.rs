@@ -145,7 +145,7 @@ fn window(around: &Surroundings) -> Check {
         "managed-window",
         format!(
             "not even {} of address space: {why}",
-            softswap_view::units::bytes(WINDOW_SIZES[4] as u64)
+            softswap_view::units::bytes(WINDOW_SIZES[WINDOW_SIZES.len() - 1] as u64)
         ),
         around.more_address_space(),
     )

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// What the first word of a recording is.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"softrec1");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"softrec2");
 /// Words before the first event: [`MAGIC`], and how many events there were.
 pub const HEADER_WORDS: usize = 2;
 /// Words of a file: 128 Mi events. Only what is written takes memory.
@@ -22,8 +22,8 @@ const WORDS: usize = 1 << 27;
 
 /// A word has the event's kind, the page, and what more there is to say.
 const KIND_BITS: u32 = 3;
-const PAGE_BITS: u32 = 28;
-const CPU_BITS: u32 = 32;
+const PAGE_BITS: u32 = 30;
+const CPU_BITS: u32 = 30;
 const SIZE_BITS: u32 = 13;
 
 /// Something that happened to a page.
@@ -236,7 +236,7 @@ mod tests {
         Recorder::create(&path).unwrap().stop();
         earlier.filled(1);
         let words = std::fs::read(&path).unwrap();
-        assert!(words.starts_with(b"softrec1") && words[8..24] == [0; 16], "it begins again");
+        assert!(words.starts_with(b"softrec2") && words[8..24] == [0; 16], "it begins again");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
         let pipe = dir.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());

@@ -1,9 +1,9 @@
 //! Which pages of the window belong to the program, and with what protection.
 //!
 //! Mapping changes are rare and take one lock; a fault only reads the bitmap
-//! of mapped pages. Large mappings cost one bit per page until touched, so a
-//! sparse reservation of many gigabytes is cheap. Who looks for pages that hold
-//! something skips what was never touched, a gigabyte at a time.
+//! of mapped pages. A gigabyte that is mapped as a whole takes one flag instead of
+//! its bits, so a sparse reservation of a terabyte is cheap. A search for pages that
+//! hold something skips what was never touched, a gigabyte at a time.
 //!
 //! A mapping that is expected to grow has *room*: free pages after it that other
 //! mappings leave alone as long as there are others. Such mappings lie in the
@@ -24,11 +24,16 @@ pub(crate) const CHUNK_PAGES: u64 = 512;
 /// A chunk that was ever touched costs a page of entries and a page table.
 const CHUNK_METADATA_BYTES: usize = 2 * softswap_sys::PAGE_SIZE;
 const TOUCHED: u32 = 1 << 31;
+/// Of a group: all of its pages are mapped, whatever their bits are. So a sparse reservation of a
+/// terabyte takes no bits.
+const WHOLE: u32 = 1 << 30;
 /// PROT_WRITE.
 const WRITE: Protection = 2;
 /// Chunks in a group, which is skipped in one step if none of it was touched.
 const GROUP_CHUNKS: u64 = 512;
 const GROUP_PAGES: u64 = GROUP_CHUNKS * CHUNK_PAGES;
+/// Where to begin to look is chosen among so many pages at most (256 GiB).
+const MOST_SCATTER: u64 = 1 << 26;
 /// Room after a mapping: so many times its own pages,
 const ROOM_FACTOR: u64 = 7;
 /// at least the window's so many-th part (of a terabyte a gigabyte), and at most
@@ -132,7 +137,7 @@ impl AddressSpace {
     /// before.
     pub(crate) fn scattered(pages: u64) -> io::Result<AddressSpace> {
         // So much is left behind it that what fits, fits there.
-        let most = (pages / 4) as usize;
+        let most = (pages / 4).min(MOST_SCATTER) as usize;
         let first = aslr::below(most) as u64;
         let roomy = aslr::below(most / CHUNK_PAGES as usize) as u64 * CHUNK_PAGES;
         AddressSpace::from(pages, [first, pages / 2 + roomy])
@@ -160,25 +165,50 @@ impl AddressSpace {
     /// Whether a page belongs to the program.
     #[must_use]
     pub(crate) fn is_mapped(&self, page: PageNo) -> bool {
-        self.mapped[page as usize / 64].load(Ordering::SeqCst) & 1 << (page % 64) != 0
+        // The group first: `split` sets its bits before it is no longer whole.
+        self.is_whole(page)
+            || self.mapped[page as usize / 64].load(Ordering::SeqCst) & 1 << (page % 64) != 0
     }
 
     /// Whether every page of a range belongs to the program.
     #[must_use]
     pub(crate) fn is_range_mapped(&self, range: &Range<PageNo>) -> bool {
-        words_of(range).all(|(word, bits)| self.mapped[word].load(Ordering::SeqCst) & bits == bits)
+        self.words(range).all(|(_, bits, mapped)| mapped & bits == bits)
     }
 
     /// Whether some page of a range does.
     #[must_use]
     pub(crate) fn is_any_mapped(&self, range: &Range<PageNo>) -> bool {
-        words_of(range).any(|(word, bits)| self.mapped[word].load(Ordering::SeqCst) & bits != 0)
+        self.words(range).any(|(_, bits, mapped)| mapped & bits != 0)
+    }
+
+    fn is_whole(&self, page: PageNo) -> bool {
+        self.groups[(page / GROUP_PAGES) as usize].load(Ordering::SeqCst) & WHOLE != 0
+    }
+
+    /// The words of the bitmap that a range covers: each with the bits that it covers, and those
+    /// that are mapped. Of a whole group only the first one.
+    fn words(&self, range: &Range<PageNo>) -> impl Iterator<Item = (usize, u64, u64)> + use<'_> {
+        let (mut page, end) = (range.start, range.end);
+        std::iter::from_fn(move || {
+            if page >= end {
+                return None;
+            }
+            let is_whole = self.is_whole(page);
+            let (word, bits) = words_of(&(page..end)).next()?;
+            let mapped = if is_whole { u64::MAX } else { self.mapped[word].load(Ordering::SeqCst) };
+            page = if is_whole {
+                (page / GROUP_PAGES + 1) * GROUP_PAGES
+            } else {
+                (page / 64 + 1) * 64
+            };
+            Some((word, bits, mapped))
+        })
     }
 
     /// The first page of a range that is mapped, or is not; or its end.
     fn next_where(&self, range: &Range<PageNo>, mapped: bool) -> PageNo {
-        let wanted = words_of(range).find_map(|(index, bits)| {
-            let word = self.mapped[index].load(Ordering::SeqCst);
+        let wanted = self.words(range).find_map(|(index, bits, word)| {
             let found = bits & if mapped { word } else { !word };
             (found != 0).then(|| index as PageNo * 64 + PageNo::from(found.trailing_zeros()))
         });
@@ -237,7 +267,7 @@ impl AddressSpace {
             return;
         }
         // The group first: who sees the chunk touched finds it.
-        self.groups[(page / GROUP_PAGES) as usize].store(TOUCHED, Ordering::SeqCst);
+        self.groups[(page / GROUP_PAGES) as usize].fetch_or(TOUCHED, Ordering::SeqCst);
         if chunk.fetch_or(TOUCHED, Ordering::SeqCst) & TOUCHED == 0 {
             self.touched_chunks.fetch_add(1, Ordering::Relaxed);
         }
@@ -274,7 +304,7 @@ impl AddressSpace {
     fn next(&self, pages: Range<PageNo>, is_wanted: impl Fn(u32) -> bool) -> PageNo {
         let Range { start: mut page, end } = pages;
         while page < end {
-            if self.groups[(page / GROUP_PAGES) as usize].load(Ordering::SeqCst) == 0 {
+            if self.groups[(page / GROUP_PAGES) as usize].load(Ordering::SeqCst) & TOUCHED == 0 {
                 page = (page / GROUP_PAGES + 1) * GROUP_PAGES;
             } else if !is_wanted(self.chunks[(page / CHUNK_PAGES) as usize].load(Ordering::SeqCst))
             {
@@ -286,16 +316,22 @@ impl AddressSpace {
         end
     }
 
+    /// Called with the layout locked.
     fn set_mapped(&self, range: &Range<PageNo>, on: bool) {
         let mut changed = 0;
-        for (index, bits) in words_of(range) {
-            let word = &self.mapped[index];
-            changed += if on {
-                bits & !word.fetch_or(bits, Ordering::SeqCst)
+        let mut page = range.start;
+        while page < range.end {
+            let first = page / GROUP_PAGES * GROUP_PAGES;
+            let piece = page..range.end.min(first + GROUP_PAGES);
+            page = piece.end;
+            changed += if piece.end - piece.start == GROUP_PAGES {
+                self.set_group(first, on)
+            } else if on && self.is_whole(first) {
+                0
             } else {
-                bits & word.fetch_and(!bits, Ordering::SeqCst)
-            }
-            .count_ones() as usize;
+                self.split(first);
+                self.set_bits(&piece, on)
+            };
         }
         if on {
             self.high.fetch_max(range.end, Ordering::AcqRel);
@@ -303,6 +339,53 @@ impl AddressSpace {
         } else {
             self.mapped_pages.fetch_sub(changed, Ordering::Relaxed);
         }
+    }
+
+    /// Maps or unmaps all of a group. Returns how many of its pages change.
+    fn set_group(&self, first: PageNo, on: bool) -> usize {
+        let group = &self.groups[(first / GROUP_PAGES) as usize];
+        let was_whole = self.is_whole(first);
+        match (on, was_whole) {
+            (true, true) => 0,
+            (true, false) => {
+                let words = words_of(&(first..first + GROUP_PAGES));
+                let mapped = words.map(|(index, _)| self.mapped[index].load(Ordering::SeqCst));
+                let before: usize = mapped.map(|word| word.count_ones() as usize).sum();
+                group.fetch_or(WHOLE, Ordering::SeqCst);
+                GROUP_PAGES as usize - before
+            }
+            (false, _) => {
+                // Where the group is whole nothing reads the bits.
+                let before = self.set_bits(&(first..first + GROUP_PAGES), false);
+                group.fetch_and(!WHOLE, Ordering::SeqCst);
+                if was_whole { GROUP_PAGES as usize } else { before }
+            }
+        }
+    }
+
+    /// Has the bits of a whole group say what is mapped.
+    fn split(&self, first: PageNo) {
+        if self.is_whole(first) {
+            self.set_bits(&(first..first + GROUP_PAGES), true);
+            self.groups[(first / GROUP_PAGES) as usize].fetch_and(!WHOLE, Ordering::SeqCst);
+        }
+    }
+
+    /// Sets bits or clears them. Returns how many change. Words that stay as they are stay
+    /// untouched.
+    fn set_bits(&self, range: &Range<PageNo>, on: bool) -> usize {
+        let mut changed = 0;
+        for (index, bits) in words_of(range) {
+            let word = &self.mapped[index];
+            let before = word.load(Ordering::SeqCst);
+            changed += match on {
+                true if before & bits != bits => bits & !word.fetch_or(bits, Ordering::SeqCst),
+                false if before & bits != 0 => bits & word.fetch_and(!bits, Ordering::SeqCst),
+                _ => 0,
+            }
+            .count_ones() as usize;
+        }
+        changed
     }
 
     /// Finds `count` free pages, aligned to `align` pages, lowest first from where

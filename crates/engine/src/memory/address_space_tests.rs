@@ -184,3 +184,41 @@ fn protections_are_forgotten_with_the_mapping() {
     space.add(&mut layout, 0..10);
     assert!(!layout.has_protection(&(0..10)));
 }
+
+#[test]
+fn whole_groups_are_mapped_and_unmapped_in_parts() {
+    let space = AddressSpace::new(8 * GROUP_PAGES).unwrap();
+    let mut layout = space.lock();
+    let bytes = |pages: u64| pages as usize * softswap_sys::PAGE_SIZE;
+    let (start, end) = (GROUP_PAGES - 3, 5 * GROUP_PAGES + 7);
+    space.add(&mut layout, 2 * GROUP_PAGES + 5..2 * GROUP_PAGES + 9);
+    space.add(&mut layout, start..end);
+    assert_eq!(space.mapped_bytes(), bytes(end - start));
+    assert!(space.is_range_mapped(&(start..end)) && !space.is_range_mapped(&(start - 1..end)));
+    assert!(!space.is_mapped(start - 1) && !space.is_mapped(end) && space.is_mapped(end - 1));
+    let all = space.segments(&layout, &(0..8 * GROUP_PAGES));
+    let kinds = [Kind::Hole, Kind::Managed, Kind::Hole];
+    assert_eq!(
+        all,
+        [0..start, start..end, end..8 * GROUP_PAGES].into_iter().zip(kinds).collect::<Vec<_>>()
+    );
+    // A piece in the middle of a whole group, then the rest of it, then a group that is whole.
+    let hole = 3 * GROUP_PAGES + 70..3 * GROUP_PAGES + 131;
+    space.close(&hole);
+    for page in [hole.start - 1, hole.end, 3 * GROUP_PAGES, 4 * GROUP_PAGES - 1] {
+        assert!(space.is_mapped(page), "{page}");
+    }
+    assert!(!space.is_any_mapped(&hole));
+    assert_eq!(space.mapped_bytes(), bytes(end - start - 61));
+    space.close(&(3 * GROUP_PAGES..5 * GROUP_PAGES));
+    assert!(!space.is_any_mapped(&(3 * GROUP_PAGES..5 * GROUP_PAGES)));
+    assert_eq!(space.mapped_bytes(), bytes(end - start - 2 * GROUP_PAGES));
+    // What was mapped before a group became whole does not come back.
+    space.close(&(0..8 * GROUP_PAGES));
+    assert!(!space.is_any_mapped(&(0..8 * GROUP_PAGES)));
+    assert_eq!(space.mapped_bytes(), 0);
+    // A touched group stays one.
+    space.touch(2 * GROUP_PAGES + 1);
+    space.add(&mut layout, 2 * GROUP_PAGES..3 * GROUP_PAGES);
+    assert_eq!(space.next_touched(0..8 * GROUP_PAGES), 2 * GROUP_PAGES);
+}

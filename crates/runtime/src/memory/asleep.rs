@@ -23,6 +23,8 @@ pub(crate) const MIN_MANAGED_BYTES: usize = 64 << 10;
 const HUGE_BYTES: usize = 2 << 20;
 /// Allocators want large ones aligned to so much.
 const LARGE_ALIGN_BYTES: usize = 32 << 20;
+/// The first place is chosen within so many bytes at most.
+const MOST_SCATTER_BYTES: usize = 256 << 30;
 /// Places that are tried where something lies already.
 const TRIES: usize = 16;
 
@@ -123,8 +125,9 @@ fn place() -> Option<&'static Place> {
     let (base, len) = instance::window()?;
     let committed = Committed::new(base, len).ok()?;
     // As much is left behind it as before it.
-    let first = aslr::below(len / 4 / PAGE_SIZE) * PAGE_SIZE;
-    let roomy = aslr::below(len / 4 / HUGE_BYTES) * HUGE_BYTES;
+    let scatter = (len / 4).min(MOST_SCATTER_BYTES);
+    let first = aslr::below(scatter / PAGE_SIZE) * PAGE_SIZE;
+    let roomy = aslr::below(scatter / HUGE_BYTES) * HUGE_BYTES;
     let next = [base + first, base + len / 2 + roomy].map(AtomicUsize::new);
     Some(PLACE.get_or_init(|| Place { base, len, committed, next }))
 }
@@ -211,7 +214,10 @@ impl Place {
             match issue(libc::SYS_mmap, [address, len, prot, fixed, fd, offset]) {
                 there if there == refused(libc::EEXIST) => {}
                 there => {
-                    self.note_mapped(there, whole, prot as i32);
+                    // Nothing was mapped there, so nothing is committed.
+                    if there >= 0 && prot as i32 & libc::PROT_WRITE != 0 {
+                        self.commit(&(there as usize..there as usize + whole));
+                    }
                     return Some(there);
                 }
             }
@@ -259,6 +265,12 @@ pub(crate) fn is_unwanted(flags: i32) -> bool {
     flags & UNWANTED != 0
 }
 
+/// The longest mapping that is managed in a window: what is left of its lower half wherever
+/// the first place is.
+pub(crate) fn most_managed_bytes(window_bytes: usize) -> usize {
+    window_bytes / 4 + window_bytes.saturating_sub(1 << 40) / 6
+}
+
 /// What is committed by such a call.
 fn committed_by(len: usize, prot: i32) -> usize {
     if prot & libc::PROT_WRITE != 0 { len } else { 0 }
@@ -286,7 +298,7 @@ pub(crate) fn map(arguments: Arguments) -> Option<isize> {
     if len < MIN_MANAGED_BYTES || is_unwanted(flags) || !offset.is_multiple_of(PAGE_SIZE) {
         return None;
     }
-    let place = place().filter(|place| len <= place.len / 4)?;
+    let place = place().filter(|place| len <= most_managed_bytes(place.len))?;
     let is_wish = address != 0 && !place.contains(address) && prot == libc::PROT_NONE;
     if is_wish && insistence::is_kept(address, len) {
         return None;

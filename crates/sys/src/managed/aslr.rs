@@ -9,15 +9,15 @@
 //! The places are where the kernel puts nothing by itself: not in the layout of
 //! old, which grows upwards from a third of the address space, and not where
 //! position-independent programs lie; and above what sanitizers keep for
-//! themselves. Chance has some 48 places for the window, 2^33 for the gate, and
-//! the pages of half the window for the heap.
+//! themselves. Chance has 5 places for the window, 2^33 for the gate, and 2^26 for
+//! the heap.
 //!
 //! A program without an engine inherits the filter, too, and must not feel it.
 //! Where the library is loaded, it keeps the window's range empty ([`hold`]):
 //! then no hint puts anything there. A program that it is not loaded into, a
 //! static one, has nothing there unless it asks for that very address: a hint
 //! that meets the window is heeded, and the program ended by SIGSYS when it
-//! hands such memory to the kernel. Hints at random meet it once in a hundred
+//! hands such memory to the kernel. Hints at random meet it once in thirty
 //! times; nothing else does.
 
 use crate::raw;
@@ -29,7 +29,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const TIB: usize = 1 << 40;
 /// Where windows and gates lie.
 const PLACES: [Range<usize>; 2] = [17 * TIB..42 * TIB, 49 * TIB..80 * TIB];
-/// Beside a window there may be others, of the same process.
+/// The longest window. Its place is a multiple of this.
+pub(crate) const LONGEST: usize = 4 * TIB;
+/// Windows that follow each other: of the same process, or of a tree.
 pub(crate) const WINDOWS: usize = 4;
 /// Every window lies in here.
 pub(crate) const RESERVABLE: Range<usize> = PLACES[0].start..PLACES[1].end;
@@ -72,8 +74,12 @@ pub fn below(most: usize) -> usize {
 }
 
 fn is_place_of_window(at: usize) -> bool {
-    let fits = |range: &Range<usize>| range.start <= at && at + WINDOWS * TIB <= range.end;
-    at.is_multiple_of(TIB) && PLACES.iter().any(fits) && !UNWANTED.contains(&at)
+    at.is_multiple_of(LONGEST) && is_place_for(WINDOWS * LONGEST, at)
+}
+
+fn is_place_for(len: usize, at: usize) -> bool {
+    let fits = |range: &Range<usize>| range.start <= at && at + len <= range.end;
+    PLACES.iter().any(fits) && !UNWANTED.contains(&at)
 }
 
 impl Bases {
@@ -81,7 +87,7 @@ impl Bases {
     #[must_use]
     pub fn choose() -> Bases {
         let places: Vec<_> =
-            (0..RESERVABLE.end).step_by(TIB).filter(|at| is_place_of_window(*at)).collect();
+            (0..RESERVABLE.end).step_by(LONGEST).filter(|at| is_place_of_window(*at)).collect();
         let window = places[below(places.len())];
         let beside = PLACES.iter().flat_map(|range| range.clone().step_by(TIB));
         let beside: Vec<_> = beside.filter(|at| !Bases::near(window).contains(at)).collect();
@@ -90,7 +96,7 @@ impl Bases {
     }
 
     fn near(window: usize) -> Range<usize> {
-        window..window + WINDOWS * TIB
+        window..window + WINDOWS * LONGEST
     }
 
     /// The first address of the window, unless something else lies there.
@@ -102,7 +108,7 @@ impl Bases {
     /// That one, and those beside it.
     pub fn windows(&self) -> impl Iterator<Item = usize> + use<> {
         let first = self.window;
-        (0..WINDOWS).map(move |slot| first + slot * TIB)
+        (0..WINDOWS).map(move |slot| first + slot * LONGEST)
     }
 
     pub(crate) fn gate(&self) -> usize {
@@ -157,7 +163,7 @@ pub fn settle(bases: Bases) {
 }
 
 /// What several windows together may take, from a multiple of it on.
-const AREA_LEN: usize = WINDOWS * TIB;
+const AREA_LEN: usize = 4 * TIB;
 
 /// Places for several windows together, each once: first the one that [`areas_for_many`] leave
 /// free, then others in an order by chance. Their first address is a multiple of their length.
@@ -170,7 +176,7 @@ pub(crate) fn areas() -> impl Iterator<Item = Range<usize>> {
 }
 
 fn whole_areas() -> Vec<Range<usize>> {
-    let places = (0..RESERVABLE.end).step_by(AREA_LEN).filter(|at| is_place_of_window(*at));
+    let places = (0..RESERVABLE.end).step_by(AREA_LEN).filter(|at| is_place_for(AREA_LEN, *at));
     places.map(|at| at..at + AREA_LEN).collect()
 }
 
@@ -214,7 +220,7 @@ pub fn hold(bases: Bases) {
     }
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    let args = [bases.window, TIB, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0];
+    let args = [bases.window, LONGEST, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0];
     // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
     let held = unsafe { raw::syscall(libc::SYS_mmap, args) };
     if held == bases.window as isize {
@@ -227,7 +233,7 @@ pub fn let_go() {
     let held = HELD.swap(0, Ordering::Relaxed);
     if held != 0 {
         // SAFETY: `hold` has mapped the range without access, so nothing is in it.
-        unsafe { raw::syscall(libc::SYS_munmap, [held, TIB, 0, 0, 0, 0]) };
+        unsafe { raw::syscall(libc::SYS_munmap, [held, LONGEST, 0, 0, 0, 0]) };
     }
 }
 
@@ -243,11 +249,11 @@ mod tests {
         for _ in 0..500 {
             let bases = Bases::choose();
             assert_eq!(bases.to_string().parse(), Ok(bases));
-            assert!(RESERVABLE.contains(&(bases.window + WINDOWS * TIB - 1)));
+            assert!(RESERVABLE.contains(&(bases.window + WINDOWS * LONGEST - 1)));
             windows.insert(bases.window);
             gates.insert(bases.gate);
         }
-        assert!(windows.len() > 40, "{}", windows.len());
+        assert_eq!(windows.len(), 5);
         assert!(gates.len() > 490, "{}", gates.len());
     }
 
@@ -272,19 +278,19 @@ mod tests {
     fn what_is_no_place_is_refused() {
         for bad in [
             "",
-            "110000000000",
-            "110000000000:",
-            "110000000001:150000000000",
-            "110000000000:150000000001",
-            "110000000000:110000001000",
-            "200000000000:180000000000",
-            "2a0000000000:180000000000",
-            "0:180000000000",
-            "110000000000:7f0000000000",
+            "140000000000",
+            "140000000000:",
+            "140000000001:250000000000",
+            "140000000000:250000000001",
+            "140000000000:140000001000",
+            "200000000000:250000000000",
+            "2a0000000000:250000000000",
+            "0:250000000000",
+            "140000000000:7f0000000000",
             "x:y",
         ] {
             assert_eq!(bad.parse::<Bases>(), Err(()), "{bad}");
         }
-        assert!("110000000000:150000000000".parse::<Bases>().is_ok());
+        assert!("140000000000:250000000000".parse::<Bases>().is_ok());
     }
 }

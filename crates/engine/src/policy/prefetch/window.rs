@@ -23,11 +23,13 @@ pub(crate) const DOWN: Stride = -1;
 pub(crate) const MAX_STRIDE: u64 = (1 << (STRIDE_BITS - 1)) - 1;
 
 // A word holds a page's number, a length, and what else there is to know. The largest
-// window (1 TiB) has 2^28 pages.
-const PAGE_BITS: u32 = 29;
+// window (4 TiB) has 2^30 pages.
+const PAGE_BITS: u32 = 31;
 const LENGTH_BITS: u32 = 8;
 const STRIDE_BITS: u32 = 12;
-const BORN_BITS: u32 = 14;
+const BORN_BITS: u32 = 12;
+/// Ages are told in steps of so many faults, as a power of two.
+const BORN_SHIFT: u32 = 2;
 const _: () = assert!(1 + BORN_BITS + STRIDE_BITS + LENGTH_BITS + PAGE_BITS <= 64);
 
 /// Takes a word apart, and puts it together, from its lowest bits on.
@@ -112,7 +114,7 @@ impl Window {
     pub(crate) fn to_bits(self, born: u64) -> u64 {
         Fields::of(&[
             (1, 1),
-            (born, BORN_BITS),
+            (born >> BORN_SHIFT, BORN_BITS),
             (self.stride as u64, STRIDE_BITS),
             (self.pages as u64, LENGTH_BITS),
             (self.marker, PAGE_BITS),
@@ -130,7 +132,7 @@ impl Window {
     }
 
     pub(crate) fn age(bits: u64, now: u64) -> u64 {
-        now.wrapping_sub(bits >> 1) & ((1 << BORN_BITS) - 1)
+        ((now >> BORN_SHIFT).wrapping_sub(bits >> 1) & ((1 << BORN_BITS) - 1)) << BORN_SHIFT
     }
 }
 

@@ -9,7 +9,9 @@ use crate::base::errno::{kernel_error, refused};
 use crate::base::instance;
 use crate::base::issue_call::{Arguments, issue};
 use crate::base::uaccess::TASK_SIZE;
-use crate::memory::asleep::{self, MIN_MANAGED_BYTES, is_managed_kind, is_unwanted};
+use crate::memory::asleep::{
+    self, MIN_MANAGED_BYTES, is_managed_kind, is_unwanted, most_managed_bytes,
+};
 use crate::memory::insistence;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
@@ -22,7 +24,7 @@ const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
 /// Whether a new mapping is the engine's business.
 fn wants_window(engine: &Engine, len: usize, prot: i32, flags: i32) -> bool {
-    (MIN_MANAGED_BYTES..=engine.window().1 / 4).contains(&len)
+    (MIN_MANAGED_BYTES..=most_managed_bytes(engine.window().1)).contains(&len)
         && is_managed_kind(prot, flags)
         && !is_unwanted(flags)
 }

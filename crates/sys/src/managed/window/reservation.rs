@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU8;
 
 /// Sizes tried, largest first; smaller ones serve where limits
 /// (RLIMIT_AS, strict overcommit) forbid more.
-pub const WINDOW_SIZES: [usize; 5] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
+pub const WINDOW_SIZES: [usize; 6] = [aslr::LONGEST, 1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
 const SMALLEST: usize = WINDOW_SIZES[WINDOW_SIZES.len() - 1];
 /// Places tried for the gate.
 const GATES: usize = 8;
