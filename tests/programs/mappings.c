@@ -292,6 +292,30 @@ static void reserve_then_open(void) {
     CALL(munmap(at, 64 * MIB));
 }
 
+/* As GHC's runtime reserves its heap, and commits it piece by piece. */
+static void reserve_a_terabyte(void) {
+    size_t bytes = ((size_t)1 << 40) + MIB;
+    char *at = mmap((void *)0x4200000000, bytes, PROT_NONE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(at != MAP_FAILED, "mmap PROT_NONE: %s", strerror(errno));
+    for (size_t i = 0; i < 8; i++) {
+        char *piece = mmap(at + (i << 37), MIB, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        CHECK(piece == at + (i << 37), "MAP_FIXED: got %p, %s", (void *)piece, strerror(errno));
+        fill_random(piece, MIB, 60 + i);
+    }
+    push_out_data(at, MIB);
+    for (size_t i = 0; i < 8; i++) {
+        verify_random("committed piece", at + (i << 37), MIB, 60 + i);
+        expect_segv("behind a committed piece", at + (i << 37) + MIB, true);
+    }
+    CALL(munmap(at + ((size_t)1 << 37), (size_t)1 << 38));
+    expect_segv("unmapped", at + ((size_t)1 << 37), false);
+    verify_random("before", at, MIB, 60);
+    verify_random("behind", at + ((size_t)3 << 37), MIB, 63);
+    CALL(munmap(at, bytes));
+}
+
 /* ---- MAP_FIXED ----------------------------------------------------------------- */
 
 static void fixed_anonymous(void) {
@@ -619,6 +643,7 @@ static const struct check_case cases[] = {
     {"no-access", no_access},
     {"read-only", read_only},
     {"reserve-then-open", reserve_then_open},
+    {"reserve-a-terabyte", reserve_a_terabyte},
     {"fixed-anonymous", fixed_anonymous},
     {"fixed-file", fixed_file},
     {"file-and-shared-mappings", file_and_shared_mappings},

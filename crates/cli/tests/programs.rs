@@ -180,6 +180,12 @@ fn memory_calls_keep_their_meaning() {
 }
 
 #[test]
+fn a_reservation_of_a_terabyte_is_managed_as_it_is_committed() {
+    let options = pushed(&["--only", "reserve-a-terabyte"]);
+    Swapped::within(SMALL).run_ok("mappings", &options);
+}
+
+#[test]
 fn blocks_grow_and_shrink_with_what_is_in_them() {
     Swapped::within(SMALL).run_ok("blocks", &pushed(&[]));
 }
