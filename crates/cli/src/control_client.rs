@@ -293,7 +293,7 @@ fn children_of(supervisor: &Process) -> Vec<Process> {
 }
 
 /// As the kernel lists them, where it was built with such lists.
-fn listed_children(pid: u32) -> procfs::ProcResult<Vec<u32>> {
+pub(crate) fn listed_children(pid: u32) -> procfs::ProcResult<Vec<u32>> {
     let mut all = Vec::new();
     for task in procfs::process::Process::new(pid as i32)?.tasks()? {
         all.extend(task?.children()?);

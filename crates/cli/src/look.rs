@@ -291,5 +291,18 @@ fn complete(mut tree: Tree) -> Tree {
         let told = report.processes.iter().find(|told| told.pid == process.pid);
         process.budget_bytes = told.map_or(0, |told| told.granted_bytes);
     }
+    let known: Vec<u32> = tree.processes.iter().map(|process| process.pid).collect();
+    let others = report.unmanaged.into_iter().filter(|it| !known.contains(&it.pid));
+    tree.processes.extend(others.map(|it| Process {
+        pid: it.pid,
+        name: it.name,
+        state: State::Silent("it runs unmanaged, outside the budget".to_string()),
+        budget_bytes: 0,
+        anonymous_bytes: it.anonymous_bytes,
+        cpu: Duration::ZERO,
+        threads: 1,
+        settings: Vec::new(),
+        latencies: Vec::new(),
+    }));
     tree
 }

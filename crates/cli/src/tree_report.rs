@@ -17,6 +17,18 @@ pub(crate) struct TreeReport {
     /// What all have last said that they use.
     pub(crate) used_bytes: u64,
     pub(crate) processes: Vec<Process>,
+    /// Those that have no share of the budget, and run now.
+    pub(crate) unmanaged: Vec<Unmanaged>,
+}
+
+/// A process of the tree without the runtime.
+#[derive(Debug, Clone, Default, Serialize, PartialEq, Eq)]
+pub(crate) struct Unmanaged {
+    pub(crate) pid: u32,
+    pub(crate) name: String,
+    /// Its private memory (`RssAnon`): now, and the most at any look.
+    pub(crate) anonymous_bytes: u64,
+    pub(crate) anonymous_peak_bytes: u64,
 }
 
 /// A process of the tree.
@@ -48,6 +60,7 @@ impl TreeReport {
             granted_bytes: processes.iter().map(|process| process.granted_bytes).sum(),
             used_bytes: processes.iter().map(|process| process.used_bytes).sum(),
             processes,
+            unmanaged: Vec::new(),
         }
     }
 
@@ -64,20 +77,26 @@ impl TreeReport {
                  {stalled_ns} {name}"
             );
         }
+        for process in &self.unmanaged {
+            let Unmanaged { pid, name, anonymous_bytes, anonymous_peak_bytes } = process;
+            let _ =
+                writeln!(text, "unmanaged {pid} {anonymous_bytes} {anonymous_peak_bytes} {name}");
+        }
         text
     }
 
     /// Reads what [`TreeReport::to_text`] wrote; `None` where the answer is a process's.
     pub(crate) fn parse(body: &str) -> Option<TreeReport> {
-        let (mut budget_bytes, mut processes) = (None, Vec::new());
+        let (mut budget_bytes, mut processes, mut unmanaged) = (None, Vec::new(), Vec::new());
         for (name, rest) in pairs(body) {
             match name {
                 "tree_budget_bytes" => budget_bytes = rest.parse().ok(),
                 "process" => processes.extend(Process::parse(rest)),
+                "unmanaged" => unmanaged.extend(Unmanaged::parse(rest)),
                 _ => {}
             }
         }
-        Some(TreeReport::of(budget_bytes?, processes))
+        Some(TreeReport { unmanaged, ..TreeReport::of(budget_bytes?, processes) })
     }
 
     /// For people.
@@ -96,6 +115,11 @@ impl TreeReport {
             text.push_str("  asleep   what its processes have fits the budget\n");
         } else {
             write_table(&mut text, &self.processes);
+        }
+        for Unmanaged { pid, name, anonymous_bytes, anonymous_peak_bytes } in &self.unmanaged {
+            let [now, peak] = [*anonymous_bytes, *anonymous_peak_bytes].map(bytes);
+            let _ =
+                writeln!(text, "  UNMANAGED  {name} (pid {pid}): {now} private, {peak} at most");
         }
         text
     }
@@ -118,6 +142,26 @@ pub(crate) fn write_table(text: &mut String, processes: &[Process]) {
             text,
             "    {name:<16} {pid:>8} {granted:>10} {peak:>12} {faults:>12} {stalled:>10}"
         );
+    }
+}
+
+impl Unmanaged {
+    /// One line about the first of them.
+    pub(crate) fn note(&self) -> String {
+        let Unmanaged { pid, name, .. } = self;
+        format!(
+            "{name} (pid {pid}) runs unmanaged: its memory is outside the budget; the summary \
+             shows all such processes"
+        )
+    }
+
+    fn parse(text: &str) -> Option<Unmanaged> {
+        let mut words = text.splitn(4, ' ');
+        let mut number = || words.next()?.parse::<u64>().ok();
+        let pid = u32::try_from(number()?).ok()?;
+        let [anonymous_bytes, anonymous_peak_bytes] = [number()?, number()?];
+        let name = visible(words.next()?);
+        Some(Unmanaged { pid, name, anonymous_bytes, anonymous_peak_bytes })
     }
 }
 
@@ -158,7 +202,10 @@ mod tests {
             stalled_ns: 77,
             ..Process::default()
         };
-        let report = TreeReport::of(9 << 20, vec![of(7, 1 << 20), of(8, 5 << 20)]);
+        let mut report = TreeReport::of(9 << 20, vec![of(7, 1 << 20), of(8, 5 << 20)]);
+        let name = "another name".to_string();
+        report.unmanaged =
+            vec![Unmanaged { pid: 9, name, anonymous_bytes: 3, anonymous_peak_bytes: 4 }];
         assert_eq!(report.granted_bytes, 6 << 20);
         assert_eq!(report.processes[0].granted_bytes, 5 << 20);
         assert_eq!(TreeReport::parse(&report.to_text()).as_ref(), Some(&report));

@@ -3,8 +3,10 @@
 
 mod support;
 
+use serde_json::Value;
 use std::process::Command;
 use support::cgroup::MemoryGroup;
+use support::control_client::wait_for;
 use support::{Ended, LIMIT, Running, Swapped, compiled, plain, python, softswap, sources};
 
 /// Prints whether it is managed, and has more memory than the budget.
@@ -117,6 +119,10 @@ fn a_program_that_is_to_be_unmanaged_is() {
     assert_eq!(ended.stdout_text(), "0\n0\n", "{}", ended.stderr);
 }
 
+fn ask(arguments: &[&str]) -> std::process::Output {
+    Command::new(softswap()).args(arguments).output().unwrap()
+}
+
 /// Compiles a test program with further options.
 fn compile(dir: &std::path::Path, name: &str, source: &str, options: &[&str]) -> String {
     let path = dir.join(name);
@@ -157,6 +163,48 @@ fn a_program_of_another_loader_runs_without_the_library() {
             assert_eq!(ended.stderr, "", "{way}");
         }
     }
+}
+
+#[test]
+fn a_program_without_a_budget_is_named_with_its_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("block.c"), dir.path().join("block"));
+    let text = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
+                int main() { char *block = malloc(64 << 20); memset(block, 1, 64 << 20); \
+                puts(\"ready\"); fflush(stdout); return getchar() == EOF ? block[5] - 1 : 2; }";
+    std::fs::write(&source, text).unwrap();
+    let compiler = Command::new("gcc").arg("-static").arg("-o").args([&program, &source]).output();
+    if !compiler.is_ok_and(|it| it.status.success()) {
+        eprintln!("skipped: there is no static C library");
+        return;
+    }
+    let [log, report] = ["log", "report.json"].map(|name| dir.path().join(name));
+    let fifo = dir.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let mut command = Command::new(softswap());
+    command.args(["run", "--memory", "48M", "--log"]).arg(&log).arg("--report").arg(&report);
+    command.args(["--", "sh", "-c", "\"$1\" < \"$2\"; exit $?", "sh"]).args([&program, &fifo]);
+    let running = Running::start(&mut command);
+    // Its input ends when this is closed.
+    let input = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();
+    wait_for("the process and its memory", || {
+        let stat = ask(&["stat", "--json", &running.id().to_string()]);
+        let stat: Value = serde_json::from_slice(&stat.stdout).ok()?;
+        let bytes = stat["tree"]["unmanaged"][0]["anonymous_bytes"].as_u64()?;
+        (bytes >= 64 << 20).then_some(())
+    });
+    drop(input);
+    let ended = running.finish(LIMIT);
+    ended.expect_success("block");
+    assert!(ended.stderr.contains("note: block (pid "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("other processes had no budget"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("  UNMANAGED  64."), "{}", ended.stderr);
+    let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    let largest = &report["unmanaged"]["largest"][0];
+    assert_eq!(largest["name"], "block", "{report}");
+    assert!(largest["anonymous_peak_bytes"].as_u64() >= Some(64 << 20), "{report}");
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(log.matches("\"event\":\"unmanaged\"").count(), 1, "{log}");
 }
 
 #[test]

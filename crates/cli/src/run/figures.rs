@@ -3,6 +3,7 @@
 
 use super::beside::Beside;
 use super::supervise::Ending;
+use super::unmanaged::UnmanagedPeaks;
 use crate::tree_peaks::TreePeaks;
 use serde::Serialize;
 use softswap_engine::base::stats::{Counter, RETURN_KINDS, Stats, TIERS, Tier, bucket_floor};
@@ -35,6 +36,9 @@ pub(crate) struct Figures {
     /// What all processes of the tree had, where they shared one budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tree: Option<TreePeaks>,
+    /// Processes that ran without the runtime, if any did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unmanaged: Option<UnmanagedPeaks>,
     /// Why the engine stopped the program; `null` if it did not.
     pub(super) stop_reason: Option<u64>,
 
@@ -366,6 +370,7 @@ impl Figures {
             engine_started: get(C::Version) != 0,
             slept: get(C::Asleep) != 0 && get(C::Version) == 0,
             tree: None,
+            unmanaged: None,
             stop_reason: Some(get(C::StopReason)).filter(|&reason| reason != 0),
             // As it is now, or was in the end: it may have been moved.
             budget_bytes: match get(C::BudgetBytes) {

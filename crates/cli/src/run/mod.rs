@@ -20,6 +20,7 @@ mod tree_sums;
 mod history;
 mod progress;
 mod log;
+pub(crate) mod unmanaged;
 mod supervise;
 pub(crate) mod figures;
 pub(crate) mod summary;
@@ -108,6 +109,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         (stats_fd.as_fd(), stats),
         (&mut space, tree.as_mut(), &mut areas, &mut samples),
         (settled.quiet, progress::Wanted::of(settled.progress, settled.quiet), log.as_mut()),
+        config.manage_children && sanitizer.is_none(),
     ) {
         Ok(finished) => finished,
         Err(refusal) => {
@@ -129,6 +131,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         finished.beside,
     );
     tree.into_iter().for_each(|tree| figures.set_tree(tree));
+    figures.unmanaged = finished.unmanaged.filter(|it| it.processes > 0);
     log.iter_mut().for_each(|log| log.end(&stats, &figures.outcome, figures.tree.as_ref()));
     sum_up(&figures, settled.quiet);
     if let Some(report) = report {

@@ -116,7 +116,8 @@ pub(crate) struct RunArgs {
     ///
     /// `event` is start, awake (memory has become short), pressure (more than 20% of the time is
     /// waited for pages) and pressure_over (less than 5%), budget (it has moved), area_full, error
-    /// (also where softswap stopped the program: `kind` is stopped), thrashing, end; `unix_s` and
+    /// (also where softswap stopped the program: `kind` is stopped), thrashing, unmanaged (a process
+    /// of the tree has no budget), end; `unix_s` and
     /// `at_s` say when. It is looked once a second.
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,

@@ -200,6 +200,20 @@ pub(crate) fn loader_of(
     Ok(PathBuf::from(OsString::from_vec(name)))
 }
 
+/// Returns true if a file is a program into which no loader of glibc's puts a library.
+pub(super) fn never_loads_libraries(path: &str) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    let mut head = Vec::new();
+    if (&file).take(HEAD_BYTES as u64).read_to_end(&mut head).is_err() {
+        return false;
+    }
+    let read_at = |bytes: &mut [u8], position| file.read_at(bytes, position);
+    match loader_of(read_at, &head) {
+        Ok(loader) => loader.file_name() != Some(OsStr::new(LOADER)),
+        Err(_) => true,
+    }
+}
+
 fn check_loader(path: &Path, loader: &Path) -> Result<(), Refusal> {
     let shown = loader.display();
     let name = loader.file_name().unwrap_or_default().to_string_lossy();

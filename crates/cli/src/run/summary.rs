@@ -1,6 +1,7 @@
 //! The summary: one block for people, at the end of a run or during it.
 
 use super::figures::{AreaFigures, BounceFigures, Figures, Outcome, PollingFigures, PoolFigures};
+use super::unmanaged::UnmanagedPeaks;
 use crate::control_client::visible;
 use softswap_engine::base::stats::{StopReason, TIERS};
 use softswap_view::units::{bytes, count, duration, nanoseconds};
@@ -14,6 +15,9 @@ pub(crate) fn text(figures: &Figures) -> String {
     let _ = write_head(&mut out, figures);
     if let Some(tree) = &figures.tree {
         out.push_str(&tree.for_people());
+    }
+    if let Some(unmanaged) = &figures.unmanaged {
+        out.push_str(&unmanaged.for_people());
     }
     if !figures.engine_started {
         let _ = write_beside(&mut out, figures);
@@ -55,6 +59,14 @@ fn write_head(out: &mut String, figures: &Figures) -> std::fmt::Result {
         return writeln!(
             out,
             "  asleep   what it had itself fitted its budget of {}; what it started did not:",
+            bytes(figures.budget_bytes)
+        );
+    }
+    let is_notable = |it: &UnmanagedPeaks| it.is_notable(figures.budget_bytes);
+    if figures.slept && figures.unmanaged.as_ref().is_some_and(is_notable) {
+        return writeln!(
+            out,
+            "  asleep   what it had itself fitted its budget of {}; other processes had no budget",
             bytes(figures.budget_bytes)
         );
     }

@@ -15,6 +15,7 @@ use super::tables::Tables;
 use super::thrashing::Thrashing;
 use super::tree::Tree;
 use super::tree_areas::TreeAreas;
+use super::unmanaged::{Search, UnmanagedPeaks};
 use crate::control_client::Process;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
 use rustix::process::{Pid, Signal, WaitOptions, wait};
@@ -56,6 +57,7 @@ pub(super) struct Finished {
     pub(super) ending: Ending,
     /// What it had beside its budget.
     pub(super) beside: Option<Beside>,
+    pub(super) unmanaged: Option<UnmanagedPeaks>,
     /// So that the caller can end by the same signal.
     pub(super) signals: SignalQueue,
 }
@@ -73,6 +75,7 @@ pub(super) fn run(
         &mut Samples,
     ),
     (is_quiet, wanted, mut log): (bool, Wanted, Option<&mut Log>),
+    is_all_managed: bool,
 ) -> Result<Finished, Refusal> {
     let signals: Vec<i32> = PASSED_ON.into_iter().chain(child::real_time_signals()).collect();
     let queue = SignalQueue::hold(&signals)
@@ -91,6 +94,8 @@ pub(super) fn run(
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| Refusal::own("the system gave no process number"))?;
     let mut watch = Watch::new(child.id(), stats);
+    let mut search = is_all_managed.then(|| Search::new(child.id()));
+    let mut is_told = is_quiet;
     let mut thrashing = Thrashing::new(child.id(), stats, !is_quiet || log.is_some());
     let mut tables = Tables::new(stats);
     let mut progress = Progress::new(child.id(), stats, wanted);
@@ -113,6 +118,21 @@ pub(super) fn run(
             progress.end();
             let _ = writeln!(std::io::stderr(), "softswap: note: {note}");
         }
+        if let Some(search) = &mut search {
+            let report = tree.as_ref().map(|tree| tree.report());
+            let processes = report.iter().flat_map(|report| &report.processes);
+            let members: Vec<u32> = processes.map(|process| process.pid).collect();
+            let new = search.look(&members);
+            tree.iter().for_each(|tree| tree.set_unmanaged(search.now()));
+            for process in &new {
+                if !std::mem::replace(&mut is_told, true) {
+                    progress.end();
+                    let _ = writeln!(std::io::stderr(), "softswap: note: {}", process.note());
+                }
+                let event = json!({ "process": process });
+                log.iter_mut().for_each(|log| log.write("unmanaged", event.clone()));
+            }
+        }
         space.look(&stats);
         tree.iter_mut().for_each(|tree| tree.look());
         areas.look();
@@ -125,7 +145,8 @@ pub(super) fn run(
     let ending = attend(pid, &queue, &mut look)
         .map_err(|error| Refusal::own(format!("cannot wait for the program: {}", plain(&error))))?;
     progress.end();
-    Ok(Finished { ending, beside: watch.peak(), signals: queue })
+    let unmanaged = search.map(Search::end);
+    Ok(Finished { ending, beside: watch.peak(), unmanaged, signals: queue })
 }
 
 fn not_started(name: &std::ffi::OsStr, error: &std::io::Error) -> Refusal {

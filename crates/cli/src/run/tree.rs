@@ -5,7 +5,7 @@ use super::auto_memory::{self, Bounds, Seen};
 use crate::control_client::{own_uid, visible};
 use crate::refusal::{Refusal, plain};
 use crate::tree_peaks::TreePeaks;
-use crate::tree_report::{Process, TreeReport};
+use crate::tree_report::{Process, TreeReport, Unmanaged};
 use softswap_engine::door::control_protocol::{Request, converse};
 use softswap_engine::door::settings::MIN_MEMORY_BYTES;
 use softswap_engine::ledger::{Ledger, SHAPE, Sizes};
@@ -13,8 +13,8 @@ use softswap_sys::control_socket::{self, Listener};
 use softswap_view::units::{self, parse_size};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A step of the budget, unless the machine has more DRAM than so many steps.
@@ -45,6 +45,7 @@ struct Budget {
     /// What the limit moves between, and whether it moves by itself now.
     bounds: Option<Bounds>,
     is_auto: Arc<AtomicBool>,
+    unmanaged: Arc<Mutex<Vec<Unmanaged>>>,
 }
 
 /// The smallest step by which the largest budget of this machine can be told.
@@ -71,6 +72,7 @@ impl Tree {
             step_bytes,
             bounds,
             is_auto: Arc::new(AtomicBool::new(bounds.is_some())),
+            unmanaged: Arc::default(),
         };
         Ok(Tree {
             fd,
@@ -92,6 +94,15 @@ impl Tree {
     /// What there is now.
     pub(super) fn report(&self) -> TreeReport {
         self.budget.report()
+    }
+
+    /// Notes the processes without a share.
+    pub(super) fn set_unmanaged(&self, now: &[Unmanaged]) {
+        // More would not fit an answer.
+        const MOST: usize = 100;
+        if let Ok(mut unmanaged) = self.budget.unmanaged.lock() {
+            *unmanaged = now[..now.len().min(MOST)].to_vec();
+        }
     }
 
     /// Takes back what the dead hold, and sees to the limit.
@@ -262,7 +273,9 @@ impl Budget {
             },
         });
         let limit = self.limit.load(Relaxed);
-        TreeReport::of(limit as u64 * self.step_bytes, processes.collect())
+        let unmanaged = self.unmanaged.lock().map_or_else(|_| Vec::new(), |it| it.clone());
+        let of_managed = TreeReport::of(limit as u64 * self.step_bytes, processes.collect());
+        TreeReport { unmanaged, ..of_managed }
     }
 }
 /// Counts what processes use together.

@@ -1,0 +1,202 @@
+//! Processes of the tree that run without the runtime: static programs, programs for another
+//! loader, setuid programs, and programs that were started past the runtime.
+
+use super::program;
+use crate::control_client::{self, own_uid};
+use crate::tree_report::Unmanaged;
+use serde::Serialize;
+use softswap_view::units::{bytes, count};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+/// The share of the budget above which the summary does not call softswap idle.
+const NOTABLE_PART: u64 = 10;
+/// Looks at a loaded program without the library after which it is unmanaged.
+const SURELY_WITHOUT: u32 = 2;
+/// Processes that the summary shows, and that the report has.
+const SHOWN: usize = 5;
+const KEPT: usize = 100;
+/// A look takes at most this part of the time.
+const SHARE: u32 = 50;
+
+/// What the unmanaged processes of a run had.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct UnmanagedPeaks {
+    /// All that were seen.
+    pub(crate) processes: u64,
+    /// The most private memory of all at one look.
+    pub(crate) anonymous_peak_bytes: u64,
+    /// Those with the largest peaks.
+    pub(crate) largest: Vec<Unmanaged>,
+}
+
+impl UnmanagedPeaks {
+    /// Returns true if they had more than a tenth of the budget.
+    pub(super) fn is_notable(&self, budget_bytes: u64) -> bool {
+        self.anonymous_peak_bytes > budget_bytes / NOTABLE_PART
+    }
+
+    /// Lines of the summary.
+    pub(super) fn for_people(&self) -> String {
+        let (peak, number) = (bytes(self.anonymous_peak_bytes), count(self.processes));
+        let mut text =
+            format!("  UNMANAGED  {peak} of private memory outside the budget, in {number} ");
+        text.push_str(if self.processes == 1 { "process:\n" } else { "processes:\n" });
+        for Unmanaged { pid, name, anonymous_peak_bytes, .. } in self.largest.iter().take(SHOWN) {
+            let peak = bytes(*anonymous_peak_bytes);
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "    {name:<16} {pid:>8} {peak:>10}");
+        }
+        let rest = self.processes.saturating_sub(SHOWN as u64);
+        if rest > 0 {
+            let _ = writeln!(text, "    and {} more", count(rest));
+        }
+        text
+    }
+}
+
+/// A process, as long as it runs one program.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    started: u64,
+    stack: u64,
+    file: (u64, u64),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Managed,
+    Unmanaged,
+    /// The library was not found yet, so often.
+    Without(u32),
+}
+
+/// Searches the tree for unmanaged processes.
+pub(super) struct Search {
+    program: u32,
+    known: HashMap<u32, (Identity, Verdict)>,
+    /// Those that run now.
+    now: Vec<Unmanaged>,
+    peaks: UnmanagedPeaks,
+    next_look: Instant,
+}
+
+impl Search {
+    pub(super) fn new(program: u32) -> Search {
+        let (known, now, peaks) = Default::default();
+        Search { program, known, now, peaks, next_look: Instant::now() }
+    }
+
+    /// Looks at all processes of the tree; `members` have a share of its budget. Returns the
+    /// processes that are found to be unmanaged for the first time.
+    pub(super) fn look(&mut self, members: &[u32]) -> Vec<Unmanaged> {
+        let start = Instant::now();
+        if start < self.next_look {
+            return Vec::new();
+        }
+        let mut todo: Vec<u32> =
+            [self.program].iter().chain(self.known.keys()).chain(members).copied().collect();
+        let (mut known, mut now, mut new) = (HashMap::new(), Vec::new(), Vec::new());
+        while let Some(pid) = todo.pop() {
+            if known.contains_key(&pid) {
+                continue;
+            }
+            let before = self.known.get(&pid).copied();
+            let Some((identity, verdict)) = classify(pid, before) else { continue };
+            known.insert(pid, (identity, verdict));
+            todo.extend(control_client::listed_children(pid).unwrap_or_default());
+            if verdict != Verdict::Unmanaged {
+                continue;
+            }
+            let Some(mut process) = measure(pid) else { continue };
+            let last = self.now.iter().find(|it| it.pid == pid);
+            let last = last.filter(|_| before.is_some_and(|(it, _)| it == identity));
+            let peak = last.map_or(0, |it| it.anonymous_peak_bytes);
+            process.anonymous_peak_bytes = process.anonymous_bytes.max(peak);
+            if last.is_none() {
+                new.push(process.clone());
+            }
+            now.push(process);
+        }
+        (self.known, self.now) = (known, now);
+        self.raise(&new);
+        self.next_look = Instant::now() + (start.elapsed() * SHARE).max(Duration::from_millis(20));
+        new
+    }
+
+    fn raise(&mut self, new: &[Unmanaged]) {
+        let peaks = &mut self.peaks;
+        peaks.processes += new.len() as u64;
+        peaks.largest.extend_from_slice(new);
+        for process in &self.now {
+            // The latest of this number.
+            let known = peaks.largest.iter_mut().rev().find(|it| it.pid == process.pid);
+            known.into_iter().for_each(|it| it.clone_from(process));
+        }
+        let all = self.now.iter().map(|it| it.anonymous_bytes).sum();
+        peaks.anonymous_peak_bytes = peaks.anonymous_peak_bytes.max(all);
+        if peaks.largest.len() > 2 * KEPT {
+            peaks.largest.sort_by_key(|it| std::cmp::Reverse(it.anonymous_peak_bytes));
+            peaks.largest.truncate(KEPT);
+        }
+    }
+
+    /// Those that run now.
+    pub(super) fn now(&self) -> &[Unmanaged] {
+        &self.now
+    }
+
+    pub(super) fn end(mut self) -> UnmanagedPeaks {
+        self.peaks.largest.sort_by_key(|it| std::cmp::Reverse(it.anonymous_peak_bytes));
+        self.peaks.largest.truncate(KEPT);
+        self.peaks.largest.iter_mut().for_each(|it| it.anonymous_bytes = 0);
+        self.peaks
+    }
+}
+
+/// Returns what a process runs, and whether that is managed; `None` if it has ended.
+fn classify(pid: u32, before: Option<(Identity, Verdict)>) -> Option<(Identity, Verdict)> {
+    let stat = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
+    if matches!(stat.state, 'Z' | 'X') {
+        return None;
+    }
+    let exe = format!("/proc/{pid}/exe");
+    let file = std::fs::metadata(&exe).map_or((0, 0), |it| (it.dev(), it.ino()));
+    let identity = Identity { started: stat.starttime, stack: stat.startstack, file };
+    let before = before.filter(|(known, _)| *known == identity).map(|(_, verdict)| verdict);
+    let looks = match before {
+        Some(verdict @ (Verdict::Managed | Verdict::Unmanaged)) => {
+            return Some((identity, verdict));
+        }
+        Some(Verdict::Without(looks)) => looks,
+        None => 0,
+    };
+    let process = control_client::Process::read(pid)?;
+    let verdict = match process.is_managed() {
+        // Another user's: it has gained rights, or it is not shown.
+        None if process.uid != own_uid() && own_uid() != 0 => Verdict::Unmanaged,
+        None => Verdict::Managed,
+        Some(_) if program::never_loads_libraries(&exe) => Verdict::Unmanaged,
+        Some(true) => Verdict::Managed,
+        Some(false) if !is_loaded(pid) => Verdict::Without(0),
+        Some(false) if looks + 1 >= SURELY_WITHOUT => Verdict::Unmanaged,
+        Some(false) => Verdict::Without(looks + 1),
+    };
+    Some((identity, verdict))
+}
+
+/// Returns true once the loader has mapped the libraries: preloaded ones come before the C library.
+fn is_loaded(pid: u32) -> bool {
+    let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    String::from_utf8_lossy(&maps).contains("/libc.so.6")
+}
+
+fn measure(pid: u32) -> Option<Unmanaged> {
+    const KIB: u64 = 1024;
+    let status = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.status().ok()?;
+    let anonymous_bytes = status.rssanon? * KIB;
+    let name = control_client::visible(&status.name);
+    Some(Unmanaged { pid, name, anonymous_bytes, anonymous_peak_bytes: anonymous_bytes })
+}
