@@ -238,6 +238,6 @@ int main(int argc, char **argv)
     for (unsigned long at = 0; at < BYTES; at += PAGE)
         CHECK(*(unsigned long *)(memory + at) == (at ^ 0x5eed) &&
               !memcmp(memory + at + 64, marker, sizeof marker));
-    puts("ok");
+    puts("ok worker");
     return 0;
 }

@@ -102,7 +102,7 @@ fn a_child_learns_nothing_that_its_parent_wrote_after_the_fork() {
         let swapped = Swapped::within("24M").option(swap);
         let swapped = options.iter().fold(swapped, |swapped, option| swapped.option(option));
         let report = swapped.run_ok("worker", &[way]);
-        assert_eq!(report.ended.stdout_text(), "ok\n", "{way} {options:?}");
+        assert_eq!(report.ended.stdout_text(), "ok worker\n", "{way} {options:?}");
         assert!(report.figure("bytes_written") > 4 * MIB, "{}", report.figures);
     }
 }
