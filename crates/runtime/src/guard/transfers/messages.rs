@@ -288,23 +288,23 @@ pub(super) fn send_all(engine: &Engine, mut arguments: Arguments) -> isize {
     let mut pins = Pins::<MOST_RANGES>::new(engine);
     let (mut few, mut few_buffers) = (no_messages(), [EMPTY; FEW]);
     let most = engine.call_limit_bytes();
-    if let Some(messages) = read_headers(&mut pins, &mut few, &mut few_buffers, original, count) {
-        if let Some(buffers) = Buffers::pinned(engine, messages.buffers, most) {
-            let count = messages.headers.len();
-            for index in 0..count {
-                let Some((first, end)) = places(messages.headers).nth(index) else { break };
-                name(&mut messages.headers[index].msg_hdr, &buffers.vectors()[first..end]);
-            }
-            arguments[1] = messages.headers.as_ptr() as usize;
-            arguments[2] = count;
-            let result = issue(libc::SYS_sendmmsg, arguments);
-            for index in 0..result.max(0) as usize {
-                if !return_len(original, index, messages.headers[index].msg_len) {
-                    return if index > 0 { index as isize } else { refused(libc::EFAULT) };
-                }
-            }
-            return result;
+    if let Some(messages) = read_headers(&mut pins, &mut few, &mut few_buffers, original, count)
+        && let Some(buffers) = Buffers::pinned(engine, messages.buffers, most)
+    {
+        let count = messages.headers.len();
+        for index in 0..count {
+            let Some((first, end)) = places(messages.headers).nth(index) else { break };
+            name(&mut messages.headers[index].msg_hdr, &buffers.vectors()[first..end]);
         }
+        arguments[1] = messages.headers.as_ptr() as usize;
+        arguments[2] = count;
+        let result = issue(libc::SYS_sendmmsg, arguments);
+        for index in 0..result.max(0) as usize {
+            if !return_len(original, index, messages.headers[index].msg_len) {
+                return if index > 0 { index as isize } else { refused(libc::EFAULT) };
+            }
+        }
+        return result;
     }
     drop(pins);
     send_each(engine, arguments, count)

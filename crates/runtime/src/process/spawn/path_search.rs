@@ -158,11 +158,10 @@ pub(super) fn room(file: *const c_char) -> usize {
 /// [`takes_library`] for the program that the C library's search will find. `file` is a copy.
 pub(super) fn takes_library_of(copies: &mut Copies, scratch: Scratch, file: *const c_char) -> bool {
     let path = copies.put_text(search_path());
-    // SAFETY: copies, which end with a zero; a pointer that could not be copied is refused later.
-    let (file, path) = match Readable::new().text(file) {
-        Some(file) => (file, unsafe { CStr::from_ptr(path) }.to_bytes()),
-        None => return true,
-    };
+    // A pointer that could not be copied is refused later.
+    let Some(file) = Readable::new().text(file) else { return true };
+    // SAFETY: the copy ends with a zero.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     let name = copies.take(path.len() + file.len() + 2);
     let directories = path.split(|byte| *byte == b':');
     let is_path = file.contains(&b'/');
