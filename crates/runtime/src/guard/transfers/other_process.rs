@@ -15,8 +15,11 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long the other process may take to answer.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// How long the other process may take to answer, as for `softswap ctl`.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Times that a process is asked which has closed the connection: it waits for a request for a
+/// quarter of a second only.
+const ATTEMPTS: usize = 4;
 /// How long a process that did not answer is not asked again: a tracer may have stopped it.
 const SILENCE_NS: u64 = 2_000_000_000;
 const LONGEST_ANSWER_BYTES: usize = 256;
@@ -76,8 +79,15 @@ fn bring_in(pid: i32, ranges: &[iovec], mut done: usize) -> io::Result<bool> {
         let before = done.min(range.iov_len);
         done -= before;
         let (address, len) = (range.iov_base as usize + before, range.iov_len - before);
-        if len > 0 && !ask(pid, &path, &Request::Touch(address, len))? {
-            return Ok(false);
+        let request = Request::Touch(address, len);
+        let is_done = || match ask(pid, &path, &request) {
+            Err(why) if why.kind() == io::ErrorKind::TimedOut => Some(Err(why)),
+            Ok(true) => Some(Ok(())),
+            _ => None,
+        };
+        if len > 0 {
+            let Some(done) = (0..ATTEMPTS).find_map(|_| is_done()) else { return Ok(false) };
+            done?;
         }
     }
     Ok(true)
