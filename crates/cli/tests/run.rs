@@ -208,8 +208,8 @@ print(said.decode().replace("\r", "").replace("^Z", ""))
 #[test]
 fn a_job_that_is_stopped_at_the_terminal_stops_softswap_and_both_continue() {
     let dir = tempfile::tempdir().unwrap();
-    let typed = "trap 'exit 9' CONT; echo ready; while :; do sleep 0.05; done";
-    let by_itself = "trap 'exit 9' CONT; kill -TSTP $$; while :; do sleep 0.05; done";
+    let typed = "trap 'exit 9' CONT; echo ready; while :; do :; done";
+    let by_itself = "trap 'exit 9' CONT; kill -TSTP $$; while :; do :; done";
     for text in [typed, by_itself] {
         let inner = shell(dir.path(), text);
         let mut outer = std::process::Command::new("timeout");

@@ -243,7 +243,7 @@ fn streams_side_by_side_have_shorter_windows() {
 
 #[test]
 fn a_marker_reached_after_many_other_faults_is_a_page_like_any_other() {
-    for (between, is_marker) in [(LIFE_FAULTS - 2, true), (LIFE_FAULTS + 1, false)] {
+    for (between, is_marker) in [(LIFE_FAULTS - 6, true), (LIFE_FAULTS + 5, false)] {
         let streams = served();
         fault(&streams, 500, END);
         fault(&streams, 501, END);
