@@ -220,7 +220,7 @@ fn a_musl_program_runs_as_without_softswap() {
     let compiled = Command::new("musl-gcc").arg("-o").args([&program, &source]).status();
     assert!(compiled.unwrap().success());
     let program = program.display().to_string();
-    for children in ["shared", "plain"] {
+    for children in ["managed", "plain"] {
         let mut command = Command::new(softswap());
         command.args(["run", "-q", "--children", children, "--memory", "48M", "--"]);
         command.args(["sh", "-c", "\"$1\"; echo $?", "sh", &program]);
