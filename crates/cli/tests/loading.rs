@@ -1,4 +1,4 @@
-//! How the runtime gets into programs: beside other preloaded libraries, deep-bound plug-ins and
+//! How the runtime gets into programs: with other preloaded libraries, deep-bound plug-ins and
 //! sanitizers, and out of them at exit.
 
 mod support;
@@ -61,7 +61,7 @@ fn managed(options: &[&str], program: &Path, words: &[&str]) -> Ended {
     finish(&mut command)
 }
 
-/// What a program shows on standard output, and how it ends.
+/// A program's standard output and its exit status.
 fn seen(ended: &Ended) -> String {
     format!("{}{}", ended.stdout_text(), ended.status)
 }

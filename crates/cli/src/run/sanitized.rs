@@ -1,5 +1,5 @@
 //! Programs that are built with a sanitizer. They run without the runtime: AddressSanitizer refuses
-//! libraries in front of its own, and no window has room beside ThreadSanitizer's shadow memory.
+//! libraries in front of its own, and no window fits next to ThreadSanitizer's shadow memory.
 
 use crate::library;
 use softswap_engine::door::settings::ENV_PREFIX;

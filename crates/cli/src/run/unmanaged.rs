@@ -21,7 +21,7 @@ const KEPT: usize = 100;
 /// A look takes at most this part of the time.
 const SHARE: u32 = 50;
 
-/// What the unmanaged processes of a run had.
+/// The unmanaged processes of a run, and their memory.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct UnmanagedPeaks {
     /// All that were seen.

@@ -8,7 +8,7 @@
 //! An encrypting [`Sealer`] uses AES-256 in Galois/counter mode. Slot and
 //! generation are the nonce. A slot's generation rises each time the slot is
 //! handed out, one that cannot rise any more takes the slot out of service, and
-//! whoever has a slot seals one page for it; so no nonce is used twice.
+//! the owner of a slot seals one page for it; so no nonce is used twice.
 //!
 //! The areas that a process opens together have a key for each *epoch* ([`key_epochs`]); a fork
 //! begins the next one. Only the process that opened them has what gives all keys. A forked

@@ -24,7 +24,7 @@ pub(crate) const CHUNK_PAGES: u64 = 512;
 /// A chunk that was ever touched costs a page of entries and a page table.
 const CHUNK_METADATA_BYTES: usize = 2 * softswap_sys::PAGE_SIZE;
 const TOUCHED: u32 = 1 << 31;
-/// Of a group: all of its pages are mapped, whatever their bits are. So a sparse reservation of a
+/// Of a group: all of its pages are mapped, regardless of their bits. So a sparse reservation of a
 /// terabyte takes no bits.
 const WHOLE: u32 = 1 << 30;
 /// PROT_WRITE.
@@ -32,7 +32,7 @@ const WRITE: Protection = 2;
 /// Chunks in a group, which is skipped in one step if none of it was touched.
 const GROUP_CHUNKS: u64 = 512;
 const GROUP_PAGES: u64 = GROUP_CHUNKS * CHUNK_PAGES;
-/// Where to begin to look is chosen among so many pages at most (256 GiB).
+/// Most pages among which the start of a search is chosen (256 GiB).
 const MOST_SCATTER: u64 = 1 << 26;
 /// Room after a mapping: so many times its own pages,
 const ROOM_FACTOR: u64 = 7;
@@ -528,7 +528,7 @@ impl Layout {
         self.protections.overlapping(range.clone()).any(|(_, has)| has & wanted != wanted)
     }
 
-    /// Seals a range for good.
+    /// Seals a range until the process exits or calls exec.
     pub(crate) fn seal(&mut self, range: Range<PageNo>) {
         self.sealed.insert(range);
     }

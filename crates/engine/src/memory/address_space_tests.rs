@@ -213,7 +213,7 @@ fn whole_groups_are_mapped_and_unmapped_in_parts() {
     space.close(&(3 * GROUP_PAGES..5 * GROUP_PAGES));
     assert!(!space.is_any_mapped(&(3 * GROUP_PAGES..5 * GROUP_PAGES)));
     assert_eq!(space.mapped_bytes(), bytes(end - start - 2 * GROUP_PAGES));
-    // What was mapped before a group became whole does not come back.
+    // Pages mapped before a group became whole are not mapped again.
     space.close(&(0..8 * GROUP_PAGES));
     assert!(!space.is_any_mapped(&(0..8 * GROUP_PAGES)));
     assert_eq!(space.mapped_bytes(), 0);

@@ -23,7 +23,7 @@ pub(crate) const MIN_MANAGED_BYTES: usize = 64 << 10;
 const HUGE_BYTES: usize = 2 << 20;
 /// Allocators want large ones aligned to so much.
 const LARGE_ALIGN_BYTES: usize = 32 << 20;
-/// The first place is chosen within so many bytes at most.
+/// Most bytes within which the first place is chosen.
 const MOST_SCATTER_BYTES: usize = 256 << 30;
 /// Places that are tried where something lies already.
 const TRIES: usize = 16;

@@ -22,7 +22,7 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::process_image;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Hints in a row that are not kept. Go's runtime gives up after 128 of them, Java's other
+/// Hints in a row that are not kept. Go's runtime stops after 128 of them, Java's other
 /// collectors after fewer.
 const INSISTENT: usize = 160;
 /// Unmapped reservations in a row, and where the last one is that was not unmapped, or 0.
@@ -43,7 +43,7 @@ static NEAR_CODE: AtomicUsize = AtomicUsize::new(0);
 
 /// Smaller reservations with MAP_FIXED_NOREPLACE are not heaps.
 const LEAST_HEAP_BYTES: usize = 16 << 20;
-/// JDK 25 tries 64 places for a heap. ZGC gives up after 128.
+/// JDK 25 tries 64 places for a heap. ZGC stops after 128.
 const REFUSALS: usize = 100;
 /// Refusals in a row, and the length that was refused.
 static REFUSED: AtomicUsize = AtomicUsize::new(0);

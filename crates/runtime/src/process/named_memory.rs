@@ -56,7 +56,7 @@ pub(super) fn unlock_after_fork() {
     NAMED.unlock_after_fork();
 }
 
-/// In a forked child: the kernel goes on with the parent's memory only.
+/// In a forked child: the kernel uses the parent's memory only.
 pub(super) fn become_child(engine: &Engine) {
     NAMED.with(|all| all.drain(..).for_each(|named| unpin(engine, &named.ranges)));
 }

@@ -441,5 +441,5 @@ pub(crate) const CALLS: &[(i64, Class)] = &[
     (SYS_vserver, NoPointer),
 ];
 
-/// All call numbers in the table lie below.
+/// All call numbers in the table are smaller.
 pub const MAX_NUMBER: usize = 470;

@@ -245,7 +245,7 @@ pub fn wiping<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// In a frame of its own, so that all of it lies below the caller's.
+/// In a frame of its own, so that all of it is below the caller's.
 #[inline(never)]
 fn call<R>(body: impl FnOnce() -> R) -> R {
     body()

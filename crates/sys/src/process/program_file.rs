@@ -43,7 +43,7 @@ const MARKS: [(&[u8], Sanitizer); 6] = [
     // The static runtimes call it if the program defines it.
     (b"\0__sanitizer_symbolize_code\0", Sanitizer::Unnamed),
 ];
-/// What all names of symbols above contain.
+/// A part of each symbol name above.
 const COMMON: &[u8] = b"san";
 const LONGEST_MARK: usize = 32;
 

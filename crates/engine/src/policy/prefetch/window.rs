@@ -28,7 +28,7 @@ const PAGE_BITS: u32 = 31;
 const LENGTH_BITS: u32 = 8;
 const STRIDE_BITS: u32 = 12;
 const BORN_BITS: u32 = 12;
-/// Ages are told in steps of so many faults, as a power of two.
+/// Base-2 logarithm of the faults in one step of an age.
 const BORN_SHIFT: u32 = 2;
 const _: () = assert!(1 + BORN_BITS + STRIDE_BITS + LENGTH_BITS + PAGE_BITS <= 64);
 

@@ -122,7 +122,7 @@ pub(super) fn map_memory(len: usize) -> Option<usize> {
     Some(address as usize)
 }
 
-/// Says once which call of the program's fails for want of memory, and returns its error.
+/// Says once which call of the program's fails for lack of memory, and returns its error.
 pub(super) fn too_long(engine: &Engine, originals: &[iovec]) -> isize {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     if !IS_SAID.swap(true, Ordering::Relaxed) {

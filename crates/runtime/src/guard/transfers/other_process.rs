@@ -55,7 +55,7 @@ pub(super) fn read(pid: i32, theirs: usize, count: usize, call: impl Fn() -> isi
     }
     let second = call();
     if second < first {
-        // What was read before is still there.
+        // Bytes that were read before are still there.
         return first;
     }
     second

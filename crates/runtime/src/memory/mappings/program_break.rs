@@ -42,7 +42,7 @@ enum Memory {
     },
 }
 
-/// Returns true if the break is the kernel's for good.
+/// Returns true if the break stays the kernel's.
 fn is_kernels() -> bool {
     static IS_KERNELS: OnceLock<bool> = OnceLock::new();
     *IS_KERNELS.get_or_init(|| {

@@ -118,7 +118,7 @@ unsafe fn mark_unused(text: *mut c_char) {
     unsafe { std::ptr::copy_nonoverlapping(UNUSED.as_ptr(), text.cast(), UNUSED.len()) };
 }
 
-/// What an environment lacks before a program can be started with it.
+/// Variables that an environment lacks for starting a program.
 pub(super) struct Additions {
     /// Index of the string that another one replaces, and that one; null removes the string.
     pub(super) replaced: Option<(usize, *const c_char)>,
