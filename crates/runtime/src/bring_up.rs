@@ -1,7 +1,7 @@
 //! An engine for this process: at its start, or when it wakes.
 
 use crate::base::instance;
-use crate::guard::sigsys;
+use crate::guard::{raw_mappings, sigsys};
 use crate::memory::{growing, heap, libc_memory, other_malloc, stdio_buffers};
 use crate::process::{
     control_thread, engine_threads, fork, program_threads, shared_areas, statistics, tree,
@@ -105,7 +105,9 @@ pub(crate) fn take_signals() -> Result<(), String> {
 pub(crate) fn begin_managing() -> Result<(), String> {
     lifecycle::adopt();
     start_threads();
-    install_guard()
+    install_guard()?;
+    raw_mappings::look();
+    Ok(())
 }
 
 /// The engine's own threads. Under a filter of an earlier program's there are none.

@@ -2,6 +2,7 @@
 
 use crate::base::instance;
 use crate::bring_up::{self, fail};
+use crate::guard::raw_mappings;
 use crate::memory::{deep_bind, heap, redirect};
 use crate::process::spawn::{argument_copies, carried};
 use crate::waking;
@@ -52,7 +53,7 @@ extern "C" fn on_load() {
         report_not_redirected(&why);
     }
     if is_managed {
-        deep_bind::drop_flag();
+        deep_bind::drop_flag(raw_mappings::look);
         let managing =
             while_blocked(bring_up::look_around).and_then(|()| match instance::is_asleep() {
                 true => Ok(()),

@@ -16,12 +16,13 @@
 use crate::base::cancellation::uncancelled;
 use crate::base::{instance, signal_stack};
 use crate::bring_up;
-use crate::guard::sigsys;
+use crate::guard::{raw_mappings, sigsys};
 use crate::memory::libc_memory::outside_the_window;
 use crate::memory::mappings::program_break;
 use crate::memory::{asleep, sleep_gate};
 use crate::process::{
-    calls_under_way, engine_threads, own_threads, shared_areas, statistics, tree_asleep,
+    calls_under_way, engine_threads, own_threads, program_threads, shared_areas, statistics,
+    tree_asleep,
 };
 use crate::signals::{alternate_stack, lifecycle, page_fault};
 use softswap_engine::base::stats::Counter;
@@ -88,6 +89,7 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     statistics::say_asleep(config);
     CONFIG.get_or_init(|| config.clone());
     instance::fall_asleep((base, len), wake, prepare);
+    program_threads::before_second(raw_mappings::look);
     true
 }
 
@@ -239,4 +241,5 @@ fn begin() {
     signals::with_all_blocked(|| engine.fit());
     // What is used is told by now.
     engine.stats().set(Counter::Asleep, 0);
+    raw_mappings::look();
 }

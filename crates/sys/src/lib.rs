@@ -41,6 +41,7 @@
 //! |              | [`seccomp`]           | the guard's filter                             |
 //! |              | [`guarded_calls`]     | calls in a program that has asked for pools    |
 //! |              | [`exemption`]         | passing a filter of the program's own          |
+//! |              | [`raw_mmap`]          | `mmap` by instructions of the program's own    |
 //! | `storage`    | [`file`](mod@file)    | the swap file                                  |
 //! |              | [`ring`]              | io_uring                                       |
 //! |              | [`fiemap`]            | where a file lies on its device                |
@@ -58,6 +59,7 @@
 //! |              | [`linked`]            | words through which libraries call others      |
 //! |              | [`program_file`]      | which sanitizer a program is built with        |
 //! |              | [`code`]              | jumps put into loaded code                     |
+//! |              | [`raw_calls`]         | code with `mmap` instructions of its own       |
 //! | `codec`      | [`simd`]              | comparing a page with wide registers           |
 //! |              | [`lz4`], [`zstd`]     | the C libraries                                |
 //! |              | [`probe`]             | trying out what a machine allows               |
@@ -79,13 +81,15 @@ pub mod probe;
 pub(crate) use base::{chained, page, program_filter, registered_file};
 pub use base::{descriptor, futex, locked, memory, own_descriptors, raw, signals};
 pub use codec::{lz4, simd, zstd};
-pub use filters::{exemption, guarded_calls, nested_pointers, pointer_arguments, seccomp};
+pub use filters::{
+    exemption, guarded_calls, nested_pointers, pointer_arguments, raw_mmap, seccomp,
+};
 pub(crate) use filters::{pointee, system_calls};
 pub use managed::{aslr, attach_count, committed, found, inline, touches, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared, shared_locks};
 pub use process::{
     birth, child, code, control_socket, linked, load, own_threads, pinners, process_image,
-    program_file, threads,
+    program_file, raw_calls, threads,
 };
 pub use storage::{
     exclusive_file, fiemap, file, file_layout, holders, kernel_swap, open_mark, ring,

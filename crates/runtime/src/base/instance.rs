@@ -161,8 +161,22 @@ pub(crate) fn await_waking() {
     }
 }
 
+/// The process that the engine belongs to.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Returns false in a child that was made by a call that the runtime does not see.
+pub(crate) fn is_in_own_process() -> bool {
+    PROCESS.load(Ordering::Relaxed) == raw::current_process()
+}
+
+/// This process has the engine: after its start, and in a forked child.
+pub(crate) fn own() {
+    PROCESS.store(raw::current_process(), Ordering::Relaxed);
+}
+
 /// Keeps the engine, which nobody sees before [`settle`].
 pub(crate) fn keep(engine: Engine) {
+    own();
     ENGINE.get_or_init(|| engine);
 }
 

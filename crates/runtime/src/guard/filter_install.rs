@@ -23,9 +23,9 @@ use crate::base::issue_call::{Arguments, issue};
 use crate::base::{instance, uaccess};
 use crate::process::{engine_threads, forked_children};
 use softswap_engine::door::engine::Engine;
-use softswap_sys::exemption;
 use softswap_sys::seccomp::Instruction;
 use softswap_sys::signals;
+use softswap_sys::{exemption, raw_mmap};
 
 const SET_MODE_FILTER: usize = 1;
 const MODE_FILTER: usize = 2;
@@ -123,9 +123,10 @@ pub(crate) fn mode(arguments: Arguments) -> isize {
         return issue(libc::SYS_prctl, arguments);
     }
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let count = status.lines().find_map(|line| line.strip_prefix(LINE)?.trim().parse().ok());
+    let count: Option<u32> =
+        status.lines().find_map(|line| line.strip_prefix(LINE)?.trim().parse().ok());
     match count {
-        Some(0 | 1) | None => 0,
-        Some(2_u32..) => issue(libc::SYS_prctl, arguments),
+        Some(count) if count > 1 + raw_mmap::installed() => issue(libc::SYS_prctl, arguments),
+        _ => 0,
     }
 }

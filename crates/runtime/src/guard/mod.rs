@@ -29,6 +29,7 @@
 //! | `filter_install`  | the program's own seccomp filters                                |
 //! | `credentials`     | `capset`, `prctl`, `unshare` and others that concern threads     |
 //! | `kernel_async_io` | io_uring and the kernel's asynchronous I/O: refused              |
+//! | `raw_mappings`    | `mmap` by instructions of the program's own                     |
 //! | `sigsys`          | SIGSYS: bring the buffers in, re-issue the call                  |
 //! | `raw_syscall`     | `syscall`: raw calls made through the C library                  |
 
@@ -41,5 +42,6 @@ mod pinned_call;
 mod filter_install;
 mod credentials;
 mod kernel_async_io;
+pub(crate) mod raw_mappings;
 pub(crate) mod sigsys;
 mod raw_syscall;

@@ -11,7 +11,7 @@
 
 use super::pinned_call::pinned_call;
 use super::transfers::dispatch;
-use super::{credentials, kernel_async_io, signal_calls};
+use super::{credentials, kernel_async_io, raw_mappings, signal_calls};
 use crate::base::errno::refused;
 use crate::base::issue_call::{Arguments, issue};
 use crate::base::{guarded_call, instance};
@@ -118,10 +118,10 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             return;
         }
         let is_caught = by_filter && !raw::is_in_gate(caller);
-        if is_caught
-            && instance::engine().is_none()
-            && arguments.iter().any(|argument| instance::is_in_window(*argument))
-        {
+        let is_mapping = is_caught && raw_mappings::is_site(number, caller);
+        let is_ours =
+            is_mapping || arguments.iter().any(|argument| instance::is_in_window(*argument));
+        if is_caught && instance::engine().is_none() && is_ours {
             instance::await_waking();
             // It could not be woken, and nothing is out.
             if instance::engine().is_none() {
@@ -133,7 +133,8 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
                 return;
             }
         }
-        let managed = arguments.iter().any(|argument| instance::is_managed(*argument));
+        let managed =
+            is_mapping || arguments.iter().any(|argument| instance::is_managed(*argument));
         if !by_filter || !managed || raw::is_in_gate(caller) {
             // A filter of the program's own, or a signal somebody sent.
             // SAFETY: the details and the context that the kernel gave to this handler.
@@ -141,7 +142,11 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             return;
         }
         let outer = guarded_call::begin(number, context);
-        let result = answer(number, arguments, context);
+        let result = if is_mapping {
+            raw_mappings::answer(arguments)
+        } else {
+            answer(number, arguments, context)
+        };
         if let Some(said) = guarded_call::end(&outer) {
             // SAFETY: the details and the context that the kernel gave to this handler; the
             // context is as the kernel left it: the call was not made.

@@ -1,4 +1,4 @@
-//! `dlopen` without `RTLD_DEEPBIND` in a managed process.
+//! `dlopen` without `RTLD_DEEPBIND` in a managed process, and with a look at the loaded code.
 //!
 //! A library that is opened with it finds the C library's functions before the runtime's: its
 //! mappings, threads, forks and signal handlers bypass the engine. A handler of SIGBUS would get
@@ -6,24 +6,64 @@
 //! own symbols no longer precede those of the executable, and `dlmopen` is left alone.
 
 use crate::base::real::Real;
-use std::ffi::c_void;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::OnceLock;
 
-/// The flags that [`dlopen`] passes on.
-static PASSED_ON: AtomicU32 = AtomicU32::new(u32::MAX);
-/// The C library's `dlopen`, or that of another library between: null before the first call.
-static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// The C library's `dlopen`, or that of another library between.
+static NEXT: Real = Real::new(c"dlopen");
+type Open = unsafe extern "C-unwind" fn(*const c_char, i32) -> *mut c_void;
 
-/// Drops `RTLD_DEEPBIND` from now on.
-pub(crate) fn drop_flag() {
-    PASSED_ON.store(!(libc::RTLD_DEEPBIND as u32), Ordering::Relaxed);
+/// Called after a library was opened by its path; set in a managed process.
+static LOOK: OnceLock<fn()> = OnceLock::new();
+
+/// Drops `RTLD_DEEPBIND` from now on, and calls `look` after a library was opened by its path.
+pub(crate) fn drop_flag(look: fn()) {
+    LOOK.get_or_init(|| look);
 }
 
-extern "C" fn find_next() -> *mut c_void {
-    static DLOPEN: Real = Real::new(c"dlopen");
-    let next = DLOPEN.get();
-    NEXT.store(next, Ordering::Relaxed);
-    next
+/// The flags that [`dlopen`] passes on.
+fn passed_on(flags: i32) -> i32 {
+    if LOOK.get().is_some() { flags & !libc::RTLD_DEEPBIND } else { flags }
+}
+
+/// Opens a library by its path, and has its code looked at. The C library searches its caller's
+/// path only for names without a path and for `$ORIGIN`.
+///
+/// # Safety
+/// As `dlopen(3)`.
+unsafe extern "C-unwind" fn open_and_look(path: *const c_char, flags: i32) -> *mut c_void {
+    // SAFETY: the C library's function, which has this type, with the program's arguments.
+    let handle = unsafe {
+        let next: Open = std::mem::transmute(NEXT.get());
+        next(path, flags)
+    };
+    if !handle.is_null()
+        && let Some(look) = LOOK.get()
+    {
+        look();
+    }
+    handle
+}
+
+/// Where [`dlopen`] jumps to, and with which flags.
+#[repr(C)]
+struct Target {
+    function: *const c_void,
+    flags: usize,
+}
+
+/// # Safety
+/// `path` is the program's, a C string or null.
+unsafe extern "C" fn target_of(path: *const c_char, flags: i32) -> Target {
+    let is_searched = LOOK.get().is_some() && flags & libc::RTLD_NOLOAD == 0 && !path.is_null();
+    let is_absolute = is_searched && {
+        // SAFETY: a C string.
+        let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+        path.starts_with(b"/") && !path.contains(&b'$')
+    };
+    let next = NEXT.get().cast_const();
+    let function = if is_absolute { open_and_look as *const c_void } else { next };
+    Target { function, flags: passed_on(flags) as usize }
 }
 
 /// Jumps to the next `dlopen`, which finds its caller by the return address: that library's
@@ -35,22 +75,11 @@ extern "C" fn find_next() -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlopen() {
     core::arch::naked_asm!(
-        "and esi, dword ptr [rip + {passed_on}]",
-        "mov rax, qword ptr [rip + {next}]",
-        "test rax, rax",
-        "jz 2f",
-        "jmp rax",
-        "2:",
         "push rdi",
-        "push rsi",
-        "sub rsp, 8",
-        "call {find_next}",
-        "add rsp, 8",
-        "pop rsi",
+        "call {target_of}",
         "pop rdi",
+        "mov esi, edx",
         "jmp rax",
-        passed_on = sym PASSED_ON,
-        next = sym NEXT,
-        find_next = sym find_next,
+        target_of = sym target_of,
     )
 }

@@ -11,7 +11,7 @@
 //! | `growing`       | large blocks that `realloc` lets grow where they are          |
 //! | `heap`          | `malloc` and its relatives                                    |
 //! | `redirect`      | the C library's own allocator leads to ours                   |
-//! | `deep_bind`     | `dlopen` without `RTLD_DEEPBIND`                              |
+//! | `deep_bind`     | `dlopen` without `RTLD_DEEPBIND`, and a look at loaded code   |
 //! | `other_malloc`  | the same, where the executable has a malloc of its own        |
 //! | `mappings`      | `mmap` and its relatives, `brk`                               |
 

@@ -272,6 +272,7 @@ fn child_awake(mut forking: Forking) {
     if let Err(error) = engine.become_child(&mut forking.at_rest) {
         stop_child(&error);
     }
+    instance::own();
     statistics::leave();
     tree::become_child(engine);
     virtual_mask::become_child();

@@ -16,6 +16,7 @@ use softswap_sys::signals;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 pub(crate) type Start = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -37,6 +38,13 @@ static KEY: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     /// How often [`take_stack`] has been called.
     static ROUND: Cell<u8> = const { Cell::new(0) };
+}
+
+static BEFORE_SECOND: OnceLock<fn()> = OnceLock::new();
+
+/// Has `look` called before a sleeping process starts its second thread.
+pub(crate) fn before_second(look: fn()) {
+    BEFORE_SECOND.get_or_init(|| look);
 }
 
 /// Makes the key. While loading, so that it is one of the first, whose values glibc
@@ -163,6 +171,11 @@ pub unsafe extern "C" fn pthread_create(
     start: Start,
     argument: *mut c_void,
 ) -> i32 {
+    if !instance::emulates_signals()
+        && let Some(look) = BEFORE_SECOND.get()
+    {
+        look();
+    }
     instance::prepare_for_threads();
     if !instance::emulates_signals() {
         // SAFETY: the C library's function of this name, with the program's arguments.

@@ -7,3 +7,4 @@ pub mod pointer_arguments;
 pub mod seccomp;
 pub mod guarded_calls;
 pub mod exemption;
+pub mod raw_mmap;

@@ -29,7 +29,7 @@ pub(crate) const IF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
 pub(crate) const IF_ANY_SET: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
 pub(crate) const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 pub(crate) const ALLOW: u32 = 0x7fff_0000;
-const TRAP: u32 = 0x0003_0000;
+pub(crate) const TRAP: u32 = 0x0003_0000;
 pub(crate) const ERRNO: u32 = 0x0005_0000;
 
 /// Where `mmap` has its flags, and those that make its address binding.

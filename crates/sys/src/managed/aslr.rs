@@ -50,16 +50,21 @@ pub struct Bases {
     gate: usize,
 }
 
-/// Any number; the same one each time where the user wants addresses to be
-/// (`setarch -R`).
-fn chance() -> usize {
+/// Returns false if the user wants the same addresses each time (`setarch -R`).
+#[must_use]
+pub fn is_randomized() -> bool {
     const NO_RANDOMIZE: isize = 0x0004_0000;
     const ASK: usize = 0xffff_ffff;
     // SAFETY: by this number the call asks, and changes nothing.
     let personality = unsafe { raw::syscall(libc::SYS_personality, [ASK, 0, 0, 0, 0, 0]) };
+    personality < 0 || personality & NO_RANDOMIZE == 0
+}
+
+/// Any number; the same one each time unless addresses are randomized.
+fn chance() -> usize {
     let mut bytes = [0; size_of::<usize>()];
     // Before there is any randomness, at boot, addresses are known.
-    if personality < 0 || personality & NO_RANDOMIZE == 0 {
+    if is_randomized() {
         let _ = getrandom(&mut bytes, GetRandomFlags::NONBLOCK);
     }
     usize::from_ne_bytes(bytes)

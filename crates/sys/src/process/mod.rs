@@ -11,3 +11,4 @@ pub mod program_file;
 pub mod process_image;
 pub mod linked;
 pub mod code;
+pub mod raw_calls;
