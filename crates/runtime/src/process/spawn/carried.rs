@@ -125,20 +125,15 @@ pub(super) struct Additions {
     /// LD_PRELOAD where there is none; null: none is needed.
     preload: *const c_char,
     settings: &'static [CString],
-    /// The environment has a budget without a value, which stays.
-    is_unmanaged: bool,
 }
 
 impl Additions {
-    const NONE: Additions =
-        Additions { replaced: None, preload: std::ptr::null(), settings: &[], is_unmanaged: false };
+    const NONE: Additions = Additions { replaced: None, preload: std::ptr::null(), settings: &[] };
 
     /// Strings to append.
     pub(super) fn appended(&self) -> impl Iterator<Item = *const c_char> {
-        let is_wanted =
-            |text: &&CString| !(self.is_unmanaged && text.as_bytes().starts_with(BUDGET));
         let preload = Some(self.preload).filter(|text| !text.is_null());
-        preload.into_iter().chain(self.settings.iter().filter(is_wanted).map(|it| it.as_ptr()))
+        preload.into_iter().chain(self.settings.iter().map(|it| it.as_ptr()))
     }
 
     fn is_empty(&self) -> bool {
@@ -161,7 +156,8 @@ pub(super) fn room(strings_room: usize) -> usize {
 }
 
 /// Returns what the strings of an environment lack. `takes_library` is false if the program's
-/// loader could not load this library: then the library is removed.
+/// loader could not load this library: then the library is removed, as it is from an environment
+/// whose budget has no value.
 ///
 /// Allocates nothing: a handler of a signal may start a program.
 pub(super) fn additions(
@@ -187,7 +183,7 @@ pub(super) fn additions(
     }
     let mut additions = Additions::NONE;
     let value = preload.map_or(&b""[..], |(_, value)| value);
-    let takes_library = takes_library && preloaded_sanitizer(value).is_none();
+    let takes_library = takes_library && budget.is_none() && preloaded_sanitizer(value).is_none();
     if entries(value).any(is_library) != takes_library {
         let text = match takes_library {
             true => put_preload(copies, value.len(), around(value, carried).into_iter()),
@@ -200,7 +196,6 @@ pub(super) fn additions(
     }
     if takes_library {
         additions.settings = &carried.settings;
-        additions.is_unmanaged = budget.is_some();
     }
     additions
 }
