@@ -1,17 +1,40 @@
 //! The caught system call that this thread is in, if it is in one.
+//!
+//! All signals are blocked while the guard answers a call, except while the kernel waits in it
+//! ([`issue_waiting`]). As in a kernel no handler of the program's runs on top of the guard: a
+//! signal that arrives meanwhile ends the call, and its handler starts when the guard is done,
+//! from the context of the trapped call.
 
+use super::issue_call::{Arguments, issue};
+use super::signal_stack;
+use softswap_sys::signals::{self, Action, Mask, NEVER_BLOCKED, siginfo_t};
+use softswap_sys::waiting_call::waiting_call;
 use std::cell::Cell;
 use std::ffi::c_void;
 
 const NONE: i64 = -1;
+
+/// The mask in force in the guard.
+pub(crate) const CLOSED: Mask = !NEVER_BLOCKED;
+
+/// A signal whose handler starts when the guard is done.
+#[derive(Clone, Copy)]
+pub(crate) struct Deferred {
+    pub(crate) signal: i32,
+    pub(crate) action: Action,
+    pub(crate) info: siginfo_t,
+    /// The mask that the call had put in force while it waited.
+    pub(crate) temporary: Option<Mask>,
+}
 
 thread_local! {
     /// The call that this thread's guard answers, innermost; -1 for none.
     static ANSWERING: Cell<i64> = const { Cell::new(NONE) };
     /// What a filter of the program's own said as it trapped that call.
     static TRAPPED: Cell<Option<i32>> = const { Cell::new(None) };
-    /// The innermost caught call: its context, which its frames lie below.
+    /// The innermost caught call: its context, which its frames are below.
     static CONTEXT: Cell<usize> = const { Cell::new(0) };
+    static DEFERRED: Cell<Option<Deferred>> = const { Cell::new(None) };
 }
 
 /// What the call around a caught one is: [`end`] puts it back.
@@ -36,25 +59,58 @@ pub(crate) fn end(outer: &Outer) -> Option<i32> {
     TRAPPED.replace(outer.trapped)
 }
 
-/// Whether the innermost caught call has this number.
+/// Returns true if the innermost caught call has this number.
 #[inline]
 pub(crate) fn is_answering(number: i64) -> bool {
     ANSWERING.get() == number
 }
 
-/// A filter of the program's own has trapped the innermost call, and said this.
+/// The number of the innermost caught call.
+pub(crate) fn number() -> i64 {
+    ANSWERING.get()
+}
+
+/// A filter of the program's own has trapped the innermost call, with this value.
 #[inline]
 pub(crate) fn note_trapped(said: i32) {
     TRAPPED.set(Some(said));
 }
 
-/// Where the frames of the innermost caught call end; 0 where there is none.
-#[inline]
-pub(crate) fn frames_end() -> usize {
-    CONTEXT.get()
+/// The context of the innermost caught call, if a frame at `address` is the guard's.
+pub(crate) fn context_above(address: usize) -> Option<*mut c_void> {
+    let context = CONTEXT.get();
+    (context > address && signal_stack::contains(address)).then_some(context as *mut c_void)
 }
 
-/// This thread jumps out of the call that it was answering.
+/// The mask of the caught call that this code answers, if it answers one.
+pub(crate) fn open_mask() -> Option<Mask> {
+    let local = 0_u8;
+    // SAFETY: the context of a call that is being answered, which outlives its guard.
+    context_above(&raw const local as usize)
+        .map(|context| unsafe { *signals::interrupted_mask(context) })
+}
+
+/// Issues a call of the program's that may wait; in the guard, with the program's signals open.
+/// Returns [`softswap_sys::waiting_call::MADE_AGAIN`] if a signal came first.
+pub(crate) fn issue_waiting(number: i64, arguments: Arguments) -> isize {
+    match open_mask() {
+        // SAFETY: as `issue`. Handlers that run meanwhile are `handler_entry`'s and `deliver`'s.
+        Some(open) => unsafe { waiting_call(number, arguments, (open, CLOSED), true) },
+        None => issue(number, arguments),
+    }
+}
+
+/// Keeps a signal until the guard is done. There is one at most: all are blocked from then on.
+pub(crate) fn defer(deferred: Deferred) {
+    DEFERRED.set(Some(deferred));
+}
+
+/// Takes the signal that was kept.
+pub(crate) fn take_deferred() -> Option<Deferred> {
+    DEFERRED.take()
+}
+
+/// This thread leaves the call that it was answering.
 #[inline]
 pub(crate) fn leave() {
     CONTEXT.set(0);

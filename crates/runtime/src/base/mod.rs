@@ -18,12 +18,12 @@
 
 pub(crate) mod errno;
 pub(crate) mod cancellation;
-pub(crate) mod guarded_call;
 pub(crate) mod instance;
 pub(crate) mod real;
 pub(crate) mod resident;
 pub(crate) mod signal_stack;
 pub(crate) mod issue_call;
+pub(crate) mod guarded_call;
 pub(crate) mod fault_samples;
 pub(crate) mod large_blocks;
 pub(crate) mod filter_verdict;

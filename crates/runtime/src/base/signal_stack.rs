@@ -1,7 +1,9 @@
-//! Where this thread's signal stack is, on which all handlers run.
+//! Where this thread's signal stack is, on which all signals arrive.
 
+use libc::stack_t;
 use softswap_sys::signals;
 use std::cell::Cell;
+use std::ops::Range;
 
 thread_local! {
     /// Its base; 0: there is none.
@@ -18,6 +20,16 @@ pub(crate) fn set(base: usize) {
 #[inline]
 pub(crate) fn exists() -> bool {
     BASE.get() != 0
+}
+
+/// The addresses of this thread's, if it has one.
+pub(crate) fn addresses() -> Option<Range<usize>> {
+    exists().then(|| signals::stack_at(BASE.get()))
+}
+
+/// This thread's, as the kernel knows it.
+pub(crate) fn alternate() -> Option<stack_t> {
+    exists().then(|| signals::alternate_stack_at(BASE.get()))
 }
 
 /// Whether an address is on this thread's.

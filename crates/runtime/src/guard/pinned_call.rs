@@ -5,6 +5,7 @@ use super::nested_pointers::with_nested;
 use super::stripped_mask::StrippedMask;
 use super::transfers::output_array::OutputArray;
 use crate::base::errno::refused;
+use crate::base::guarded_call::issue_waiting;
 use crate::base::issue_call::{Answer, Arguments, issue};
 use crate::base::{instance, uaccess};
 use crate::memory::pins::Pins;
@@ -73,6 +74,6 @@ pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments
             None => return refused(libc::ENOMEM),
         }
     }
-    let result = with_nested(engine, number, arguments, || issue(number, arguments));
+    let result = with_nested(engine, number, arguments, || issue_waiting(number, arguments));
     filled.map_or(result, |filled| filled.hand_back(result))
 }

@@ -72,13 +72,19 @@ fn rt_sigpending([set, len, ..]: Arguments) -> isize {
 }
 
 fn sigaltstack_by_number(arguments: Arguments) -> isize {
+    let local = 0_u8;
+    sigaltstack_at(arguments, &raw const local as usize)
+}
+
+/// `sigaltstack`, called by a thread whose stack pointer is `pointer`.
+fn sigaltstack_at(arguments: Arguments, pointer: usize) -> isize {
     if let Some(refused) = filter_verdict::refusal(libc::SYS_sigaltstack, arguments) {
         return refused;
     }
     let [new, old, ..] = arguments;
     // SAFETY: a pointer and numbers, of which any are valid.
     of(unsafe { read::<stack_t>(new) }, |new| {
-        of(alternate_stack::exchange(new), |before| write(old, before))
+        of(alternate_stack::exchange(new, pointer), |before| write(old, before))
     })
 }
 
@@ -159,6 +165,10 @@ pub(crate) unsafe fn answer_trapped(
         libc::SYS_rt_sigprocmask => {
             // SAFETY: the context that the kernel gave to the running handler, which alone has it.
             rt_sigprocmask(arguments, Some(unsafe { &mut *signals::interrupted_mask(context) }))
+        }
+        libc::SYS_sigaltstack if signal_stack::exists() => {
+            // SAFETY: the same context.
+            sigaltstack_at(arguments, unsafe { signals::interrupted_stack(context) })
         }
         _ => return None,
     })

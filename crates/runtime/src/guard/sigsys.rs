@@ -3,7 +3,8 @@
 //! The kernel cannot take a fault there, so the guard does what a fault would:
 //! it brings the pages in, pins them, issues the call again from an
 //! instruction that the filter lets through, and unpins. Calls that move data
-//! are in [`crate::guard::transfers`].
+//! are in [`crate::guard::transfers`]. A signal of the program's that comes meanwhile ends the
+//! call; its handler starts when the guard is done, from the trapped call's context.
 //!
 //! The call that is issued again is the program's, so a filter of the program's
 //! own judges it there. One that it traps is given to the program's handler
@@ -13,25 +14,27 @@ use super::pinned_call::pinned_call;
 use super::transfers::dispatch;
 use super::{credentials, kernel_async_io, signal_calls};
 use crate::base::errno::refused;
+use crate::base::guarded_call::{self, CLOSED};
+use crate::base::instance;
 use crate::base::issue_call::{Arguments, issue};
-use crate::base::{guarded_call, instance};
 use crate::memory::mappings;
 use crate::process::spawn::exec_call;
 use crate::process::thread_end;
-use crate::signals::deliver::deliver;
+use crate::signals::deliver::{deliver, deliver_deferred};
 use softswap_engine::base::stats::Counter;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::raw;
 use softswap_sys::signals::{self, Action, SIGSYS, TrappedCall, siginfo_t};
 use softswap_sys::threads;
+use softswap_sys::waiting_call::MADE_AGAIN;
 use std::ffi::c_void;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) fn install() -> io::Result<Action> {
-    // Nothing is blocked: the call may sleep for long, and the program's
-    // handlers must run and interrupt it as they would without the guard.
-    signals::install(SIGSYS, on_sigsys, 0, libc::SA_NODEFER)
+    // All is blocked but what the engine needs. Calls that may wait open the program's signals
+    // themselves (`guarded_call::issue_waiting`).
+    signals::install(SIGSYS, on_sigsys, CLOSED, libc::SA_NODEFER)
 }
 
 /// Whether a filter inherited through exec already does what ours would:
@@ -123,18 +126,13 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             && arguments.iter().any(|argument| instance::is_in_window(*argument))
         {
             instance::await_waking();
-            // It could not be woken, and nothing is out.
-            if instance::engine().is_none() {
-                // SAFETY: the context is the running handler's.
-                let answer = unsafe { signal_calls::answer_trapped(number, arguments, context) };
-                let result = answer.unwrap_or_else(|| issue(number, arguments));
-                // SAFETY: the context that the kernel gave to this handler.
-                unsafe { TrappedCall::answer(context, result) };
-                return;
-            }
         }
-        let managed = arguments.iter().any(|argument| instance::is_managed(*argument));
-        if !by_filter || !managed || raw::is_in_gate(caller) {
+        // Without an engine it could not be woken, and nothing is out.
+        let concerns_guard = |argument: &usize| match instance::engine() {
+            Some(engine) => engine.contains(*argument),
+            None => instance::is_in_window(*argument),
+        };
+        if !is_caught || !arguments.iter().any(concerns_guard) {
             // A filter of the program's own, or a signal somebody sent.
             // SAFETY: the details and the context that the kernel gave to this handler.
             unsafe { deliver(SIGSYS, info, context) };
@@ -142,23 +140,30 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
         }
         let outer = guarded_call::begin(number, context);
         let result = answer(number, arguments, context);
-        if let Some(said) = guarded_call::end(&outer) {
-            // SAFETY: the details and the context that the kernel gave to this handler; the
-            // context is as the kernel left it: the call was not made.
-            unsafe {
-                (*info).si_errno = said;
-                deliver(SIGSYS, info, context);
+        let trapped = guarded_call::end(&outer);
+        // SAFETY: the details and the context that the kernel gave to this handler, which alone
+        // has them. The context of a call that was not made is as the kernel left it.
+        unsafe {
+            match (trapped, result) {
+                (Some(said), _) => {
+                    (*info).si_errno = said;
+                    deliver(SIGSYS, info, context);
+                }
+                (None, MADE_AGAIN) => TrappedCall::make_again(context, number),
+                (None, result) => TrappedCall::answer(context, result),
             }
-            return;
+            deliver_deferred(context);
         }
-        // SAFETY: the context that the kernel gave to this handler, which alone has it.
-        unsafe { TrappedCall::answer(context, result) };
     });
 }
 
 /// Does what the call would have done; the kernel's result.
 fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
-    let Some(engine) = instance::engine() else { return refused(libc::ENOSYS) };
+    let Some(engine) = instance::engine() else {
+        // SAFETY: the context is the running handler's.
+        let answer = unsafe { signal_calls::answer_trapped(number, arguments, context) };
+        return answer.unwrap_or_else(|| guarded_call::issue_waiting(number, arguments));
+    };
     PROBED.store(true, Ordering::Relaxed);
     engine.stats().add(Counter::GuardedCalls, 1);
     thread_end::note_call(engine);

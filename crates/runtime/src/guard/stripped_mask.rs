@@ -4,6 +4,7 @@
 use crate::base::issue_call::Arguments;
 use crate::base::uaccess;
 use crate::signals::sets::OURS;
+use crate::signals::temporary_mask;
 use softswap_sys::signals::Mask;
 
 /// Where a call has its mask: the argument that points to it, or to a pointer to it.
@@ -50,6 +51,7 @@ impl StrippedMask {
         // SAFETY: any bits are a mask.
         let Some(mask) = (unsafe { uaccess::get_user::<Mask>(from) }) else { return };
         self.mask = mask & !OURS;
+        temporary_mask::note(self.mask);
         let stripped = &raw const self.mask as usize;
         if is_pair {
             self.pair[0] = stripped;
@@ -57,5 +59,11 @@ impl StrippedMask {
         } else {
             arguments[at] = stripped;
         }
+    }
+}
+
+impl Drop for StrippedMask {
+    fn drop(&mut self) {
+        temporary_mask::forget();
     }
 }

@@ -7,8 +7,8 @@
 //! than by returning: a handler of the program's jumps out of it, an exception leaves it,
 //! its thread is cancelled, a child is forked meanwhile. So the pins are not in the call's
 //! own frame but in a table of the thread's, innermost last, each with the place of its
-//! call on the signal stack: whoever jumps, or pins the next time, gives up those whose
-//! calls are no more. A child gives up those of the threads that it does not have.
+//! call on its stack: a jump, or the next pin, releases those whose calls are gone.
+//! A child releases those of the threads that it does not have.
 //!
 //! Pages come in with signals blocked, a few at a time: where there are many, or room is
 //! waited for, the program's handlers run in between.
@@ -23,6 +23,8 @@ use softswap_engine::door::engine::pinning::{Pinned, Then};
 use softswap_engine::door::fault_samples::Toucher;
 use softswap_sys::locked::Locked;
 use softswap_sys::raw::now_ns;
+use softswap_sys::signal_frame::resume;
+use softswap_sys::signals::TrappedCall;
 use softswap_sys::{PAGE_SIZE, memory, signals};
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -66,7 +68,7 @@ struct Range {
     len: usize,
     /// Pages that are counted as held for it.
     held: u32,
-    /// Where on the signal stack the call's frames end; 0 where it is on another.
+    /// Where on its stack the call's frames end.
     call: usize,
 }
 
@@ -78,8 +80,21 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The frames of a call that was not caught, but made by a handler, lie within this.
+/// The frames of a call that was not caught are within this.
 const CALL_BYTES: usize = 64 << 10;
+
+/// A stack is hardly longer: a frame farther above a call's is on another.
+const STACK_BYTES: usize = 8 << 20;
+
+/// Returns true if a thread that runs at `here` has left the call whose frames end at `call`.
+fn is_left(call: usize, here: usize) -> bool {
+    match (signal_stack::contains(call), signal_stack::contains(here)) {
+        // The guard's frames are gone as soon as code of the program's runs.
+        (true, false) => true,
+        (false, true) => false,
+        _ => call < here && here - call < STACK_BYTES,
+    }
+}
 
 /// The range at `index` of this thread's pins, if there are so many. A thread that has no
 /// signal stack, or none any more, gets room of its own for good: there is hardly ever one.
@@ -172,18 +187,14 @@ pub(crate) fn forget_pins() {
 
 /// Gives up the pins of calls that are left by a jump to a frame at `target`.
 pub(crate) fn jump_to(target: usize) {
-    let stays = signal_stack::contains(target);
-    if !stays || guarded_call::frames_end() < target {
-        guarded_call::leave();
-    }
-    release_while(|range| !stays || (range.call != 0 && range.call < target));
+    guarded_call::leave();
+    release_while(|range| is_left(range.call, target));
 }
 
 /// Gives up the pins of calls that were left without notice: who runs at `here` has the
 /// place of their frames.
 fn notice_dead(here: usize) {
-    let on_signal_stack = signal_stack::contains(here);
-    release_while(|range| range.call != 0 && (!on_signal_stack || range.call < here));
+    release_while(|range| is_left(range.call, here));
 }
 
 fn top() -> Option<Range> {
@@ -233,10 +244,9 @@ impl<'e, const N: usize> Pins<'e, N> {
         if DEPTH.get() > 0 {
             notice_dead(here);
         }
-        let call = match guarded_call::frames_end() {
-            _ if !signal_stack::contains(here) => 0,
-            caught if caught > here => caught,
-            _ => here + CALL_BYTES,
+        let call = match guarded_call::context_above(here) {
+            Some(context) => context as usize,
+            None => here + CALL_BYTES,
         };
         Pins { engine, floor: DEPTH.get(), call }
     }
@@ -348,7 +358,7 @@ impl<'e, const N: usize> Pins<'e, N> {
         len: usize,
         hold: impl FnOnce(&Engine, usize) -> bool,
     ) -> Option<usize> {
-        self.try_pin(address, len, hold).unwrap_or_else(|error| stop(address, &error))
+        self.try_pin(address, len, hold).unwrap_or_else(|error| stop(self.engine, address, &error))
     }
 
     /// As [`Pins::pin`], but returns the error of a page that cannot be brought in. The caller
@@ -475,20 +485,29 @@ impl<const N: usize> Drop for Pins<'_, N> {
 /// Notes the time that a call waited for a buffer, where it is known which call that is.
 #[cold]
 fn note_sample(due: fault_samples::Due, address: usize, tier: Tier) {
-    let context = guarded_call::frames_end() as *const std::ffi::c_void;
-    if !context.is_null() {
+    let local = 0_u8;
+    if let Some(context) = guarded_call::context_above(&raw const local as usize) {
         // SAFETY: what the handler was given that answers this thread's innermost call, below
         // which this runs.
         unsafe { fault_samples::note(due, (address, Toucher::Call), tier, context) };
     }
 }
 
-/// A buffer cannot be brought in: stop as a touch of it would have.
-fn stop(address: usize, error: &FaultError) -> ! {
-    // SAFETY: all-zero is a valid context to take a mask from; the signal
-    // struck below ends the process or runs the program's own handler.
-    let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
-    page_fault::refuse(address, error, (&raw mut context).cast());
+/// A buffer cannot be brought in: stops as a touch of it would have, before the call is made.
+fn stop(engine: &Engine, address: usize, error: &FaultError) -> ! {
+    let local = 0_u8;
+    if let Some(context) = guarded_call::context_above(&raw const local as usize) {
+        release_down_to(engine, 0);
+        // SAFETY: the context of the call that this thread answers; what it has pinned was
+        // released.
+        unsafe {
+            TrappedCall::make_again(context, guarded_call::number());
+            guarded_call::leave();
+            page_fault::refuse(address, error, context);
+            resume(context);
+        }
+    }
+    page_fault::raise(address, error);
     // A program that survives its own SIGBUS handler cannot go on from here.
     std::process::abort()
 }

@@ -1,13 +1,12 @@
-//! The alternate signal stack: handlers run on the engine's, which is larger, never out, and
-//! there for every thread. What the program sets by `sigaltstack` is remembered, and told as
-//! the kernel would.
+//! The alternate signal stack as the program has set it by `sigaltstack`. The kernel has the
+//! engine's, on which every signal arrives; the frames of the program's handlers are put where
+//! they would be without the engine.
 
 use crate::base::errno::refused;
-use crate::base::signal_stack;
 use libc::stack_t;
-use softswap_sys::{raw, signals};
+use softswap_sys::raw;
 use std::cell::Cell;
-use std::ffi::c_void;
+use std::ops::Range;
 
 const DISABLED: stack_t =
     stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
@@ -16,12 +15,12 @@ const DISABLED: stack_t =
 const SMALLEST: usize = 2048;
 /// A flag that may come with any mode: <linux/signal.h>.
 const AUTODISARM: i32 = 1 << 31;
+/// Bytes below the stack pointer that a function may use.
+const RED_ZONE: usize = 128;
 
 thread_local! {
     /// The alternate stack that this thread has, as the program knows it.
     static PROGRAMS: Cell<stack_t> = const { Cell::new(DISABLED) };
-    /// A handler that runs there, as the program knows it: its context, which its frames lie below.
-    static HANDLER: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The alternate stack that the kernel knows.
@@ -39,32 +38,56 @@ pub(crate) fn remember(stack: stack_t) {
     }
 }
 
-/// A handler begins, on the alternate stack if it `wants` that and there is one.
-///
-/// # Safety
-/// `context` is the handler's.
-pub(super) unsafe fn begin(context: *const c_void, wants: bool) {
-    // SAFETY: a context that the kernel made for the running handler.
-    let interrupted = unsafe { signals::interrupted_stack(context) };
-    // What it has interrupted may be there already. Otherwise what is noted may be a
-    // handler that was left by a jump.
-    if !is_there(interrupted) {
-        let is_set = PROGRAMS.get().ss_size != 0;
-        HANDLER.set(if wants && is_set { context as usize } else { 0 });
+fn addresses(stack: &stack_t) -> Range<usize> {
+    let start = stack.ss_sp as usize;
+    start..start.saturating_add(stack.ss_size)
+}
+
+/// Returns true if a stack pointer is on the stack, as the kernel sees it.
+fn is_on(stack: &stack_t, pointer: usize) -> bool {
+    let Range { start, end } = addresses(stack);
+    stack.ss_flags & AUTODISARM == 0 && pointer > start && pointer <= end
+}
+
+/// Where a handler's frame goes.
+pub(super) struct Place {
+    /// The address below which the stack is free.
+    pub(super) top: usize,
+    /// The frame must be within these addresses.
+    pub(super) within: Option<Range<usize>>,
+}
+
+/// Returns the place for the frame of a handler that interrupts a thread at `pointer`, on the
+/// alternate stack if it `wants` that and there is one.
+pub(super) fn place(pointer: usize, wants: bool) -> Place {
+    let stack = PROGRAMS.get();
+    let is_nested = is_on(&stack, pointer);
+    let is_entered = wants && stack.ss_size != 0 && !is_nested;
+    let addresses = addresses(&stack);
+    let top = if is_entered { addresses.end } else { pointer.wrapping_sub(RED_ZONE) };
+    Place { top, within: (is_nested || is_entered).then_some(addresses) }
+}
+
+/// Returns the stack for a handler's context, and disables it if the program has set SS_AUTODISARM.
+pub(super) fn save() -> stack_t {
+    let stack = PROGRAMS.get();
+    if stack.ss_flags & AUTODISARM != 0 {
+        PROGRAMS.set(DISABLED);
     }
+    stack
 }
 
-/// Whether an address is on the alternate stack, as the program knows it.
-fn is_there(address: usize) -> bool {
-    address < HANDLER.get() && signal_stack::contains(address)
+/// Puts the stack of a context in force whose stack pointer is `pointer`.
+pub(super) fn restore(stack: stack_t, pointer: usize) {
+    // The kernel ignores errors here.
+    let _ = exchange(Some(stack), pointer);
 }
 
-/// What `sigaltstack(2)` does: the stack there was, and the new one from now on; or the
-/// kernel's error.
-pub(crate) fn exchange(new: Option<stack_t>) -> Result<stack_t, isize> {
-    let local = 0_u8;
-    let is_on = is_there(&raw const local as usize);
+/// Sets the stack, if there is a new one, for a thread at `pointer`, as `sigaltstack(2)`. Returns
+/// the stack before, or the kernel's error.
+pub(crate) fn exchange(new: Option<stack_t>, pointer: usize) -> Result<stack_t, isize> {
     let mut before = PROGRAMS.get();
+    let is_on = is_on(&before, pointer);
     if let Some(mut new) = new {
         let mode = new.ss_flags & !AUTODISARM;
         if is_on {

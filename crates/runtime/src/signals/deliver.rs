@@ -1,18 +1,20 @@
-//! SIGBUS and SIGSYS to the program, where they are not the engine's own business.
+//! Delivers SIGBUS and SIGSYS to the program if they do not concern the engine.
 
 use super::force_signal::force_signal;
-use super::handler_entry as entry;
+use super::handler_frame;
 use super::pending::is_poke;
 use super::program_actions::{ON_SIGBUS, ON_SIGSYS};
-use super::sets::OURS;
-use super::{alternate_stack, pending, virtual_mask, waiting};
-use crate::base::instance;
+use super::sets::{OURS, kinds};
+use super::{pending, virtual_mask, waiting};
+use crate::base::guarded_call::{self, CLOSED};
+use crate::base::{instance, signal_stack};
 use softswap_engine::base::stats::Counter;
-use softswap_sys::signals::{self, Action, SIGBUS, siginfo_t};
+use softswap_sys::signal_frame::resume;
+use softswap_sys::signals::{self, Action, SIGBUS, TrappedCall, siginfo_t};
+use softswap_sys::waiting_call;
 use std::ffi::c_void;
 
-/// Gives one of the engine's signals to the program, as if the engine were
-/// not there.
+/// Delivers one of the engine's signals to the program, as the kernel would without the engine.
 ///
 /// # Safety
 /// Called in a handler, with its `info` and `context`.
@@ -20,24 +22,71 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
     if let Some(engine) = instance::engine() {
         engine.stats().add(Counter::SignalsPassedOn, 1);
     }
-    let remembered = if signal == SIGBUS { &ON_SIGBUS } else { &ON_SIGSYS };
     // SAFETY: the handler's own details.
     let details = unsafe { &*info };
     if signals::has_lost_details(details) && pending::is_engines() {
         // Sent to interrupt a call, in all likelihood.
         return;
     }
+    // SAFETY: the handler's own context.
+    let pointer = unsafe { signals::interrupted_stack(context) };
+    let is_engines_code = signal_stack::contains(pointer);
     if is_poke(details) {
-        waiting::look(signal);
+        // SAFETY: the handler's own context.
+        match waiting::takes(signal) {
+            true if is_engines_code => unsafe { end_call(pointer, context) },
+            true => unsafe { deliver_held(context) },
+            false => {}
+        }
         return;
     }
     let was_sent = details.si_code <= 0;
     let is_blocked = virtual_mask::get() & signals::bit(signal) != 0;
-    if was_sent && (is_blocked || pending::takes_nothing()) {
+    if was_sent && (is_blocked || is_engines_code || pending::takes_nothing()) {
         pending::hold(signal, details);
         waiting::look_again();
+        if is_engines_code && !is_blocked {
+            // SAFETY: the handler's own context.
+            unsafe { end_call(pointer, context) };
+        }
         return;
     }
+    if let Some(call) = guarded_call::context_above(pointer) {
+        // The guard has touched memory of the program's in vain: the call is not made.
+        // SAFETY: the context of the call that this thread answers. The pins of its
+        // guard are released when the next pin finds its frames gone.
+        unsafe {
+            TrappedCall::make_again(call, guarded_call::number());
+            guarded_call::leave();
+            strike(signal, info, call);
+            resume(call);
+        }
+    }
+    // SAFETY: the handler's own details and context.
+    unsafe { strike(signal, info, context) };
+}
+
+/// A signal is held for a thread that was interrupted in the engine's code, at `pointer`: the call
+/// in which the guard waits ends, and the guard delivers what is held.
+///
+/// # Safety
+/// `context` is what the running handler was given.
+unsafe fn end_call(pointer: usize, context: *mut c_void) {
+    if guarded_call::context_above(pointer).is_some() {
+        // SAFETY: the handler's own context.
+        unsafe { waiting_call::interrupt(context) };
+    }
+}
+
+/// The signal strikes the thread that has `context`: its handler starts, or it is killed.
+///
+/// # Safety
+/// The details are valid; `context` is what a running handler was given.
+unsafe fn strike(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the details are valid.
+    let was_sent = unsafe { (*info).si_code } <= 0;
+    let remembered = if signal == SIGBUS { &ON_SIGBUS } else { &ON_SIGSYS };
+    let is_blocked = virtual_mask::get() & signals::bit(signal) != 0;
     let action = remembered.take_action();
     match action.handler {
         // The kernel kills for a synchronous signal that is ignored or blocked; one that
@@ -45,6 +94,13 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
         libc::SIG_IGN if was_sent => return,
         libc::SIG_IGN | libc::SIG_DFL => {}
         _ if is_blocked => {}
+        _ if signal_stack::contains(context as usize) => {
+            // The handler's stack may be out.
+            signals::set_mask(CLOSED);
+            // SAFETY: the kernel's context, on the engine's stack.
+            unsafe { handler_frame::push((signal, &action), info, context, None) };
+            return;
+        }
         _ => {
             // SAFETY: the details and the context that the kernel gave to the running handler.
             unsafe { call_handler(signal, &action, info, context) };
@@ -56,23 +112,48 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
     unsafe { force_signal(signal, info, context) };
 }
 
-/// Calls the program's handler, with the mask in force that it asked for.
+/// Starts the handlers of signals that are held for this thread and that it does not block, when
+/// the running handler returns to the program.
+///
+/// # Safety
+/// `context` is the one that the kernel puts in force next, on the engine's stack.
+pub(crate) unsafe fn deliver_held(context: *mut c_void) {
+    for signal in kinds(OURS) {
+        while virtual_mask::get() & signals::bit(signal) == 0
+            && !pending::takes_nothing()
+            && let Some(mut info) = pending::take(signal)
+        {
+            // SAFETY: what a handler was given for this signal, and the context.
+            unsafe { strike(signal, &raw mut info, context) };
+        }
+    }
+}
+
+/// Delivers the signals that have arrived while the guard answered a call.
+///
+/// # Safety
+/// `context` is what the handler of SIGSYS was given, on the engine's stack.
+pub(crate) unsafe fn deliver_deferred(context: *mut c_void) {
+    // SAFETY: the kernel's context.
+    if signal_stack::contains(unsafe { signals::interrupted_stack(context) }) {
+        return;
+    }
+    if let Some(deferred) = guarded_call::take_deferred() {
+        let what = (deferred.signal, &deferred.action);
+        // SAFETY: the kernel's context; what it gave for the signal that was kept.
+        unsafe { handler_frame::push(what, &raw const deferred.info, context, deferred.temporary) };
+    }
+    // SAFETY: the kernel's context.
+    unsafe { deliver_held(context) };
+}
+
+/// Calls the program's handler where this thread has no stack of the engine's.
 ///
 /// # Safety
 /// Called in a handler, with its `info` and `context`.
 unsafe fn call_handler(signal: i32, action: &Action, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the context is this handler's; it comes before the mask.
-    let mask = unsafe { *signals::interrupted_mask(context) };
-    let mut named = action.mask;
-    if action.flags & libc::SA_NODEFER as u64 == 0 {
-        named |= signals::bit(signal);
-    }
     // SAFETY: the context that the kernel gave to the running handler.
-    unsafe {
-        entry::begin(context, named);
-        alternate_stack::begin(context, action.flags & libc::SA_ONSTACK as u64 != 0);
-    }
-    signals::set_mask((mask | named) & !OURS);
+    signals::set_mask(unsafe { handler_frame::begin(context, (signal, action), None) });
     if action.flags & libc::SA_SIGINFO as u64 != 0 {
         // SAFETY: the program installed a three-argument handler.
         let handler: signals::Handler = unsafe { std::mem::transmute(action.handler) };
@@ -82,6 +163,9 @@ unsafe fn call_handler(signal: i32, action: &Action, info: *mut siginfo_t, conte
         let handler: extern "C" fn(i32) = unsafe { std::mem::transmute(action.handler) };
         handler(signal);
     }
-    // SAFETY: the context that the kernel gave to the running handler.
-    unsafe { entry::end(context) };
+    // SAFETY: the context that the kernel gave to the running handler, which alone has it.
+    let mask = unsafe { &mut *signals::interrupted_mask(context) };
+    let wanted = *mask & OURS;
+    *mask &= !OURS;
+    virtual_mask::settle(wanted);
 }

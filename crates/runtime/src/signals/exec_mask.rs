@@ -4,38 +4,40 @@
 use super::program_actions::{ON_SIGBUS, ON_SIGSYS};
 use super::sets::set_of;
 use super::virtual_mask;
-use crate::base::instance;
+use crate::base::{guarded_call, instance};
 use libc::sigset_t;
-use softswap_sys::signals::{self, Action, SIGBUS, SIGSYS};
+use softswap_sys::signals::{self, Action, Mask, SIGBUS, SIGSYS};
 
 /// Calls exec while the kernel blocks, and ignores, what the program has blocked and ignored: what is
 /// started finds it as it would without the engine. Returns only where exec has failed.
 /// Meanwhile no page can be brought in: `exec` touches none, on a stack that is in memory.
-/// A signal is ignored by all threads, so that is for a process which was forked off.
-pub(crate) fn with_program_mask<R>(exec: impl FnOnce() -> R) -> R {
+/// A signal is ignored by all threads, so that is for a process which was forked off. In the guard
+/// `exec` is given the mask to call it with.
+pub(crate) fn with_program_mask<R>(exec: impl FnOnce(Option<Mask>) -> R) -> R {
     let local = 0_u8;
+    let open = guarded_call::open_mask();
     if !instance::emulates_signals() || instance::is_managed(&raw const local as usize) {
-        return exec();
+        return exec(open);
     }
     let blocked = virtual_mask::get();
     let is_forked = virtual_mask::is_forked();
     let ours = [(SIGBUS, &ON_SIGBUS), (SIGSYS, &ON_SIGSYS)]
         .map(|(signal, remembered)| (signal, is_forked && remembered.is_ignored()));
     if blocked == 0 && !ours.iter().any(|(_, ignored)| *ignored) {
-        return exec();
+        return exec(open);
     }
     let mask = signals::current_mask();
     signals::set_mask(mask | blocked);
     // Now it waits in the kernel. The child of a `vfork` has nothing of its parent's.
     if !virtual_mask::is_borrowing() {
-        virtual_mask::release(blocked);
+        virtual_mask::give_back(blocked);
     }
     let ignore = Action::new(libc::SIG_IGN, 0, 0);
     let before = ours.map(|(signal, ignored)| {
         // SAFETY: no handler is installed.
         if ignored { unsafe { signals::change_action(signal, Some(&ignore)) }.ok() } else { None }
     });
-    let result = exec();
+    let result = exec(open.map(|open| open | blocked));
     for ((signal, _), before) in ours.iter().zip(&before) {
         if let Some(before) = before {
             // SAFETY: what was in force: the engine's.

@@ -1,88 +1,74 @@
 //! The handler that the kernel has for every handler of the program's.
 //!
-//! The program's handler sees in its context what the program has blocked, and may
-//! change that; before the kernel puts the context's mask in force, the engine's signals
-//! are taken out of it.
+//! It runs on the engine's stack with all signals blocked, and starts the program's handler by its
+//! return ([`handler_frame`]). So the engine's stack is free again whatever that handler does.
 
 use super::program_actions::ASKED;
-use super::sets::OURS;
-use super::{alternate_stack, virtual_mask};
-use softswap_sys::signals::{self, Mask, siginfo_t};
+use super::{handler_frame, temporary_mask};
+use crate::base::guarded_call::{self, CLOSED, Deferred};
+use crate::base::signal_stack;
+use softswap_sys::signals::{self, siginfo_t};
+use softswap_sys::{raw, waiting_call};
 use std::ffi::c_void;
-use std::sync::atomic::Ordering;
 
-/// A handler begins: `named` is blocked from now on, as far as the program knows.
-///
-/// # Safety
-/// `context` is the running handler's.
-pub(super) unsafe fn begin(context: *mut c_void, named: Mask) {
-    let blocked = virtual_mask::get();
-    // SAFETY: the context that the kernel gave to the running handler, which alone has it.
-    unsafe { *signals::interrupted_mask(context) |= blocked };
-    virtual_mask::set(blocked | named & OURS);
+/// A signal has arrived for which the program has a handler. Returns 0 if the kernel's frame
+/// starts the handler. Otherwise this thread has no stack of the engine's: the frame is already in
+/// the right place, and the result is the handler's address.
+unsafe extern "C" fn enter(signal: i32, info: *mut siginfo_t, context: *mut c_void) -> usize {
+    // SAFETY: what the kernel gave to the entry.
+    raw::preserving_errno(|| unsafe { enter_with_errno(signal, info, context) })
 }
 
-/// A handler ends.
-///
-/// # Safety
-/// As [`begin`].
-pub(super) unsafe fn end(context: *mut c_void) {
-    // SAFETY: the context that the kernel gave to the running handler, which alone has it.
-    let mask = unsafe { &mut *signals::interrupted_mask(context) };
-    let wanted = *mask & OURS;
-    *mask &= !OURS;
-    virtual_mask::settle(wanted);
-}
-
-/// The program's handler for a signal that has arrived.
-unsafe extern "C" fn enter(signal: i32, _info: *mut siginfo_t, context: *mut c_void) -> usize {
-    let asked = &ASKED[signal as usize];
-    let on_stack = asked.flags.load(Ordering::Relaxed) & libc::SA_ONSTACK as u64 != 0;
-    // SAFETY: the kernel's own context.
+unsafe fn enter_with_errno(signal: i32, info: *mut siginfo_t, context: *mut c_void) -> usize {
+    let action = ASKED[signal as usize].get();
+    // SAFETY: what the kernel gave to the entry, which alone has it.
     unsafe {
-        begin(context, asked.mask.load(Ordering::Relaxed));
-        alternate_stack::begin(context, on_stack);
+        let temporary = temporary_mask::take(context);
+        if !signal_stack::contains(context as usize) {
+            signals::set_mask(handler_frame::begin(context, (signal, &action), temporary));
+            return action.handler;
+        }
+        if signal_stack::contains(signals::interrupted_stack(context)) {
+            // The guard's: signals are open there only while it waits in a call.
+            guarded_call::defer(Deferred { signal, action, info: *info, temporary });
+            waiting_call::interrupt(context);
+            *signals::interrupted_mask(context) = CLOSED;
+        } else {
+            handler_frame::push((signal, &action), info, context, temporary);
+        }
     }
-    asked.handler.load(Ordering::Acquire)
+    0
 }
 
-unsafe extern "C" fn leave(context: *mut c_void) {
-    // SAFETY: the kernel's own context.
-    unsafe { end(context) };
-}
-
-// In assembly, because a handler may be left by an unwinding (`pthread_exit`, a C++
-// exception), which must not meet a frame of Rust's. The stack is aligned after one push;
-// 24 bytes keep the arguments, 8 the alignment.
+// At its entry the stack pointer is at the kernel's frame: the return address, the context of 304
+// bytes, the details, which begin with the signal's number.
 core::arch::global_asm!(
     ".hidden softswap_signal_entry",
     ".globl softswap_signal_entry",
     ".type softswap_signal_entry, @function",
     "softswap_signal_entry:",
     ".cfi_startproc",
-    "push rbp",
+    "sub rsp, 8",
     ".cfi_def_cfa_offset 16",
-    ".cfi_offset rbp, -16",
-    "mov rbp, rsp",
-    ".cfi_def_cfa_register rbp",
-    "sub rsp, 32",
-    "mov [rbp - 8], rdi",
-    "mov [rbp - 16], rsi",
-    "mov [rbp - 24], rdx",
     "call {enter}",
-    "mov rdi, [rbp - 8]",
-    "mov rsi, [rbp - 16]",
-    "mov rdx, [rbp - 24]",
-    "call rax",
-    "mov rdi, [rbp - 24]",
-    "call {leave}",
-    "leave",
-    ".cfi_def_cfa rsp, 8",
-    "ret",
+    "add rsp, 8",
+    ".cfi_def_cfa_offset 8",
+    "test rax, rax",
+    "jnz 2f",
+    "add rsp, 8",
+    ".cfi_def_cfa_offset 0",
+    "mov eax, {sigreturn}",
+    "syscall",
+    "2:",
+    ".cfi_def_cfa_offset 8",
+    "lea rdx, [rsp + 8]",
+    "lea rsi, [rsp + 312]",
+    "mov edi, [rsi]",
+    "jmp rax",
     ".cfi_endproc",
     ".size softswap_signal_entry, . - softswap_signal_entry",
     enter = sym enter,
-    leave = sym leave,
+    sigreturn = const libc::SYS_rt_sigreturn,
 );
 
 unsafe extern "C" {

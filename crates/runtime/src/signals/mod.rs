@@ -14,9 +14,12 @@
 //! | `virtual_mask`    | a thread's mask as the program has set it                   |
 //! | `program_actions` | what the program has asked for each signal                  |
 //! | `alternate_stack` | the stack of `sigaltstack` as the program has set it        |
+//! | `temporary_mask`  | the mask that a waiting call puts in force                  |
+//! | `handler_frame`   | starts handlers of the program's, on the stack that Linux would use |
 //! | `handler_entry`   | the handler that the kernel has for every one of the program's |
 //! | `waiting`         | calls that put a mask in force while they wait, or wait for a signal |
 //! | `deliver`         | the engine's signals, given to the program                  |
+//! | `handler_return`  | where the program's handlers return to                      |
 //! | `sigaction`       | `sigaction` and all that is made of it                      |
 //! | `sigprocmask`     | `sigprocmask` and all that is made of it                    |
 //! | `exec_mask`       | what a program that is started finds                        |
@@ -35,9 +38,12 @@ pub(crate) mod pending;
 pub(crate) mod virtual_mask;
 pub(crate) mod program_actions;
 pub(crate) mod alternate_stack;
-pub(crate) mod handler_entry;
+pub(crate) mod temporary_mask;
+mod handler_frame;
+mod handler_entry;
 mod waiting;
 pub(crate) mod deliver;
+mod handler_return;
 pub(crate) mod sigaction;
 mod sigprocmask;
 pub(crate) mod exec_mask;

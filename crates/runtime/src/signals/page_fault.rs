@@ -104,12 +104,31 @@ pub(crate) fn refuse(address: usize, error: &FaultError, context: *mut c_void) {
         return;
     }
     explain(error);
+    let mut info = failure();
+    // SAFETY: valid details; the program's handler may look at them.
+    unsafe { deliver(SIGBUS, &raw mut info, context) };
+}
+
+/// As [`refuse`], for code of the runtime's that no handler has interrupted.
+pub(crate) fn raise(address: usize, error: &FaultError) {
+    let info = match error {
+        FaultError::NotMapped => signals::segv_info(address),
+        _ => {
+            explain(error);
+            failure()
+        }
+    };
+    // SAFETY: valid details.
+    let _ = unsafe { signals::raise_with(info.si_signo, &raw const info) };
+}
+
+/// Details of a SIGBUS for memory that is lost.
+fn failure() -> siginfo_t {
     // SAFETY: all-zero is a valid siginfo_t.
     let mut info: siginfo_t = unsafe { std::mem::zeroed() };
     info.si_signo = SIGBUS;
     info.si_code = libc::BUS_OBJERR;
-    // SAFETY: valid details; the program's handler may look at them.
-    unsafe { deliver(SIGBUS, &raw mut info, context) };
+    info
 }
 
 /// Tells on standard error why the program is stopped.

@@ -4,8 +4,9 @@ use super::program_actions::{ASKED, remembered};
 use super::sets::{INTERNAL, OURS, bits, is_for_programs, set_bits, set_of};
 use super::virtual_mask;
 use super::virtual_mask::is_borrowing;
-use super::{handler_entry as entry, pending};
+use super::{handler_entry as entry, handler_frame, pending};
 use crate::base::errno::{c_result, refused};
+use crate::base::guarded_call::CLOSED;
 use crate::base::{filter_verdict, instance};
 use libc::sigaction as CAction;
 use softswap_sys::signals::{self, Action, Mask, SA_RESTORER};
@@ -39,6 +40,8 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
     let error_number = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
     let asked = ASKED.get(signal as usize).filter(|_| instance::emulates_signals());
     let Some(asked) = asked else {
+        // One that runs when the process wakes returns to the runtime, too.
+        let new = new.map(|new| Action { restorer: handler_frame::return_address(), ..new });
         // SAFETY: `new` names a handler of the program's for this signal, or none.
         return unsafe { signals::change_action(signal, new.as_ref()) }.map_err(error_number);
     };
@@ -49,9 +52,10 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
         }
         asked.set(&new);
         // The kernel cannot put a handler's frame on a stack that is swapped out (a
-        // coroutine's, say), so every handler runs on the thread's alternate stack.
+        // coroutine's, say), so every signal arrives on the engine's stack.
         let flags = new.flags | (libc::SA_ONSTACK | libc::SA_SIGINFO) as u64;
-        Action::new(entry::address(), flags, new.mask & !OURS)
+        let restorer = handler_frame::return_address();
+        Action { restorer, ..Action::new(entry::address(), flags, CLOSED) }
     });
     // SAFETY: the handler is ours, which calls the program's.
     match unsafe { signals::change_action(signal, installed.as_ref()) } {

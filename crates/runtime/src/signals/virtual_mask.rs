@@ -3,8 +3,8 @@
 
 use super::pending;
 use super::sets::{OURS, kinds};
-use crate::base::instance;
 use crate::base::issue_call::issue;
+use crate::base::{guarded_call, instance};
 use softswap_sys::raw;
 use softswap_sys::signals::{self, Mask, siginfo_t};
 use std::cell::Cell;
@@ -84,8 +84,14 @@ pub(crate) fn settle(mask: Mask) {
     release(before & !mask);
 }
 
-/// Delivers held signals to this thread. True if there were any.
+/// Delivers held signals to this thread. True if there were any. In the guard they are delivered
+/// when it is done.
 pub(super) fn release(of: Mask) -> bool {
+    guarded_call::open_mask().is_none() && give_back(of)
+}
+
+/// Gives held signals of this thread back to the kernel. True if there were any.
+pub(super) fn give_back(of: Mask) -> bool {
     let mut any = false;
     for signal in kinds(of) {
         while let Some(info) = pending::take(signal) {

@@ -7,7 +7,7 @@
 use super::pending::is_poke;
 use super::sets::{OURS, bits, set_of};
 use super::virtual_mask::settle;
-use super::{pending, virtual_mask};
+use super::{pending, temporary_mask, virtual_mask};
 use crate::base::instance;
 use crate::base::real::real;
 use libc::{sigset_t, timespec};
@@ -51,7 +51,13 @@ impl While {
             raw::set_errno(libc::EINTR);
             -1
         } else {
-            call(self.pointer())
+            if let Some(set) = &self.set {
+                // SAFETY: a set of this value's own.
+                temporary_mask::note(unsafe { bits(set) });
+            }
+            let result = call(self.pointer());
+            temporary_mask::forget();
+            result
         };
         if self.before != virtual_mask::get() {
             raw::preserving_errno(|| settle(self.before));
@@ -159,15 +165,14 @@ pub(super) fn look_again() {
     TIME.set(NOT_AT_ALL);
 }
 
-/// This thread was told that a signal is held which it takes.
-pub(super) fn look(signal: i32) {
+/// A signal is held, and this thread was asked to take it. Returns true if it does not block it.
+pub(super) fn takes(signal: i32) -> bool {
     look_again();
-    let bit = signals::bit(signal);
-    if virtual_mask::get() & bit == 0 && !pending::takes_nothing() {
-        virtual_mask::release(bit);
-    } else if !pending::is_waiting_for(signal) {
+    let takes = virtual_mask::get() & signals::bit(signal) == 0 && !pending::takes_nothing();
+    if !takes && !pending::is_waiting_for(signal) {
         pending::pass_on(signal);
     }
+    takes
 }
 
 /// Waits for one of the engine's signals, perhaps among others.

@@ -6,6 +6,8 @@ pub mod raw;
 pub mod memory;
 pub mod futex;
 pub mod signals;
+pub mod signal_frame;
+pub mod waiting_call;
 pub(crate) mod chained;
 pub mod locked;
 pub mod own_descriptors;

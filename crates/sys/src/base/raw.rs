@@ -218,6 +218,18 @@ pub fn is_in_gate(address: u64) -> bool {
     address & !(APART as u64) == exempt_instruction_pointer()
 }
 
+/// The addresses of the engine's gate and of the program's.
+pub(crate) fn gate_addresses() -> [usize; 2] {
+    [gate(0) as usize, gate(APART) as usize]
+}
+
+/// Returns the address after a gate's call, for an address of that gate before it.
+pub(crate) fn after_gate(address: usize) -> Option<usize> {
+    let len = (exempt_instruction_pointer() as usize) - gate(0) as usize;
+    let is_before = |start: &usize| (*start..*start + len).contains(&address);
+    gate_addresses().into_iter().find(is_before).map(|start| start + len)
+}
+
 /// Turns a kernel result into `io::Result`.
 pub fn check(result: isize) -> std::io::Result<usize> {
     if result < 0 {

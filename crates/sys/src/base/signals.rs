@@ -76,7 +76,7 @@ pub struct Action {
     pub handler: usize,
     /// The kernel's flags.
     pub flags: u64,
-    /// The way back, which is always ours.
+    /// The way back; 0 for that of handlers which return to the kernel by themselves.
     pub restorer: usize,
     /// What is blocked while the handler runs.
     pub mask: Mask,
@@ -122,7 +122,10 @@ unsafe extern "C" {
 pub unsafe fn change_action(signal: i32, new: Option<&Action>) -> io::Result<Action> {
     let ours = new.map(|action| Action {
         flags: action.flags | SA_RESTORER,
-        restorer: softswap_signal_return as *const () as usize,
+        restorer: match action.restorer {
+            0 => softswap_signal_return as *const () as usize,
+            restorer => restorer,
+        },
         ..*action
     });
     let new = ours.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
@@ -246,9 +249,14 @@ pub fn room(base: usize) -> usize {
     note(base) + NOTE_BYTES
 }
 
+/// The stack that [`install_stack`] made at `base`, as the kernel knows it.
+#[must_use]
+pub fn alternate_stack_at(base: usize) -> libc::stack_t {
+    libc::stack_t { ss_sp: (base + PAGE_SIZE) as *mut _, ss_flags: 0, ss_size: STACK_BYTES }
+}
+
 fn use_stack(base: usize) {
-    let stack =
-        libc::stack_t { ss_sp: (base + PAGE_SIZE) as *mut _, ss_flags: 0, ss_size: STACK_BYTES };
+    let stack = alternate_stack_at(base);
     // SAFETY: the kernel reads `stack`. What it describes is mapped, this thread's
     // alone, and not unmapped before `remove_stack` has disabled it.
     unsafe { raw::syscall(libc::SYS_sigaltstack, [&raw const stack as usize, 0, 0, 0, 0, 0]) };
@@ -353,6 +361,13 @@ pub fn segv_info(address: usize) -> siginfo_t {
     // 64-bit Linux, and for SIGSEGV holds the address.
     unsafe { (&raw mut info).cast::<usize>().add(2).write(address) };
     info
+}
+
+/// Details of a signal that the kernel raises without more to say.
+#[must_use]
+pub fn kernel_info(signal: i32) -> siginfo_t {
+    const SI_KERNEL: i32 = 0x80;
+    info_of(signal, SI_KERNEL)
 }
 
 /// Details of a signal, all other bytes zero.
@@ -532,6 +547,21 @@ impl TrappedCall {
         unsafe {
             let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
             registers[libc::REG_RAX as usize] = result as i64;
+        }
+    }
+
+    /// Has the thread make the call again: it returns to the instruction, two bytes long.
+    ///
+    /// # Safety
+    /// `context` is what the running handler of SIGSYS was given, which alone has it, for a call
+    /// of this number.
+    pub unsafe fn make_again(context: *mut libc::c_void, number: i64) {
+        const INSTRUCTION_BYTES: i64 = 2;
+        // SAFETY: a handler's context is a `ucontext_t`.
+        unsafe {
+            let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+            registers[libc::REG_RIP as usize] -= INSTRUCTION_BYTES;
+            registers[libc::REG_RAX as usize] = number;
         }
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &[iovec], inode: u6
         if step.done > 0 && (turn.is_killed() || !part.may_follow(step.done)) {
             return Moved { result: 0, goes_on: false };
         }
-        let result = part.call(call, step).go(vectors);
+        let result = part.call(call, step).go_on(vectors, step);
         Moved { result, goes_on: part.is_followed(result) }
     });
     if let Part::Claimed { .. } = part {

@@ -9,7 +9,8 @@ use super::descriptor_kind::{Kind, drops_truncated, kind_of};
 use super::reading::{most_waiting, waits_for_all};
 use super::writing::{piece_flags, undivided};
 use crate::base::errno::refused;
-use crate::base::issue_call::{Arguments, issue};
+use crate::base::guarded_call::issue_waiting;
+use crate::base::issue_call::Arguments;
 use crate::base::uaccess;
 use crate::memory::pins::Pins;
 use libc::{iovec, mmsghdr, msghdr, timespec};
@@ -89,7 +90,7 @@ fn return_header(original: usize, received: &msghdr) -> Option<isize> {
 
 pub(super) fn send(engine: &Engine, arguments: Arguments) -> isize {
     send_by(engine, arguments, |fd, message, flags| {
-        issue(libc::SYS_sendmsg, [fd, message as usize, flags, 0, 0, 0])
+        issue_waiting(libc::SYS_sendmsg, [fd, message as usize, flags, 0, 0, 0])
     })
 }
 
@@ -99,10 +100,10 @@ fn send_first(engine: &Engine, arguments: Arguments) -> isize {
     send_by(engine, arguments, |fd, message, flags| {
         // SAFETY: any bytes are a header.
         let Some(message) = (unsafe { uaccess::get_user::<msghdr>(message as usize) }) else {
-            return issue(libc::SYS_sendmmsg, [fd, message as usize, 1, flags, 0, 0]);
+            return issue_waiting(libc::SYS_sendmmsg, [fd, message as usize, 1, flags, 0, 0]);
         };
         let mut header = mmsghdr { msg_hdr: message, msg_len: 0 };
-        match issue(libc::SYS_sendmmsg, [fd, &raw mut header as usize, 1, flags, 0, 0]) {
+        match issue_waiting(libc::SYS_sendmmsg, [fd, &raw mut header as usize, 1, flags, 0, 0]) {
             1 => header.msg_len as isize,
             error => error,
         }
@@ -155,13 +156,13 @@ fn send_by(
 
 pub(super) fn receive(engine: &Engine, arguments: Arguments) -> isize {
     let [fd, original, flags, ..] = arguments;
-    let asked_as_is = || issue(libc::SYS_recvmsg, arguments);
+    let asked_as_is = || issue_waiting(libc::SYS_recvmsg, arguments);
     // SAFETY: any bytes are a header.
     let Some(mut message) = (unsafe { uaccess::get_user::<msghdr>(original) }) else {
         return asked_as_is();
     };
     let go = |message: &mut msghdr| {
-        issue(libc::SYS_recvmsg, [fd, std::ptr::from_mut(message) as usize, flags, 0, 0, 0])
+        issue_waiting(libc::SYS_recvmsg, [fd, std::ptr::from_mut(message) as usize, flags, 0, 0, 0])
     };
     let Some(count) = buffers_of(&message) else { return go(&mut message) };
     let (mut pins, mut few) = (Pins::<MOST_RANGES>::new(engine), [EMPTY; FEW]);
@@ -298,7 +299,7 @@ pub(super) fn send_all(engine: &Engine, mut arguments: Arguments) -> isize {
         }
         arguments[1] = messages.headers.as_ptr() as usize;
         arguments[2] = count;
-        let result = issue(libc::SYS_sendmmsg, arguments);
+        let result = issue_waiting(libc::SYS_sendmmsg, arguments);
         for index in 0..result.max(0) as usize {
             if !return_len(original, index, messages.headers[index].msg_len) {
                 return if index > 0 { index as isize } else { refused(libc::EFAULT) };
@@ -344,7 +345,7 @@ pub(super) fn receive_all(engine: &Engine, mut arguments: Arguments) -> isize {
         None
     };
     let Some(Messages { headers, buffers: list }) = messages else {
-        return issue(libc::SYS_recvmmsg, arguments);
+        return issue_waiting(libc::SYS_recvmmsg, arguments);
     };
     pins.add(arguments[4], size_of::<timespec>(), usize::MAX);
     let buffers = match Buffers::new(engine, list, RECEIVED, most_waiting(engine)) {
@@ -357,7 +358,7 @@ pub(super) fn receive_all(engine: &Engine, mut arguments: Arguments) -> isize {
     }
     arguments[1] = headers.as_ptr() as usize;
     arguments[2] = headers.len();
-    let result = issue(libc::SYS_recvmmsg, arguments);
+    let result = issue_waiting(libc::SYS_recvmmsg, arguments);
     for (index, place) in places(headers).take(result.max(0) as usize).enumerate() {
         let at = original + index * size_of::<mmsghdr>();
         let mmsghdr { msg_hdr: header, msg_len: len } = &headers[index];

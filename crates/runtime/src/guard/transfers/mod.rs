@@ -17,8 +17,8 @@
 
 pub(crate) mod buffers;
 mod descriptor_kind;
-mod transfer_call;
 mod chunks;
+mod transfer_call;
 pub(crate) mod output_array;
 mod reading;
 mod file_writing;

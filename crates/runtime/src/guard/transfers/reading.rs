@@ -30,7 +30,7 @@ pub(super) fn read(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isi
         (Kind::Endless, _) => in_chunks(engine, originals, |vectors, _| call.go(vectors).into()),
         (Kind::File { .. } | Kind::Disk { .. }, Some(position)) => {
             in_chunks(engine, originals, |vectors, step| {
-                call.at(position + step.done).go(vectors).into()
+                call.at(position + step.done).go_on(vectors, step).into()
             })
         }
         (Kind::File { len, .. } | Kind::Disk { len }, None) => {
@@ -99,8 +99,9 @@ fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> i
     }
     let start = end as usize - wanted;
     shorten(originals, wanted);
-    let result =
-        in_chunks(engine, originals, |vectors, step| call.at(start + step.done).go(vectors).into());
+    let result = in_chunks(engine, originals, |vectors, step| {
+        call.at(start + step.done).go_on(vectors, step).into()
+    });
     let unread = wanted as isize - result.max(0);
     if unread > 0 {
         seek(call.fd(), -unread);

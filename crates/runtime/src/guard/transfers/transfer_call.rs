@@ -1,6 +1,8 @@
 //! A call that moves data, without its buffers: what it moves, where to, and by which call
 //! another piece of it is moved.
 
+use super::chunks::Step;
+use crate::base::guarded_call::issue_waiting;
 use crate::base::issue_call::{Arguments, issue};
 use libc::iovec;
 use softswap_sys::pointer_arguments::buffer_of;
@@ -89,6 +91,15 @@ impl Call {
 
     /// Issues the call over other buffers.
     pub(super) fn go(&self, vectors: &[iovec]) -> isize {
+        self.go_by(vectors, issue_waiting)
+    }
+
+    /// As [`Call::go`], for a piece of a file or disk: what has begun no signal ends.
+    pub(super) fn go_on(&self, vectors: &[iovec], step: Step) -> isize {
+        self.go_by(vectors, if step.done > 0 { issue } else { issue_waiting })
+    }
+
+    fn go_by(&self, vectors: &[iovec], issue: fn(i64, Arguments) -> isize) -> isize {
         let mut arguments = self.arguments;
         match (self.buffer_at(), vectors) {
             (Some(at), [vector, ..]) => {

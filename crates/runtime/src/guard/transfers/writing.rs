@@ -11,7 +11,7 @@ use super::descriptor_kind::{Kind, kind_of};
 use super::file_writing;
 use super::transfer_call::Call;
 use crate::base::errno::refused;
-use crate::base::issue_call::issue;
+use crate::base::guarded_call::issue_waiting;
 use libc::{iovec, msghdr};
 use softswap_engine::door::engine::Engine;
 use softswap_sys::exemption;
@@ -32,9 +32,12 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &mut [iovec]) -> is
             in_chunks(engine, originals, |vectors, step| send_piece(call, vectors, step).into())
         }
         (Kind::Disk { .. }, Some(position)) => in_chunks(engine, originals, |vectors, step| {
-            call.at(position + step.done).go(vectors).into()
+            call.at(position + step.done).go_on(vectors, step).into()
         }),
-        (Kind::Disk { .. } | Kind::Pipe | Kind::Endless | Kind::Stream, _) => {
+        (Kind::Disk { .. }, None) => {
+            in_chunks(engine, originals, |vectors, step| call.go_on(vectors, step).into())
+        }
+        (Kind::Pipe | Kind::Endless | Kind::Stream, _) => {
             in_chunks(engine, originals, |vectors, _| call.go(vectors).into())
         }
         (kind @ (Kind::Messages | Kind::Whole), _) => {
@@ -74,7 +77,7 @@ fn send_piece(call: &Call, vectors: &[iovec], step: Step) -> isize {
         message.msg_namelen = call.arguments[5] as u32;
     }
     let flags = piece_flags(call.flags(), step);
-    issue(libc::SYS_sendmsg, [call.fd(), &raw const message as usize, flags, 0, 0, 0])
+    issue_waiting(libc::SYS_sendmsg, [call.fd(), &raw const message as usize, flags, 0, 0, 0])
 }
 
 /// The flags for one piece of what is sent: urgent data is its last byte, and a

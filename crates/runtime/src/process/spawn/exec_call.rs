@@ -5,10 +5,12 @@ use super::argument_copies::{Copies, Readable, Strings};
 use super::carried;
 use super::started_program::{self, Scratch, takes_library};
 use crate::base::errno::refused;
+use crate::base::guarded_call::CLOSED;
 use crate::base::instance;
 use crate::base::issue_call::{Answer, Arguments};
 use crate::signals::exec_mask;
 use softswap_sys::raw;
+use softswap_sys::waiting_call::waiting_call;
 use std::ffi::c_char;
 
 /// Issues the call itself, with what it is given outside managed memory.
@@ -16,8 +18,13 @@ use std::ffi::c_char;
 /// # Safety
 /// As the call.
 pub(super) unsafe fn issue_exec(number: i64, arguments: Arguments) -> isize {
-    // SAFETY: what is named are copies, or pointers that the kernel refuses (EFAULT).
-    exec_mask::with_program_mask(|| unsafe { raw::syscall(number, arguments) })
+    exec_mask::with_program_mask(|open| match open {
+        // SAFETY: what is named are copies, or pointers that the kernel refuses (EFAULT). Handlers
+        // that run meanwhile are the runtime's.
+        Some(open) => unsafe { waiting_call(number, arguments, (open, CLOSED), false) },
+        // SAFETY: what is named are copies, or pointers that the kernel refuses (EFAULT).
+        None => unsafe { raw::syscall(number, arguments) },
+    })
 }
 
 /// Issues execve or execveat with everything copied out of managed memory.

@@ -1,0 +1,111 @@
+//! Where the program's handlers return to.
+//!
+//! The frame may be in memory that is out, its mask may have the engine's signals, its alternate
+//! stack is the program's. So the context is copied to the engine's stack, with all signals
+//! blocked, and put in force from there.
+
+use super::deliver::deliver_held;
+use super::sets::OURS;
+use super::{alternate_stack, virtual_mask};
+use crate::base::guarded_call::CLOSED;
+use crate::base::{instance, signal_stack};
+use softswap_sys::signal_frame::{copy_context, copy_place};
+use softswap_sys::{raw, signals};
+use std::ffi::c_void;
+
+/// A handler returns to `context`, on its own stack. Blocks all signals and returns the place on the
+/// engine's stack for a copy of the context; 0 if the kernel can read the context itself.
+unsafe extern "C" fn place_of(context: *mut c_void) -> usize {
+    if !instance::emulates_signals() {
+        return 0;
+    }
+    let Some(stack) = signal_stack::addresses() else {
+        // SAFETY: the context of the handler that returns.
+        unsafe { settle_mask(context) };
+        return 0;
+    };
+    // A handler that had begun before signals were emulated may have blocked SIGBUS.
+    signals::set_mask(CLOSED);
+    // SAFETY: the same; as the kernel, which reads what it names.
+    unsafe { copy_place(context, stack.end) }
+}
+
+/// Puts the program's part of a context's mask in force, and takes it out of the kernel's.
+///
+/// # Safety
+/// `context` is that of a handler which returns.
+unsafe fn settle_mask(context: *mut c_void) {
+    // SAFETY: this thread alone has the context.
+    let mask = unsafe { &mut *signals::interrupted_mask(context) };
+    virtual_mask::set(*mask & OURS);
+    *mask &= !OURS;
+}
+
+/// Copies the context of a handler that returns to the engine's stack, at `place`, below which this
+/// runs. Returns it as the kernel is to have it.
+unsafe extern "C" fn leave(context: *const c_void, place: usize) -> *mut c_void {
+    // SAFETY: `place_of` has found the place.
+    let copy = unsafe { copy_context(context, place) };
+    // SAFETY: this thread alone has the copy.
+    raw::preserving_errno(|| unsafe {
+        let pointer = signals::interrupted_stack(copy);
+        let stack = &raw mut (*copy.cast::<libc::ucontext_t>()).uc_stack;
+        alternate_stack::restore(*stack, pointer);
+        if let Some(engines) = signal_stack::alternate() {
+            *stack = engines;
+        }
+        settle_mask(copy);
+        deliver_held(copy);
+    });
+    copy
+}
+
+// A signal frame for unwinders: at its first instruction the stack pointer is at the context, in
+// which all registers are. Each rule is an expression: the word at an offset from rsp (register 7).
+// It also covers the handler's return address less one.
+core::arch::global_asm!(
+    ".hidden softswap_handler_return",
+    ".globl softswap_handler_return",
+    ".type softswap_handler_return, @function",
+    ".p2align 4",
+    ".cfi_startproc",
+    ".cfi_signal_frame",
+    // DW_CFA_def_cfa_expression: DW_OP_breg7 160, DW_OP_deref.
+    ".cfi_escape 0x0f, 4, 0x77, 0xa0, 0x01, 0x06",
+    // DW_CFA_expression, register, length: DW_OP_breg7 offset.
+    ".cfi_escape 0x10, 8, 2, 0x77, 40",
+    ".cfi_escape 0x10, 9, 2, 0x77, 48",
+    ".cfi_escape 0x10, 10, 2, 0x77, 56",
+    ".cfi_escape 0x10, 11, 3, 0x77, 0xc0, 0x00",
+    ".cfi_escape 0x10, 12, 3, 0x77, 0xc8, 0x00",
+    ".cfi_escape 0x10, 13, 3, 0x77, 0xd0, 0x00",
+    ".cfi_escape 0x10, 14, 3, 0x77, 0xd8, 0x00",
+    ".cfi_escape 0x10, 15, 3, 0x77, 0xe0, 0x00",
+    ".cfi_escape 0x10, 5, 3, 0x77, 0xe8, 0x00",
+    ".cfi_escape 0x10, 4, 3, 0x77, 0xf0, 0x00",
+    ".cfi_escape 0x10, 6, 3, 0x77, 0xf8, 0x00",
+    ".cfi_escape 0x10, 3, 3, 0x77, 0x80, 0x01",
+    ".cfi_escape 0x10, 1, 3, 0x77, 0x88, 0x01",
+    ".cfi_escape 0x10, 0, 3, 0x77, 0x90, 0x01",
+    ".cfi_escape 0x10, 2, 3, 0x77, 0x98, 0x01",
+    ".cfi_escape 0x10, 16, 3, 0x77, 0xa8, 0x01",
+    "nop",
+    "softswap_handler_return:",
+    "mov rdi, rsp",
+    "call {place_of}",
+    "test rax, rax",
+    "jz 2f",
+    "mov rdi, rsp",
+    "mov rsi, rax",
+    "mov rsp, rax",
+    "call {leave}",
+    "mov rsp, rax",
+    "2:",
+    "mov eax, {sigreturn}",
+    "syscall",
+    ".cfi_endproc",
+    ".size softswap_handler_return, . - softswap_handler_return",
+    place_of = sym place_of,
+    leave = sym leave,
+    sigreturn = const libc::SYS_rt_sigreturn,
+);

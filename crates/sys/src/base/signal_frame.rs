@@ -1,0 +1,222 @@
+//! The frame of a signal handler: what the kernel writes on a stack before a handler runs, and
+//! reads when the handler returns.
+//!
+//! The kernel delivers each signal on a stack of the engine's. [`Frame`] copies what the kernel
+//! wrote there to the stack on which Linux would have put it, in the same layout, so unwinders,
+//! debuggers and collectors find it. [`start_handler`] then changes the kernel's own frame: its
+//! return starts the handler, in one step and with the handler's mask.
+
+use crate::signals::{Mask, interrupted_mask};
+use libc::{c_void, siginfo_t, stack_t, ucontext_t};
+use std::ops::Range;
+
+/// Bytes of a `ucontext_t` that the kernel writes.
+const CONTEXT_BYTES: usize = 304;
+const INFO_BYTES: usize = size_of::<siginfo_t>();
+/// The return address, the context and the details: `struct rt_sigframe`.
+const FRAME_BYTES: usize = size_of::<usize>() + CONTEXT_BYTES + INFO_BYTES;
+const _: () = assert!(std::mem::offset_of!(ucontext_t, uc_sigmask) + 8 == CONTEXT_BYTES);
+
+/// Alignment of the extended state, for XRSTOR.
+const STATE_ALIGN: usize = 64;
+/// The state that FXSAVE writes.
+const LEGACY_STATE_BYTES: usize = 512;
+/// The header of the XSAVE area, and the word that marks its end.
+const LEAST_EXTENSION_BYTES: usize = 64 + 4;
+/// Where the FXSAVE area says that more follows, and how much: `struct _fpx_sw_bytes`.
+const MAGIC_AT: usize = 464;
+const EXTENDED_SIZE_AT: usize = 468;
+const MAGIC: u32 = 0x4650_5853;
+/// More extended state than any processor has.
+const MOST_STATE_BYTES: usize = 64 << 10;
+
+/// Address and length of the extended state of a context; a length of 0 if it has none.
+///
+/// # Safety
+/// `context` is a handler's, and its pointer to the state is null or valid.
+unsafe fn extended_state(context: *const c_void) -> (usize, usize) {
+    // SAFETY: a handler's context is a `ucontext_t`.
+    let state = unsafe { (*context.cast::<ucontext_t>()).uc_mcontext.fpregs } as usize;
+    if state == 0 {
+        return (0, 0);
+    }
+    let word = |at: usize| {
+        // SAFETY: both words are within the 512 bytes of an FXSAVE area.
+        unsafe { ((state + at) as *const u32).read_unaligned() }
+    };
+    let len = match word(EXTENDED_SIZE_AT) as usize {
+        _ if word(MAGIC_AT) != MAGIC => LEGACY_STATE_BYTES,
+        len @ ..=MOST_STATE_BYTES if len >= LEGACY_STATE_BYTES + LEAST_EXTENSION_BYTES => len,
+        _ => LEGACY_STATE_BYTES,
+    };
+    (state, len)
+}
+
+/// The place of a handler's frame on a stack.
+///
+/// ```
+/// use softswap_sys::signal_frame::Frame;
+/// // SAFETY: integers and pointers, for which zero is valid: a context without extended state.
+/// let context: libc::ucontext_t = unsafe { std::mem::zeroed() };
+/// // SAFETY: a context as a handler has it.
+/// let frame = unsafe { Frame::below(0x10000, (&raw const context).cast()) };
+/// // At its entry a function finds the stack 8 bytes off a multiple of 16.
+/// assert_eq!(frame.range().start % 16, 8);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame {
+    start: usize,
+    /// Address and length of the extended state, at the upper end.
+    state: (usize, usize),
+}
+
+impl Frame {
+    /// Returns the place that the kernel would choose on a stack that is free below `top`.
+    ///
+    /// # Safety
+    /// `context` is what a running handler was given.
+    #[must_use]
+    pub unsafe fn below(top: usize, context: *const c_void) -> Frame {
+        // SAFETY: the kernel wrote the context, and its pointer to the extended state.
+        let (_, len) = unsafe { extended_state(context) };
+        let state = top.wrapping_sub(len) & !(STATE_ALIGN - 1);
+        let start = (state.wrapping_sub(FRAME_BYTES) & !15).wrapping_sub(size_of::<usize>());
+        Frame { start, state: (state, len) }
+    }
+
+    /// All bytes of the frame.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.start..self.state.0.wrapping_add(self.state.1)
+    }
+
+    fn context(&self) -> usize {
+        self.start + size_of::<usize>()
+    }
+
+    fn info(&self) -> usize {
+        self.context() + CONTEXT_BYTES
+    }
+
+    /// Writes the frame: `context` with `mask` and the alternate stack `stack`, the details, and
+    /// the address that the handler returns to.
+    ///
+    /// # Safety
+    /// [`Frame::range`] can be written and is in use by nothing. `context` and `info` are what a
+    /// running handler was given.
+    pub unsafe fn write(
+        &self,
+        context: *const c_void,
+        info: *const siginfo_t,
+        (mask, stack, restorer): (Mask, stack_t, usize),
+    ) {
+        // SAFETY: the kernel wrote the context.
+        let (state, len) = unsafe { extended_state(context) };
+        let ours = self.context() as *mut ucontext_t;
+        // SAFETY: the caller lets the whole frame be written; it is no part of what is read,
+        // which is on the engine's stack.
+        unsafe {
+            std::ptr::copy_nonoverlapping(context.cast::<u8>(), ours.cast(), CONTEXT_BYTES);
+            std::ptr::copy_nonoverlapping(info.cast::<u8>(), self.info() as *mut u8, INFO_BYTES);
+            if len > 0 {
+                std::ptr::copy_nonoverlapping(state as *const u8, self.state.0 as *mut u8, len);
+                (&raw mut (*ours).uc_mcontext.fpregs).write_unaligned(self.state.0 as *mut _);
+            }
+            (&raw mut (*ours).uc_stack).write_unaligned(stack);
+            interrupted_mask(ours.cast()).write_unaligned(mask);
+            (self.start as *mut usize).write_unaligned(restorer);
+        }
+    }
+}
+
+/// Lets the return of the running handler start another: `handler`, with `frame` and `mask`.
+///
+/// # Safety
+/// `context` is what the running handler was given, and nothing else uses it. The frame was
+/// written, and `handler` is a function for signals.
+pub unsafe fn start_handler(
+    context: *mut c_void,
+    frame: &Frame,
+    (signal, handler, mask): (i32, usize, Mask),
+) {
+    /// TF, DF and RF, which the kernel clears for a handler.
+    const CLEARED_FLAGS: i64 = 0x100 | 0x400 | 0x1_0000;
+    // SAFETY: a handler's context is a `ucontext_t`.
+    unsafe {
+        let state = &mut (*context.cast::<ucontext_t>()).uc_mcontext;
+        for (register, value) in [
+            (libc::REG_RDI, signal as usize),
+            (libc::REG_RSI, frame.info()),
+            (libc::REG_RDX, frame.context()),
+            (libc::REG_RAX, 0),
+            (libc::REG_RSP, frame.start),
+            (libc::REG_RIP, handler),
+        ] {
+            state.gregs[register as usize] = value as i64;
+        }
+        state.gregs[libc::REG_EFL as usize] &= !CLEARED_FLAGS;
+        // Without a pointer to it the kernel gives the handler a fresh extended state.
+        state.fpregs = std::ptr::null_mut();
+        *interrupted_mask(context) = mask;
+    }
+}
+
+/// Returns the highest address at which [`copy_context`] can put a copy of a context on a stack
+/// that ends at `top`.
+///
+/// # Safety
+/// `context` is that of a handler which returns.
+#[must_use]
+pub unsafe fn copy_place(context: *const c_void, top: usize) -> usize {
+    // SAFETY: as the kernel, which reads the state that the context names.
+    let (_, len) = unsafe { extended_state(context) };
+    (((top - len) & !(STATE_ALIGN - 1)) - CONTEXT_BYTES) & !15
+}
+
+/// Copies the context of a handler that returns, with its extended state, to `place`.
+///
+/// # Safety
+/// `place` came from [`copy_place`] for this context; nothing else uses the stack from there up.
+pub unsafe fn copy_context(context: *const c_void, place: usize) -> *mut c_void {
+    let copy = place as *mut ucontext_t;
+    // SAFETY: as the kernel, which reads the state that the context names; the place has room for
+    // the context, and for the state at the next multiple of its alignment.
+    unsafe {
+        let (state, len) = extended_state(context);
+        std::ptr::copy_nonoverlapping(context.cast::<u8>(), copy.cast(), CONTEXT_BYTES);
+        if len > 0 {
+            let at = (place + CONTEXT_BYTES).next_multiple_of(STATE_ALIGN);
+            std::ptr::copy_nonoverlapping(state as *const u8, at as *mut u8, len);
+            (*copy).uc_mcontext.fpregs = at as *mut _;
+        }
+    }
+    copy.cast()
+}
+
+core::arch::global_asm!(
+    ".hidden softswap_resume",
+    ".globl softswap_resume",
+    ".type softswap_resume, @function",
+    "softswap_resume:",
+    "mov rsp, rdi",
+    "mov eax, {sigreturn}",
+    "syscall",
+    "ud2",
+    ".size softswap_resume, . - softswap_resume",
+    sigreturn = const libc::SYS_rt_sigreturn,
+);
+
+unsafe extern "C" {
+    fn softswap_resume(context: *mut c_void) -> !;
+}
+
+/// Puts a context in force, as the return of its handler would, and abandons all that runs.
+///
+/// # Safety
+/// `context` is one that the kernel wrote for a handler of this thread which has not returned. No
+/// frame between here and that handler has anything to release.
+pub unsafe fn resume(context: *mut c_void) -> ! {
+    // SAFETY: the kernel reads the context just above the stack pointer; the caller gives up
+    // everything below.
+    unsafe { softswap_resume(context) }
+}

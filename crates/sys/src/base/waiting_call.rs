@@ -1,0 +1,163 @@
+//! A system call that waits with signals open, made by a handler that blocks them.
+//!
+//! A signal that arrives before the call is made ends it as one that arrives while it waits
+//! does: [`interrupt`] moves the interrupted thread past the call. So no call waits although a
+//! signal has arrived.
+
+use crate::raw;
+use crate::signals::Mask;
+use libc::{c_void, ucontext_t};
+
+/// The result if the call must be made again: the kernel's ERESTARTNOINTR, which no call returns.
+pub const MADE_AGAIN: isize = -513;
+
+// The stack is aligned after five registers. Its lowest word is the call's sixth argument, the
+// word above keeps the mask to put back. rbx becomes 1 if a signal arrives.
+core::arch::global_asm!(
+    ".hidden softswap_waiting_call",
+    ".globl softswap_waiting_call",
+    ".type softswap_waiting_call, @function",
+    "softswap_waiting_call:",
+    ".cfi_startproc",
+    "push rbx",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_offset rbx, -16",
+    "push r12",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_offset r12, -24",
+    "push r13",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_offset r13, -32",
+    "push r14",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_offset r14, -40",
+    "push r15",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_offset r15, -48",
+    "sub rsp, 16",
+    ".cfi_adjust_cfa_offset 16",
+    "mov r12, rdi",
+    "mov r13, rsi",
+    "mov r14, r8",
+    "mov r15, r9",
+    "mov [rsp + 8], rcx",
+    "xor ebx, ebx",
+    "mov edi, {procmask}",
+    "mov esi, {set}",
+    "xor ecx, ecx",
+    "mov r8d, 8",
+    "xor r9d, r9d",
+    "call r14",
+    "mov rdi, r12",
+    "mov rax, [r13 + 40]",
+    "mov [rsp], rax",
+    "mov rsi, [r13]",
+    "mov rdx, [r13 + 8]",
+    "mov rcx, [r13 + 16]",
+    "mov r8, [r13 + 24]",
+    "mov r9, [r13 + 32]",
+    ".hidden softswap_waiting_call_check",
+    ".globl softswap_waiting_call_check",
+    "softswap_waiting_call_check:",
+    "test rbx, rbx",
+    "jnz softswap_waiting_call_interrupted",
+    "call r15",
+    ".hidden softswap_waiting_call_made",
+    ".globl softswap_waiting_call_made",
+    "softswap_waiting_call_made:",
+    "jmp 3f",
+    ".hidden softswap_waiting_call_interrupted",
+    ".globl softswap_waiting_call_interrupted",
+    "softswap_waiting_call_interrupted:",
+    "mov rax, {made_again}",
+    "3:",
+    "mov r12, rax",
+    "mov edi, {procmask}",
+    "mov esi, {set}",
+    "mov rdx, [rsp + 8]",
+    "xor ecx, ecx",
+    "mov r8d, 8",
+    "xor r9d, r9d",
+    "call r14",
+    "mov rax, r12",
+    "add rsp, 16",
+    ".cfi_adjust_cfa_offset -16",
+    "pop r15",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r14",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r13",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r12",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rbx",
+    ".cfi_adjust_cfa_offset -8",
+    "ret",
+    ".cfi_endproc",
+    ".size softswap_waiting_call, . - softswap_waiting_call",
+    procmask = const libc::SYS_rt_sigprocmask,
+    set = const libc::SIG_SETMASK,
+    made_again = const MADE_AGAIN,
+);
+
+unsafe extern "C" {
+    fn softswap_waiting_call(
+        number: usize,
+        arguments: *const [usize; 6],
+        open: *const Mask,
+        closed: *const Mask,
+        engines_gate: usize,
+        gate: usize,
+    ) -> isize;
+    fn softswap_waiting_call_check();
+    fn softswap_waiting_call_made();
+    fn softswap_waiting_call_interrupted();
+}
+
+/// Issues a call for the program, or of the engine's own, with the mask `open`; afterwards
+/// `closed` is in force. Returns the kernel's result, or [`MADE_AGAIN`] if a signal came first.
+///
+/// # Safety
+/// As [`raw::syscall_for_program`]. Handlers that run meanwhile call [`interrupt`].
+pub unsafe fn waiting_call(
+    number: i64,
+    arguments: [usize; 6],
+    (open, closed): (Mask, Mask),
+    is_programs: bool,
+) -> isize {
+    let [engines, programs] = raw::gate_addresses();
+    let gate = if is_programs { programs } else { engines };
+    // SAFETY: the assembly follows the C calling convention, and reads what it is given here.
+    // What the call does is sound, as the caller promises.
+    unsafe {
+        softswap_waiting_call(
+            number as usize,
+            &raw const arguments,
+            &raw const open,
+            &raw const closed,
+            engines,
+            gate,
+        )
+    }
+}
+
+/// A signal has interrupted the thread in [`waiting_call`]: a call that has not been made, or that
+/// the kernel would begin anew, is not made.
+///
+/// # Safety
+/// `context` is what the running handler was given, and nothing else uses it.
+pub unsafe fn interrupt(context: *mut c_void) {
+    // SAFETY: a handler's context is a `ucontext_t`.
+    let registers = unsafe { &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs };
+    let at = registers[libc::REG_RIP as usize] as usize;
+    registers[libc::REG_RBX as usize] = 1;
+    let check = softswap_waiting_call_check as *const () as usize;
+    let made = softswap_waiting_call_made as *const () as usize;
+    if (check..made).contains(&at) {
+        let after = softswap_waiting_call_interrupted as *const () as usize;
+        registers[libc::REG_RIP as usize] = after as i64;
+    } else if let Some(after) = raw::after_gate(at) {
+        registers[libc::REG_RIP as usize] = after as i64;
+        registers[libc::REG_RAX as usize] = MADE_AGAIN as i64;
+    }
+}
