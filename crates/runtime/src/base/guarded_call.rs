@@ -7,7 +7,7 @@
 
 use super::issue_call::{Arguments, issue};
 use super::signal_stack;
-use softswap_sys::signals::{self, Action, Mask, NEVER_BLOCKED, siginfo_t};
+use softswap_sys::signals::{self, Action, Mask, NEVER_BLOCKED, bit, siginfo_t};
 use softswap_sys::waiting_call::waiting_call;
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -35,6 +35,10 @@ thread_local! {
     /// The innermost caught call: its context, which its frames are below.
     static CONTEXT: Cell<usize> = const { Cell::new(0) };
     static DEFERRED: Cell<Option<Deferred>> = const { Cell::new(None) };
+    /// The innermost caught call has changed nothing yet.
+    static IS_UNTOUCHED: Cell<bool> = const { Cell::new(false) };
+    /// What the innermost caught call holds is released by this function.
+    static RELEASE: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
 /// What the call around a caught one is: [`end`] puts it back.
@@ -48,6 +52,7 @@ pub(crate) struct Outer {
 #[inline]
 pub(crate) fn begin(number: i64, context: *const c_void) -> Outer {
     let (number, trapped) = (ANSWERING.replace(number), TRAPPED.take());
+    IS_UNTOUCHED.set(true);
     Outer { number, trapped, context: CONTEXT.replace(context as usize) }
 }
 
@@ -56,6 +61,7 @@ pub(crate) fn begin(number: i64, context: *const c_void) -> Outer {
 pub(crate) fn end(outer: &Outer) -> Option<i32> {
     CONTEXT.set(outer.context);
     ANSWERING.set(outer.number);
+    IS_UNTOUCHED.set(false);
     TRAPPED.replace(outer.trapped)
 }
 
@@ -90,9 +96,44 @@ pub(crate) fn open_mask() -> Option<Mask> {
         .map(|context| unsafe { *signals::interrupted_mask(context) })
 }
 
+/// From now on the innermost caught call cannot begin anew.
+pub(crate) fn note_effect() {
+    IS_UNTOUCHED.set(false);
+}
+
+/// Returns the context of the caught call that this code answers, if the call may begin anew.
+pub(crate) fn untouched_context() -> Option<*mut c_void> {
+    let local = 0_u8;
+    context_above(&raw const local as usize).filter(|_| IS_UNTOUCHED.get())
+}
+
+/// Has `release` called if the caught call is left before this is called again.
+pub(crate) fn release_by(release: Option<fn()>) {
+    RELEASE.set(release);
+}
+
+/// Returns true if a signal is pending that ends the process: as in Linux, such a signal ends a
+/// long transfer from or to a file.
+pub(crate) fn is_killed() -> bool {
+    const HARMLESS: Mask = bit(libc::SIGCHLD)
+        | bit(libc::SIGCONT)
+        | bit(libc::SIGURG)
+        | bit(libc::SIGWINCH)
+        | bit(libc::SIGTSTP)
+        | bit(libc::SIGTTIN)
+        | bit(libc::SIGTTOU);
+    let blocked = open_mask().unwrap_or_else(signals::current_mask);
+    let pending = signals::pending() & !blocked & !HARMLESS;
+    let kills = |signal: i32| {
+        signals::action_of(signal).is_ok_and(|action| action.handler == libc::SIG_DFL)
+    };
+    pending != 0 && signals::SIGNALS.filter(|signal| pending & bit(*signal) != 0).any(kills)
+}
+
 /// Issues a call of the program's that may wait; in the guard, with the program's signals open.
 /// Returns [`softswap_sys::waiting_call::MADE_AGAIN`] if a signal came first.
 pub(crate) fn issue_waiting(number: i64, arguments: Arguments) -> isize {
+    note_effect();
     match open_mask() {
         // SAFETY: as `issue`. Handlers that run meanwhile are `handler_entry`'s and `deliver`'s.
         Some(open) => unsafe { waiting_call(number, arguments, (open, CLOSED), true) },
@@ -116,4 +157,7 @@ pub(crate) fn leave() {
     CONTEXT.set(0);
     ANSWERING.set(NONE);
     TRAPPED.set(None);
+    if let Some(release) = RELEASE.take() {
+        release();
+    }
 }

@@ -10,12 +10,12 @@
 //! call on its stack: a jump, or the next pin, releases those whose calls are gone.
 //! A child releases those of the threads that it does not have.
 //!
-//! Pages come in with signals blocked, a few at a time: where there are many, or room is
-//! waited for, the program's handlers run in between.
+//! A signal that arrives while a call waits for room for a page ends the call, which begins anew
+//! after the handler, unless it has had an effect.
 
 use crate::base::issue_call::ask;
 use crate::base::{fault_samples, guarded_call, instance, signal_stack};
-use crate::signals::page_fault;
+use crate::signals::{page_fault, temporary_mask};
 use softswap_engine::base::stats::Tier;
 use softswap_engine::core::errors::FaultError;
 use softswap_engine::door::engine::Engine;
@@ -27,6 +27,7 @@ use softswap_sys::signal_frame::resume;
 use softswap_sys::signals::TrappedCall;
 use softswap_sys::{PAGE_SIZE, memory, signals};
 use std::cell::Cell;
+use std::ffi::c_void;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Longest path the kernel takes, with its zero byte.
@@ -358,7 +359,7 @@ impl<'e, const N: usize> Pins<'e, N> {
         len: usize,
         hold: impl FnOnce(&Engine, usize) -> bool,
     ) -> Option<usize> {
-        self.try_pin(address, len, hold).unwrap_or_else(|error| stop(self.engine, address, &error))
+        self.try_pin(address, len, hold).unwrap_or_else(|error| stop(address, &error))
     }
 
     /// As [`Pins::pin`], but returns the error of a page that cannot be brought in. The caller
@@ -382,7 +383,10 @@ impl<'e, const N: usize> Pins<'e, N> {
         let (due, mut from) = (fault_samples::due(), None);
         loop {
             let done = place.get().len;
-            let next = engine.pin_until(address + done, len - done, !mask);
+            let untouched = guarded_call::untouched_context();
+            // SAFETY: the context of a call that this thread answers.
+            let blocked = untouched.map_or(mask, |at| unsafe { *signals::interrupted_mask(at) });
+            let next = engine.pin_until(address + done, len - done, !blocked);
             if let Ok(Pinned { bytes, then, from: came_from }) = &next {
                 from = came_from.or(from);
                 let done = done + bytes;
@@ -395,7 +399,12 @@ impl<'e, const N: usize> Pins<'e, N> {
             }
             signals::set_mask(mask);
             match next {
-                Ok(Pinned { then: Then::Signal, .. }) => mask = signals::block_all(),
+                Ok(Pinned { then: Then::Signal, bytes, .. }) => {
+                    if let Some(context) = untouched.filter(|_| bytes == 0) {
+                        abandon_call(context, || ());
+                    }
+                    mask = signals::block_all();
+                }
                 Ok(_) => break,
                 Err(error) => return Err(error),
             }
@@ -493,19 +502,24 @@ fn note_sample(due: fault_samples::Due, address: usize, tier: Tier) {
     }
 }
 
+/// Abandons the guard of a caught call, which the thread then makes again.
+fn abandon_call(context: *mut c_void, before: impl FnOnce()) -> ! {
+    release_while(|range| range.call == context as usize);
+    temporary_mask::forget();
+    // SAFETY: the context of the call that this thread answers; what it holds is released.
+    unsafe {
+        TrappedCall::make_again(context, guarded_call::number());
+        guarded_call::leave();
+        before();
+        resume(context)
+    }
+}
+
 /// A buffer cannot be brought in: stops as a touch of it would have, before the call is made.
-fn stop(engine: &Engine, address: usize, error: &FaultError) -> ! {
+fn stop(address: usize, error: &FaultError) -> ! {
     let local = 0_u8;
     if let Some(context) = guarded_call::context_above(&raw const local as usize) {
-        release_down_to(engine, 0);
-        // SAFETY: the context of the call that this thread answers; what it has pinned was
-        // released.
-        unsafe {
-            TrappedCall::make_again(context, guarded_call::number());
-            guarded_call::leave();
-            page_fault::refuse(address, error, context);
-            resume(context);
-        }
+        abandon_call(context, || page_fault::refuse(address, error, context));
     }
     page_fault::raise(address, error);
     // A program that survives its own SIGBUS handler cannot go on from here.

@@ -9,11 +9,13 @@
 //! No handler of the program's runs during a turn, as none runs during Linux's write.
 
 use super::tree;
+use crate::base::guarded_call;
 use crate::base::issue_call::ask;
 use softswap_sys::futex::Lock;
 use softswap_sys::raw::now_ns;
 use softswap_sys::signals::{self, Mask, NEVER_BLOCKED, bit};
 use softswap_sys::{exemption, futex};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Files with the same number modulo this share a turn.
@@ -27,15 +29,24 @@ static LOCKS: [Lock; TURNS] = [const { Lock::new() }; TURNS];
 /// Turns that are taken, or waited for, in this process.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 
+thread_local! {
+    /// The turn that this thread has.
+    static OWN: Cell<Option<Taken>> = const { Cell::new(None) };
+}
+
+#[derive(Clone, Copy)]
+struct Taken {
+    index: usize,
+    /// The ledger, if the turn is taken there, too.
+    ledger: Option<i32>,
+}
+
 /// Signals that a fault or a filter raises: they kill if they are blocked.
 const OPEN: Mask =
     NEVER_BLOCKED | bit(libc::SIGSEGV) | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP);
 
 /// A turn at a file, until it is dropped.
 pub(crate) struct Turn {
-    index: usize,
-    /// The ledger, if the turn is taken there, too.
-    ledger: Option<i32>,
     /// The signals that were blocked before.
     mask: Mask,
 }
@@ -54,34 +65,28 @@ impl Turn {
         LOCKS[index].lock();
         // The program's filter may forbid this call.
         let ledger = if exemption::is_in_force() { None } else { tree::ledger_descriptor() };
-        Turn { index, ledger: ledger.filter(|ledger| lock_in_tree(*ledger, index)), mask }
+        let ledger = ledger.filter(|ledger| lock_in_tree(*ledger, index));
+        OWN.set(Some(Taken { index, ledger }));
+        guarded_call::note_effect();
+        guarded_call::release_by(Some(release));
+        Turn { mask }
     }
+}
 
-    /// Returns true if a signal is pending that ends the process. Linux ends a write for those
-    /// alone.
-    pub(crate) fn is_killed(&self) -> bool {
-        const HARMLESS: Mask = bit(libc::SIGCHLD)
-            | bit(libc::SIGCONT)
-            | bit(libc::SIGURG)
-            | bit(libc::SIGWINCH)
-            | bit(libc::SIGTSTP)
-            | bit(libc::SIGTTIN)
-            | bit(libc::SIGTTOU);
-        let pending = signals::pending() & !self.mask & !OPEN & !HARMLESS;
-        let kills = |signal: i32| {
-            signals::action_of(signal).is_ok_and(|action| action.handler == libc::SIG_DFL)
-        };
-        pending != 0 && signals::SIGNALS.filter(|signal| pending & bit(*signal) != 0).any(kills)
+/// Ends this thread's turn.
+fn release() {
+    let Some(Taken { index, ledger }) = OWN.take() else { return };
+    if let Some(ledger) = ledger {
+        record_lock(ledger, index, libc::F_UNLCK);
     }
+    LOCKS[index].unlock();
+    TAKEN.fetch_sub(1, Ordering::SeqCst);
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if let Some(ledger) = self.ledger {
-            record_lock(ledger, self.index, libc::F_UNLCK);
-        }
-        LOCKS[self.index].unlock();
-        TAKEN.fetch_sub(1, Ordering::SeqCst);
+        guarded_call::release_by(None);
+        release();
         signals::set_mask(self.mask);
     }
 }

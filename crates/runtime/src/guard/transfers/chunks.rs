@@ -2,7 +2,7 @@
 
 use super::buffers::{EMPTY, FEW, MOST_RANGES, room};
 use crate::base::errno::refused;
-use crate::base::instance;
+use crate::base::{guarded_call, instance};
 use crate::memory::pins::Pins;
 use libc::iovec;
 use softswap_engine::door::engine::Engine;
@@ -52,7 +52,8 @@ pub(super) fn in_chunks(
             return if total > 0 { total as isize } else { moved.result };
         }
         total += moved.result as usize;
-        if (moved.result as usize) < bytes || step.is_last || !moved.goes_on {
+        let is_done = (moved.result as usize) < bytes || step.is_last || !moved.goes_on;
+        if is_done || guarded_call::is_killed() {
             return total as isize;
         }
     }

@@ -1,5 +1,6 @@
 //! What a descriptor is open on, as far as it matters to how data is moved.
 
+use crate::base::guarded_call;
 use crate::base::issue_call::ask;
 
 /// What may be done to a transfer.
@@ -111,6 +112,9 @@ pub(super) fn file_len(fd: usize) -> Option<usize> {
 
 /// Returns the position of an open file after it is moved by `by`.
 pub(super) fn seek(fd: usize, by: isize) -> isize {
+    if by != 0 {
+        guarded_call::note_effect();
+    }
     ask(libc::SYS_lseek, [fd, by as usize, libc::SEEK_CUR as usize, 0, 0, 0])
 }
 

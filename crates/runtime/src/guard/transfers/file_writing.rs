@@ -33,7 +33,7 @@ pub(super) fn waits_for_turn(call: &Call) -> bool {
 }
 
 pub(super) fn write(engine: &Engine, call: &Call, originals: &[iovec], inode: u64) -> isize {
-    let turn = Turn::take(inode);
+    let _turn = Turn::take(inode);
     let is_append = is_append(call);
     let is_whole = is_append || call.is_atomic() || is_direct(call.fd()) && !are_blocks(originals);
     let whole = if is_whole {
@@ -50,7 +50,7 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &[iovec], inode: u6
     let bytes = originals.iter().map(|vector| vector.iov_len).sum();
     let mut part = Part::of(call, is_append, bytes);
     let result = in_chunks(engine, originals, |vectors, step| {
-        if step.done > 0 && (turn.is_killed() || !part.may_follow(step.done)) {
+        if step.done > 0 && !part.may_follow(step.done) {
             return Moved { result: 0, goes_on: false };
         }
         let result = part.call(call, step).go_on(vectors, step);
