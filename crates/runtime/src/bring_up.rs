@@ -1,6 +1,6 @@
 //! An engine for this process: at its start, or when it wakes.
 
-use crate::base::instance;
+use crate::base::{instance, signal_stack};
 use crate::guard::sigsys;
 use crate::memory::{growing, heap, libc_memory, other_malloc, stdio_buffers};
 use crate::process::{
@@ -93,6 +93,7 @@ pub(crate) fn take_signals() -> Result<(), String> {
     let bus = page_fault::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
     let sys = sigsys::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
     program_threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;
+    signal_stack::manage_stacks();
     lifecycle::remember(bus, sys);
     Ok(())
 }

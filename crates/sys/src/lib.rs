@@ -78,7 +78,8 @@ pub mod probe;
 
 pub(crate) use base::{chained, page, program_filter, registered_file};
 pub use base::{
-    descriptor, futex, locked, memory, own_descriptors, raw, signal_frame, signals, waiting_call,
+    descriptor, engine_stack, futex, locked, memory, own_descriptors, raw, signal_frame, signals,
+    waiting_call,
 };
 pub use codec::{lz4, simd, zstd};
 pub use filters::{exemption, guarded_calls, nested_pointers, pointer_arguments, seccomp};

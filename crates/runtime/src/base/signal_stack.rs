@@ -1,6 +1,9 @@
 //! Where this thread's signal stack is, on which all signals arrive.
 
+use super::instance;
 use libc::stack_t;
+use softswap_engine::door::engine::Engine;
+use softswap_sys::engine_stack::{self, Stacks};
 use softswap_sys::signals;
 use std::cell::Cell;
 use std::ops::Range;
@@ -46,5 +49,28 @@ pub(crate) fn is_left(frame: usize, target: usize) -> bool {
         (true, false) => true,
         (false, true) => false,
         _ => frame < target,
+    }
+}
+
+/// Bytes of a managed stack, above the stack pointer, that code which blocks signals refers to.
+const FRAMES_BYTES: usize = 24 << 10;
+
+/// From now on code that blocks signals leaves managed stacks.
+pub(crate) fn manage_stacks() {
+    engine_stack::manage(Stacks { end_for, pin, unpin });
+}
+
+fn end_for(here: usize) -> Option<usize> {
+    addresses().filter(|_| instance::is_in_window(here)).map(|stack| stack.end)
+}
+
+fn pin(address: usize) -> usize {
+    let pin = |engine: &Engine| engine.pin(address, FRAMES_BYTES, FRAMES_BYTES);
+    instance::engine().map_or(0, |engine| signals::with_all_blocked(|| pin(engine)).unwrap_or(0))
+}
+
+fn unpin(address: usize, len: usize) {
+    if let Some(engine) = instance::engine().filter(|_| len > 0) {
+        engine.unpin(address, len);
     }
 }

@@ -373,40 +373,46 @@ impl<'e, const N: usize> Pins<'e, N> {
         let (engine, top) = (self.engine, DEPTH.get());
         let Some(place) = range(top).filter(|_| top - self.floor < N) else { return Ok(None) };
         let pages = engine.pages_under(address, len);
-        let mut mask = signals::block_all();
-        if !hold(engine, pages) {
-            signals::set_mask(mask);
+        let call = self.call;
+        let is_held = signals::with_all_blocked(|| {
+            let is_held = hold(engine, pages);
+            if is_held {
+                place.set(Range { address, len: 0, held: pages as u32, call });
+                DEPTH.set(top + 1);
+            }
+            is_held
+        });
+        if !is_held {
             return Ok(None);
         }
-        place.set(Range { address, len: 0, held: pages as u32, call: self.call });
-        DEPTH.set(top + 1);
+        let untouched = guarded_call::untouched_context();
+        let open = match untouched {
+            // SAFETY: the context of a call that this thread answers.
+            Some(context) => !unsafe { *signals::interrupted_mask(context) },
+            None => !signals::current_mask(),
+        };
         let (due, mut from) = (fault_samples::due(), None);
         loop {
             let done = place.get().len;
-            let untouched = guarded_call::untouched_context();
-            // SAFETY: the context of a call that this thread answers.
-            let blocked = untouched.map_or(mask, |at| unsafe { *signals::interrupted_mask(at) });
-            let next = engine.pin_until(address + done, len - done, !blocked);
-            if let Ok(Pinned { bytes, then, from: came_from }) = &next {
-                from = came_from.or(from);
-                let done = done + bytes;
-                place.set(Range { len: done, ..place.get() });
-                if *then == Then::Missing {
-                    let rest = pages - engine.pages_under(address, done);
-                    place.set(Range { held: (pages - rest) as u32, ..place.get() });
-                    engine.let_go(rest);
-                }
-            }
-            signals::set_mask(mask);
-            match next {
-                Ok(Pinned { then: Then::Signal, bytes, .. }) => {
-                    if let Some(context) = untouched.filter(|_| bytes == 0) {
-                        abandon_call(context, || ());
+            let next = signals::with_all_blocked(|| {
+                let next = engine.pin_until(address + done, len - done, open);
+                if let Ok(Pinned { bytes, then, .. }) = &next {
+                    let done = done + bytes;
+                    place.set(Range { len: done, ..place.get() });
+                    if *then == Then::Missing {
+                        let rest = pages - engine.pages_under(address, done);
+                        place.set(Range { held: (pages - rest) as u32, ..place.get() });
+                        engine.let_go(rest);
                     }
-                    mask = signals::block_all();
                 }
-                Ok(_) => break,
-                Err(error) => return Err(error),
+                next
+            });
+            let Pinned { bytes, then, from: came_from } = next?;
+            from = came_from.or(from);
+            match (then, untouched) {
+                (Then::Signal, Some(context)) if bytes == 0 => abandon_call(context, || ()),
+                (Then::Signal, _) => {}
+                (Then::Done | Then::Missing, _) => break,
             }
         }
         if let (Some(due), Some(tier)) = (due, from) {

@@ -31,7 +31,7 @@ use softswap_engine::door::engine::{AtRest, Engine};
 use softswap_sys::alloc::HEAP;
 use softswap_sys::exemption;
 use softswap_sys::raw;
-use softswap_sys::signals::{self, Mask, NEVER_BLOCKED};
+use softswap_sys::signals::{self, Mask, NEVER_BLOCKED, with_engine_stack};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::MutexGuard;
@@ -304,10 +304,20 @@ fn end(mask: Mask) {
 
 /// Forks by `make`, which no handlers of the C library's surround.
 pub(super) fn forked(make: impl FnOnce() -> isize) -> isize {
-    prepare();
-    let pid = make();
-    raw::preserving_errno(|| if pid == 0 { child() } else { parent() });
-    pid
+    with_engine_stack(|| {
+        prepare();
+        let pid = make();
+        raw::preserving_errno(|| if pid == 0 { child() } else { parent() });
+        pid
+    })
+}
+
+/// `fork(2)`. While the engine rests nothing can be brought in, so the stack is the engine's.
+#[unsafe(no_mangle)]
+pub extern "C" fn fork() -> libc::pid_t {
+    real!(fork: fn() -> libc::pid_t);
+    // SAFETY: no preconditions; what the child may do is the caller's matter.
+    with_engine_stack(|| unsafe { fork()() })
 }
 
 /// glibc's `_Fork` runs no handlers: a child of it would be without its data.

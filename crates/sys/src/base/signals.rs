@@ -1,6 +1,7 @@
 //! Signals: the handlers through which faults and guarded calls arrive, the
 //! stacks they run on, and the masks that must never contain them.
 
+use crate::engine_stack;
 use crate::memory::{PAGE_SIZE, map_new};
 use crate::program_filter;
 use crate::raw;
@@ -197,8 +198,48 @@ pub fn with_all_blocked<R>(body: impl FnOnce() -> R) -> R {
 
 /// Runs `body` with the signals of `mask` blocked, and no others.
 pub fn with_blocked<R>(mask: Mask, body: impl FnOnce() -> R) -> R {
-    let saved = procmask(libc::SIG_SETMASK, mask & !LEFT_OPEN.load(Ordering::Relaxed));
+    let mask = mask & !LEFT_OPEN.load(Ordering::Relaxed);
+    if let Some(stack) = engine_stack::needed() {
+        return with_blocked_on(stack, mask, body);
+    }
+    let saved = procmask(libc::SIG_SETMASK, mask);
     let result = body();
+    set_mask(saved);
+    result
+}
+
+/// Runs `body` on the thread's signal stack, with all signals blocked that faults do not need, if
+/// the caller's stack is managed. For calls of the C library that touch their stack when nothing
+/// can be brought in.
+pub fn with_engine_stack<R>(body: impl FnOnce() -> R) -> R {
+    let Some((_, end)) = engine_stack::needed() else { return body() };
+    let saved = procmask(libc::SIG_SETMASK, !NEVER_BLOCKED);
+    // SAFETY: no code of the engine's runs beneath a managed stack, and no signal comes: the
+    // signal stack is free.
+    let result = unsafe { engine_stack::call_on(end, |_| body()) };
+    set_mask(saved);
+    result
+}
+
+/// As [`with_blocked`], for a caller on a managed stack: the frames that `body` refers to
+/// are pinned meanwhile.
+fn with_blocked_on<R>(
+    (stacks, end): (&engine_stack::Stacks, usize),
+    mask: Mask,
+    body: impl FnOnce() -> R,
+) -> R {
+    let saved = procmask(libc::SIG_SETMASK, !NEVER_BLOCKED);
+    // SAFETY: as above.
+    let result = unsafe {
+        engine_stack::call_on(end, |left_at| {
+            let pinned = (stacks.pin)(left_at);
+            set_mask(mask);
+            let result = body();
+            set_mask(!NEVER_BLOCKED);
+            (stacks.unpin)(left_at, pinned);
+            result
+        })
+    };
     set_mask(saved);
     result
 }

@@ -149,16 +149,15 @@ impl Heap {
         // A handler that allocated while its own thread held the lock would wait for ever.
         let blocked = BLOCKED.load(Ordering::Relaxed);
         let are_blocked = blocked != 0 && blocked == own_thread();
-        let mask = (!are_blocked).then(signals::block_all);
-        self.lock();
-        // SAFETY: the lock is held, and signals are blocked: no other reference to the
-        // allocator is in use until `body` returns.
-        let result = body(unsafe { &mut *self.inner.get() });
-        self.unlock();
-        if let Some(mask) = mask {
-            signals::set_mask(mask);
-        }
-        result
+        let locked = || {
+            self.lock();
+            // SAFETY: the lock is held, and signals are blocked: no other reference to the
+            // allocator is in use until `body` returns.
+            let result = body(unsafe { &mut *self.inner.get() });
+            self.unlock();
+            result
+        };
+        if are_blocked { locked() } else { signals::with_all_blocked(locked) }
     }
 
     /// Takes the lock, for fork: the child must not inherit it held by a

@@ -12,12 +12,14 @@ pub(super) fn populate(engine: &Engine, address: usize, len: usize) -> bool {
     let mut done = 0;
     while done < len {
         let (at, piece) = (address + done, PIECE_BYTES.min(len - done));
-        let mask = signals::block_all();
-        let pinned = engine.pin_until(at, piece, !mask);
-        if let Ok(pinned) = &pinned {
-            engine.unpin(at, pinned.bytes);
-        }
-        signals::set_mask(mask);
+        let open = !signals::current_mask();
+        let pinned = signals::with_all_blocked(|| {
+            let pinned = engine.pin_until(at, piece, open);
+            if let Ok(pinned) = &pinned {
+                engine.unpin(at, pinned.bytes);
+            }
+            pinned
+        });
         match pinned {
             Ok(Pinned { bytes, then: Then::Done | Then::Signal, .. }) => done += bytes,
             _ => return false,

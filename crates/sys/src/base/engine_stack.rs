@@ -1,0 +1,88 @@
+//! Code of the engine's on a stack of the engine's.
+//!
+//! A program's stack may be managed memory (a coroutine's, say). With signals blocked nothing can
+//! be brought in there, so code that blocks them changes to the thread's signal stack first, as a
+//! kernel does. That stack is free: all signals are blocked meanwhile.
+
+use std::sync::OnceLock;
+
+/// What a process with managed stacks does about them.
+#[derive(Debug, Clone, Copy)]
+pub struct Stacks {
+    /// Returns the upper end of this thread's signal stack if `here` is on a managed stack.
+    pub end_for: fn(usize) -> Option<usize>,
+    /// Keeps the frames from an address upward in memory; returns how many bytes.
+    pub pin: fn(usize) -> usize,
+    /// Ends that.
+    pub unpin: fn(usize, usize),
+}
+
+static STACKS: OnceLock<Stacks> = OnceLock::new();
+
+/// From now on stacks may be managed.
+pub fn manage(stacks: Stacks) {
+    STACKS.get_or_init(|| stacks);
+}
+
+/// Returns what is to be done if the caller's stack is managed, and the end of the stack to use.
+pub(crate) fn needed() -> Option<(&'static Stacks, usize)> {
+    let stacks = STACKS.get()?;
+    let local = 0_u8;
+    (stacks.end_for)(&raw const local as usize).map(|end| (stacks, end))
+}
+
+core::arch::global_asm!(
+    ".hidden softswap_call_on",
+    ".globl softswap_call_on",
+    ".type softswap_call_on, @function",
+    "softswap_call_on:",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "mov rsp, rdi",
+    "mov rdi, rsi",
+    "mov rsi, rbp",
+    "call rdx",
+    "mov rsp, rbp",
+    "pop rbp",
+    ".cfi_def_cfa rsp, 8",
+    "ret",
+    ".cfi_endproc",
+    ".size softswap_call_on, . - softswap_call_on",
+);
+
+unsafe extern "C" {
+    fn softswap_call_on(
+        end: usize,
+        argument: *mut u8,
+        function: unsafe extern "C" fn(*mut u8, usize),
+    );
+}
+
+struct Call<F, R> {
+    body: Option<F>,
+    result: Option<R>,
+}
+
+/// Runs `body` on the stack that ends at `end`. It is given the lowest address in use on the
+/// caller's.
+///
+/// # Safety
+/// `end` is a multiple of 16, and nothing uses the stack below it.
+pub(crate) unsafe fn call_on<F: FnOnce(usize) -> R, R>(end: usize, body: F) -> R {
+    unsafe extern "C" fn run<F: FnOnce(usize) -> R, R>(call: *mut u8, left_at: usize) {
+        // SAFETY: the value below, which outlives the call.
+        let call = unsafe { &mut *call.cast::<Call<F, R>>() };
+        call.result = call.body.take().map(|body| body(left_at));
+    }
+    let mut call = Call { body: Some(body), result: None };
+    // SAFETY: the caller's word for the stack; `run` has the types of `call`.
+    unsafe { softswap_call_on(end, (&raw mut call).cast(), run::<F, R>) };
+    match call.result {
+        Some(result) => result,
+        None => std::process::abort(),
+    }
+}
