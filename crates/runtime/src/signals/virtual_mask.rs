@@ -39,7 +39,7 @@ pub(super) fn is_forked() -> bool {
 
 /// Whether this is the child of a `vfork`, whose signals are its own but whose memory is
 /// its parent's.
-pub(super) fn is_borrowing() -> bool {
+pub(crate) fn is_borrowing() -> bool {
     let own = OWN_PID.load(Ordering::Relaxed);
     own != 0 && own != current_pid()
 }

@@ -5,6 +5,7 @@
 
 use crate::base::issue_call::issue;
 use crate::base::uaccess::can_read;
+use crate::signals::virtual_mask;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::alloc::HEAP;
 use std::cell::Cell;
@@ -14,9 +15,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(super) type Strings = *const *const c_char;
 
 thread_local! {
-    /// Where this thread's last copies lie. Kept rather than freed: after
+    /// This thread's buffer for copies: its address and length. Kept rather than freed: after
     /// vfork it is the child that fills it and the parent that stays.
     static BUFFER: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    /// Bytes of it in use: the child of a `popen`, or a handler, starts a program while the copies
+    /// of another call are in use.
+    static USED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Key whose destructor takes a thread's buffer away; 0 before there is one.
@@ -124,22 +128,37 @@ impl Readable {
 
 /// Copies of strings and arrays outside managed memory.
 pub(super) struct Copies {
+    /// The buffer that they are in, and its bytes that were in use before.
     base: usize,
     len: usize,
+    start: usize,
     used: usize,
     readable: Readable,
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        self.set_unused();
+        if self.base != BUFFER.get().0 && self.start == 0 {
+            // A larger one has replaced it meanwhile.
+            give_up(self.base, self.len);
+        }
+    }
 }
 
 impl Copies {
     /// Room for `len` bytes; `None` when the kernel has none.
     pub(super) fn with_room(len: usize) -> Option<Copies> {
-        let (base, have) = BUFFER.get();
-        if have >= len {
-            return Some(Copies { base, len: have, used: 0, readable: Readable::new() });
+        let ((base, have), start) = (BUFFER.get(), USED.get());
+        let len = len.next_multiple_of(size_of::<usize>());
+        if have >= start + len {
+            USED.set(start + len);
+            return Some(Copies { base, len: have, start, used: start, readable: Readable::new() });
         }
-        if have > 0 {
+        if have > 0 && start == 0 {
             give_up(base, have);
         }
+        let used = len;
         let len = len.next_multiple_of(PAGE_SIZE).next_power_of_two();
         let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
@@ -150,15 +169,30 @@ impl Copies {
             base = HEAP.allocate(len, size_of::<usize>(), false) as isize;
         }
         if base == 0 {
-            BUFFER.set((0, 0));
+            if start == 0 {
+                BUFFER.set((0, 0));
+            }
             return None;
         }
         BUFFER.set((base as usize, len));
+        USED.set(used);
         if let Some(key) = KEY.load(Ordering::Relaxed).checked_sub(1) {
             // SAFETY: a live key of this library's.
             unsafe { libc::pthread_setspecific(key, base as *const c_void) };
         }
-        Some(Copies { base: base as usize, len, used: 0, readable: Readable::new() })
+        Some(Copies { base: base as usize, len, start: 0, used: 0, readable: Readable::new() })
+    }
+
+    /// An exec follows. If that succeeds after `vfork`, nobody drops this value, and the parent goes
+    /// on with the buffer.
+    pub(super) fn leave_to_exec(&self) {
+        if virtual_mask::is_borrowing() {
+            self.set_unused();
+        }
+    }
+
+    fn set_unused(&self) {
+        USED.set(if self.base == BUFFER.get().0 { self.start } else { 0 });
     }
 
     /// Room for `len` bytes, aligned to words, that nothing else refers to.

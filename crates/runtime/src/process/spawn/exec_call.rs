@@ -66,6 +66,7 @@ pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize)
         arguments[path_at + 1] = copies.put_strings(argv) as usize;
         arguments[path_at + 2] =
             carried::put_environment(&mut copies, envp, takes_library) as usize;
+        copies.leave_to_exec();
         issue_exec(number, arguments)
     }
 }

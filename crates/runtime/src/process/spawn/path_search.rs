@@ -81,6 +81,7 @@ pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> 
     let scratch = Scratch::take(&mut copies);
     let name = copies.take(path.len() + file.len() + 1);
     let for_shell = copies.take((count + 3) * size_of::<usize>()).cast();
+    copies.leave_to_exec();
     search(&Program { file, argv, envp, envp_without, scratch, name, for_shell, count }, path)
 }
 
