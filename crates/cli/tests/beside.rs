@@ -34,6 +34,30 @@ fn managed_memory_is_not_taken_for_unmanaged() {
     assert!(beside(&report, "total_bytes") < 16 * MIB, "{}", report.figures);
 }
 
+/// Bytes of anonymous memory outside the budget, as `stat --json` of a running program shows them.
+fn unmanaged_while_running(case: &str) -> u64 {
+    let swapped = Swapped::within("32M");
+    let arguments = ["--only", case, "--mib", "64", "--linger", "60"];
+    let program = Running::start(&mut swapped.command(compiled("commits"), &arguments));
+    let end = Instant::now() + Duration::from_secs(60);
+    while !String::from_utf8_lossy(&program.stdout_so_far()).contains("ready") {
+        assert!(Instant::now() < end, "{case} is not ready: {}", program.stderr_so_far());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let id = program.id().to_string();
+    let output = Command::new(softswap()).args(["stat", &id, "--json"]).output().expect("stat");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an object");
+    json["beside"]["anonymous_bytes"].as_u64().unwrap_or_else(|| panic!("{json}"))
+}
+
+#[test]
+fn private_memory_is_managed_however_it_is_committed() {
+    for case in ["stacks", "zero_device", "by_number"] {
+        let bytes = unmanaged_while_running(case);
+        assert!(bytes < 16 * MIB, "{case}: {bytes} bytes are not managed");
+    }
+}
+
 #[test]
 fn memory_of_a_running_program_is_shown_by_stat() {
     let swapped = Swapped::within("32M");

@@ -153,10 +153,9 @@ fn write_beside(out: &mut String, figures: &Figures) -> std::fmt::Result {
         };
         writeln!(
             out,
-            "  UNMANAGED  {what}: it may be stacks, mappings of less than 64 KiB, code, files \
-             (a write of more than a quarter of the budget passes through one), memory shared \
-             with others, or what the program maps by system calls of its own, \
-             as Go does"
+            "  UNMANAGED  {what}: it may be stacks, mappings of less than 64 KiB, code, files, \
+             changed pages of private file mappings, memory shared with others, or mappings by \
+             system calls of the program's own, as Go does"
         )?;
     }
     Ok(())

@@ -257,11 +257,8 @@ pub(crate) fn is_managed_kind(prot: i32, flags: i32) -> bool {
 
 /// Whether a mapping without a fixed address is the kernel's, whatever it is of.
 pub(crate) fn is_unwanted(flags: i32) -> bool {
-    const UNWANTED: i32 = libc::MAP_HUGETLB
-        | libc::MAP_GROWSDOWN
-        | libc::MAP_STACK
-        | libc::MAP_LOCKED
-        | libc::MAP_32BIT;
+    const UNWANTED: i32 =
+        libc::MAP_HUGETLB | libc::MAP_GROWSDOWN | libc::MAP_LOCKED | libc::MAP_32BIT;
     flags & UNWANTED != 0
 }
 

@@ -32,11 +32,13 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
     let pointer = unsafe { signals::interrupted_stack(context) };
     let is_engines_code = signal_stack::contains(pointer);
     if is_poke(details) {
-        // SAFETY: the handler's own context.
-        match waiting::takes(signal) {
-            true if is_engines_code => unsafe { end_call(pointer, context) },
-            true => unsafe { deliver_held(context) },
-            false => {}
+        let takes = waiting::takes(signal);
+        if takes && is_engines_code {
+            // SAFETY: the handler's own context.
+            unsafe { end_call(pointer, context) };
+        } else if takes {
+            // SAFETY: the handler's own context.
+            unsafe { deliver_held(context) };
         }
         return;
     }

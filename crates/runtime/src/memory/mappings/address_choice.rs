@@ -5,6 +5,7 @@
 //! is accessible from the start stays managed, except for small pieces near code.
 
 use super::populate::populate;
+use super::zero_device;
 use crate::base::errno::{kernel_error, refused};
 use crate::base::instance;
 use crate::base::issue_call::{Arguments, issue};
@@ -30,6 +31,7 @@ fn wants_window(engine: &Engine, len: usize, prot: i32, flags: i32) -> bool {
 }
 
 pub(super) fn map(arguments: Arguments) -> isize {
+    let arguments = zero_device::as_anonymous(arguments);
     let [address, len, prot, flags, _, offset] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);
     if let Some(there) = map_outside(arguments).or_else(|| asleep::map(arguments)) {

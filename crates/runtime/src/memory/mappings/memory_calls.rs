@@ -74,6 +74,11 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
         libc::SYS_munlockall => ranges::unlock_all,
         libc::SYS_process_madvise => ranges::advise_process,
         SYS_MSEAL => sealing::seal_any,
+        libc::SYS_mmap => map,
+        libc::SYS_munmap => unmap_range,
+        libc::SYS_mremap => |arguments| dispatch(libc::SYS_mremap, arguments),
+        libc::SYS_mprotect => |arguments| dispatch(libc::SYS_mprotect, arguments),
+        libc::SYS_madvise => |arguments| dispatch(libc::SYS_madvise, arguments),
         _ => return None,
     })
 }
@@ -99,6 +104,23 @@ fn dispatch(number: i64, arguments: Arguments) -> isize {
     }
 }
 
+/// `mmap` by the C library, or by its `syscall`.
+fn map(arguments: Arguments) -> isize {
+    let [_, len, _, flags, ..] = arguments;
+    let flags = flags as i32;
+    let mapped = address_choice::map(arguments);
+    // A reservation, such as an allocator's arena, is not in use yet.
+    if mapped > 0 && flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_NORESERVE == 0 {
+        large_blocks::note(mapped as usize, len, NO_CALLER);
+    }
+    mapped
+}
+
+fn unmap_range(arguments: Arguments) -> isize {
+    large_blocks::forget(arguments[0]);
+    dispatch(libc::SYS_munmap, arguments)
+}
+
 /// # Safety
 /// As `mmap(2)`.
 #[unsafe(no_mangle)]
@@ -112,12 +134,7 @@ pub unsafe extern "C" fn mmap(
 ) -> *mut c_void {
     let arguments =
         [address as usize, len, prot as usize, flags as usize, fd as usize, offset as usize];
-    let mapped = c_result(address_choice::map(arguments));
-    // What is only reserved, as arenas of allocators are, is not yet used for anything.
-    if mapped != -1 && flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_NORESERVE == 0 {
-        large_blocks::note(mapped as usize, len, NO_CALLER);
-    }
-    mapped as *mut c_void
+    c_result(map(arguments)) as *mut c_void
 }
 
 /// # Safety
@@ -139,8 +156,7 @@ pub unsafe extern "C" fn mmap64(
 /// As `munmap(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(address: *mut c_void, len: usize) -> i32 {
-    large_blocks::forget(address as usize);
-    c_result(dispatch(libc::SYS_munmap, [address as usize, len, 0, 0, 0, 0])) as i32
+    c_result(unmap_range([address as usize, len, 0, 0, 0, 0])) as i32
 }
 
 /// # Safety

@@ -1,7 +1,7 @@
 //! `mmap` and its relatives, and `brk`.
 //!
 //! Private anonymous memory of 64 KiB and more comes from the window and is the
-//! engine's; everything else is the kernel's. Calls about the window are answered
+//! engine's, also if it is mapped from `/dev/zero`; everything else is the kernel's. Calls about the window are answered
 //! here, whether they come through the C library or as raw system calls (the
 //! guard). The rules:
 //!
@@ -21,6 +21,7 @@
 //!   no keys and the limit is too low.
 
 mod populate;
+mod zero_device;
 mod address_choice;
 pub(crate) mod program_break;
 mod sealing;
