@@ -4,9 +4,11 @@
  *
  *   transfers DIR OUT
  *
- * OUT is a directory for a file past the page cache. Exits with 1 if a byte is wrong, and with 2
+ * OUT is a directory for the files written. Exits with 1 if a byte is wrong, and with 2
  * if a call fails or moves less. */
 #include "check.h"
+#include <aio.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -66,41 +68,22 @@ static void compare_file(const char *call, int fd, uint64_t seed) {
 struct end {
     int fd;
     const char *call;
+    long (*receive)(int fd, unsigned char *got, size_t len);
     uint64_t seed;
 };
 
+/* Receives into memory that nobody has touched. */
 static void *receive(void *argument) {
     struct end *end = argument;
     unsigned char *got = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    size_t done = 0;
-    while (done < LEN) {
-        long moved = read(end->fd, got + done, LEN - done);
-        if (moved <= 0) fail("read", moved);
+    for (size_t done = 0; done < LEN;) {
+        long moved = end->receive(end->fd, got + done, LEN - done);
+        if (moved <= 0) fail("receiving", moved);
         done += moved;
     }
     compare(end->call, got, end->seed);
     munmap(got, LEN);
     return NULL;
-}
-
-static void *receive_all(void *argument) {
-    struct end *end = argument;
-    unsigned char *got = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    expect("recv", recv(end->fd, got, LEN, MSG_WAITALL));
-    compare(end->call, got, end->seed);
-    munmap(got, LEN);
-    return NULL;
-}
-
-/* Sends to a thread that receives. */
-static void to_thread(int ends[2], const char *call, void *(*how)(void *), uint64_t seed,
-                      long (*send)(int fd)) {
-    struct end end = {ends[0], call, seed};
-    pthread_t thread;
-    pthread_create(&thread, NULL, how, &end);
-    expect(call, send(ends[1]));
-    pthread_join(thread, NULL);
-    close(ends[0]), close(ends[1]);
 }
 
 static struct iovec *parts(void) {
@@ -110,12 +93,42 @@ static struct iovec *parts(void) {
     parts[2] = (struct iovec){source + 5 * PAGE + 7 + LEN / 2, LEN - LEN / 2 - 5 * PAGE - 7};
     return parts;
 }
+static struct iovec *pages(void) {
+    static struct iovec pages[2];
+    pages[0] = (struct iovec){source, LEN / 4};
+    pages[1] = (struct iovec){source + LEN / 4, LEN - LEN / 4};
+    return pages;
+}
+
+static long by_write(int fd) { return write(fd, source, LEN); }
+static long by_writev(int fd) { return writev(fd, parts(), 3); }
+static long by_pwrite(int fd) { return pwrite(fd, source, LEN, 0); }
+static long by_pwritev(int fd) { return pwritev(fd, parts(), 3, 0); }
+static long by_pwritev2(int fd) { return pwritev2(fd, parts(), 3, 0, RWF_DSYNC); }
+static long by_pwritev_pages(int fd) { return pwritev(fd, pages(), 2, 0); }
+static long by_fwrite(int fd) {
+    FILE *file = fdopen(dup(fd), "w");
+    long moved = fwrite(source, 1, LEN, file);
+    return fclose(file) == 0 ? moved : -1;
+}
+static long by_aio_write(int fd) {
+    struct aiocb request = {.aio_fildes = fd, .aio_buf = source, .aio_nbytes = LEN};
+    const struct aiocb *list[] = {&request};
+    if (aio_write(&request) != 0) return -1;
+    while (aio_error(&request) == EINPROGRESS) aio_suspend(list, 1, NULL);
+    return aio_return(&request);
+}
+
+static long by_send(int fd) { return send(fd, source, LEN, 0); }
 static long by_sendmsg(int fd) {
     struct msghdr message = {.msg_iov = parts(), .msg_iovlen = 3};
     return sendmsg(fd, &message, 0);
 }
-static long by_send(int fd) { return send(fd, source, LEN, 0); }
-static long by_write(int fd) { return write(fd, source, LEN); }
+static long by_sendmmsg(int fd) {
+    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = pages(), .msg_iovlen = 1}},
+                                  {.msg_hdr = {.msg_iov = pages() + 1, .msg_iovlen = 1}}};
+    return sendmmsg(fd, messages, 2, 0) == 2 ? messages[0].msg_len + (long)messages[1].msg_len : -1;
+}
 static long by_vmsplice(int fd) {
     size_t done = 0;
     while (done < LEN) {
@@ -126,44 +139,111 @@ static long by_vmsplice(int fd) {
     }
     return done;
 }
+/* Messages of 64 KiB. */
+static long by_messages(int fd) {
+    for (size_t done = 0; done < LEN; done += 64 << 10)
+        if (send(fd, source + done, 64 << 10, 0) != 64 << 10) return -1;
+    return LEN;
+}
+
+static long to_read(int fd, unsigned char *got, size_t len) { return read(fd, got, len); }
+static long to_recv(int fd, unsigned char *got, size_t len) {
+    return recv(fd, got, len, MSG_WAITALL);
+}
+static long to_readv(int fd, unsigned char *got, size_t len) {
+    struct iovec parts[2] = {{got, len / 3}, {got + len / 3, len - len / 3}};
+    return readv(fd, parts, 2);
+}
+static long to_recvmsg(int fd, unsigned char *got, size_t len) {
+    struct iovec parts[2] = {{got, len / 3}, {got + len / 3, len - len / 3}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    return recvmsg(fd, &message, MSG_WAITALL);
+}
+static long to_recvmmsg(int fd, unsigned char *got, size_t len) {
+    struct iovec part = {got, len};
+    struct mmsghdr message = {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
+    return recvmmsg(fd, &message, 1, 0, NULL) == 1 ? (long)message.msg_len : -1;
+}
+
+static int stream(int ends[2]) { return socketpair(AF_UNIX, SOCK_STREAM, 0, ends); }
+static int packets(int ends[2]) { return socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends); }
+static int tcp(int ends[2]) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    ends[1] = socket(AF_INET, SOCK_STREAM, 0);
+    if (bind(listener, (void *)&address, len) || listen(listener, 1) ||
+        getsockname(listener, (void *)&address, &len) || connect(ends[1], (void *)&address, len))
+        return -1;
+    ends[0] = accept(listener, NULL, NULL);
+    close(listener);
+    return ends[0] < 0 ? -1 : 0;
+}
+
+static const struct {
+    const char *call;
+    int flags;
+    long (*send)(int fd);
+} to_files_by[] = {
+    {"write", 0, by_write},
+    {"pwrite", 0, by_pwrite},
+    {"pwritev", 0, by_pwritev},
+    {"pwritev2", 0, by_pwritev2},
+    {"writev to the end", O_APPEND, by_writev},
+    {"fwrite", 0, by_fwrite},
+    {"aio_write", 0, by_aio_write},
+    {"write past the cache", O_DIRECT, by_write},
+    {"pwritev past the cache", O_DIRECT, by_pwritev_pages},
+};
+
+static const struct {
+    const char *call;
+    int (*open)(int ends[2]);
+    long (*send)(int fd);
+    long (*receive)(int fd, unsigned char *got, size_t len);
+} to_threads_by[] = {
+    {"sendmsg and recv", stream, by_sendmsg, to_recv},
+    {"send and read", stream, by_send, to_read},
+    {"sendmmsg and recvmsg", stream, by_sendmmsg, to_recvmsg},
+    {"writev and recvmmsg", stream, by_writev, to_recvmmsg},
+    {"write and recv by TCP", tcp, by_write, to_recv},
+    {"sendmsg and readv by TCP", tcp, by_sendmsg, to_readv},
+    {"messages", packets, by_messages, to_recv},
+    {"messages in parts", packets, by_messages, to_recvmsg},
+    {"write and read by a pipe", pipe, by_write, to_read},
+    {"writev and readv by a pipe", pipe, by_writev, to_readv},
+    {"vmsplice", pipe, by_vmsplice, to_read},
+};
+
+#define COUNT(list) (sizeof list / sizeof *list)
 
 static void to_files(const char *out) {
-    int file = memfd_create("transfers", 0), append = memfd_create("appended", 0);
-    fcntl(append, F_SETFL, O_APPEND);
-    fill(1);
-    expect("write", write(file, source, LEN));
-    compare_file("write", file, 1);
-    fill(2);
-    expect("pwritev", pwritev(file, parts(), 3, 0));
-    compare_file("pwritev", file, 2);
-    fill(3);
-    expect("writev", writev(append, parts(), 3));
-    compare_file("writev", append, 3);
     char path[4096];
-    snprintf(path, sizeof path, "%s/past-the-cache", out);
-    int direct = open(path, O_CREAT | O_RDWR | O_DIRECT, 0600);
-    if (direct < 0) return;
-    unlink(path);
-    fill(4);
-    expect("write past the cache", write(direct, source, LEN));
-    compare_file("write past the cache", direct, 4);
-    close(file), close(append), close(direct);
+    snprintf(path, sizeof path, "%s/transfers", out);
+    for (size_t i = 0; i < COUNT(to_files_by); i++) {
+        int fd = open(path, O_CREAT | O_RDWR | to_files_by[i].flags, 0600);
+        unlink(path);
+        if (fd < 0 && errno == EINVAL) continue;
+        if (fd < 0) fail("open", fd);
+        fill(i);
+        expect(to_files_by[i].call, to_files_by[i].send(fd));
+        compare_file(to_files_by[i].call, fd, i);
+        close(fd);
+    }
 }
 
 static void to_threads(void) {
-    int ends[2];
-    fill(5);
-    socketpair(AF_UNIX, SOCK_STREAM, 0, ends);
-    to_thread(ends, "sendmsg", receive_all, 5, by_sendmsg);
-    fill(6);
-    socketpair(AF_UNIX, SOCK_STREAM, 0, ends);
-    to_thread(ends, "send", receive, 6, by_send);
-    fill(7);
-    if (pipe(ends) != 0) exit(2);
-    to_thread(ends, "write to a pipe", receive, 7, by_write);
-    fill(8);
-    if (pipe(ends) != 0) exit(2);
-    to_thread(ends, "vmsplice", receive, 8, by_vmsplice);
+    for (size_t i = 0; i < COUNT(to_threads_by); i++) {
+        int ends[2];
+        if (to_threads_by[i].open(ends) != 0) fail(to_threads_by[i].call, -1);
+        fill(100 + i);
+        struct end end = {ends[0], to_threads_by[i].call, to_threads_by[i].receive, 100 + i};
+        pthread_t thread;
+        pthread_create(&thread, NULL, receive, &end);
+        expect(end.call, to_threads_by[i].send(ends[1]));
+        pthread_join(thread, NULL);
+        close(ends[0]), close(ends[1]);
+    }
 }
 
 int main(int argc, char **argv) {

@@ -54,8 +54,8 @@ enum Is {
     In(&'static [u32]),
     /// Without any of these bits.
     Without(u32),
-    /// Flags of memory that is nobody's file, or the engine's: of `mmap`.
-    Memory,
+    /// With at least one of these bits.
+    With(u32),
     /// No pointer.
     Null,
     /// The number of the process that installs the filter, if it needs it.
@@ -63,7 +63,7 @@ enum Is {
     /// A descriptor of those that lie where the engine's do.
     High,
 }
-use Is::{High, In, Memory, Null, Ourselves, Without};
+use Is::{High, In, Null, Ourselves, With, Without};
 
 /// A call, and what its arguments must be.
 type Rule = (i64, &'static [(u32, Is)]);
@@ -73,6 +73,7 @@ const BLKGETSIZE64: u32 = 0x8008_1272;
 const SELF: u32 = raw::PIDFD_SELF as u32;
 const PRIVATE: u32 = libc::FUTEX_PRIVATE_FLAG as u32;
 const EXECUTABLE: u32 = libc::PROT_EXEC as u32;
+const ANONYMOUS: u32 = libc::MAP_ANONYMOUS as u32;
 const IPC_STAT: u32 = libc::IPC_STAT as u32;
 
 /// What the engine calls while it brings pages in and out.
@@ -111,7 +112,7 @@ const RULES: &[Rule] = &[
         )],
     ),
     (libc::SYS_process_madvise, &[(0, In(&[SELF])), (3, In(&[libc::MADV_DONTNEED as u32]))]),
-    (libc::SYS_mmap, &[(2, Without(EXECUTABLE)), (3, Memory)]),
+    (libc::SYS_mmap, &[(2, Without(EXECUTABLE)), (3, With(ANONYMOUS))]),
     (libc::SYS_mprotect, &[(2, Without(EXECUTABLE))]),
     (libc::SYS_mremap, &[(3, In(&[(libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as u32]))]),
     (libc::SYS_munmap, &[]),
@@ -259,25 +260,12 @@ impl Code {
         self.jump_to_end();
     }
 
-    /// Goes on only where `mmap` is given no file, or one that lies where the
-    /// engine's do. The flags are at `offset`, and the descriptor follows.
-    fn need_memory(&mut self, offset: u32, names: Names) {
-        const ANONYMOUS: u32 = libc::MAP_ANONYMOUS as u32;
-        self.put(&[
-            plain(LOAD, offset),
-            Instruction { code: IF_ANY_SET, if_true: 3, if_false: 0, value: ANONYMOUS },
-            plain(LOAD, offset + 8),
-            Instruction { code: IF_AT_LEAST, if_true: 1, if_false: 0, value: names.high },
-        ]);
-        self.jump_to_end();
-    }
-
     fn need_argument(&mut self, argument: u32, what: Is, names: Names) {
         let low = OFFSET_ARGUMENTS + argument * 8;
         match what {
             In(values) => self.need_one_of(low, values),
             Without(bits) => self.need(low, IF_ANY_SET, bits, false),
-            Memory => self.need_memory(low, names),
+            With(bits) => self.need(low, IF_ANY_SET, bits, true),
             Null => {
                 self.need_one_of(low, &[0]);
                 self.need_one_of(low + 4, &[0]);
@@ -392,7 +380,7 @@ mod tests {
                 (u64::from(values[values.len() - 1]), bad.map(u64::from).step_by(577).collect())
             }
             Without(bits) => (3, vec![u64::from(bits), u64::from(bits) | 3]),
-            Memory => (libc::MAP_ANONYMOUS as u64 | 2, vec![2, 1, 0]),
+            With(bits) => (u64::from(bits) | 2, vec![2, 1, 0]),
             Null => (0, vec![1, 1 << 40, 0x7fff_0000_1000]),
             Ourselves => (4711, vec![4710, 0, 1, u64::MAX]),
             High => (1024, vec![0, 2, 1023]),
@@ -447,7 +435,7 @@ mod tests {
             (libc::SYS_prlimit64, [0, 7, 0x7fff_0000_0000, 0, 0, 0]),
             (libc::SYS_mmap, [0, 4096, 7, 0x22, u64::MAX, 0]),
             (libc::SYS_mmap, [0, 4096, 3, 1, 5, 0]),
-            (libc::SYS_mmap, [0, 4096, 7, 1, 1024, 0]),
+            (libc::SYS_mmap, [0, 4096, 3, 1, 1024, 0]),
             (libc::SYS_mprotect, [0x1000, 4096, 5, 0, 0, 0]),
             (libc::SYS_fcntl, [5, libc::F_SETOWN as u64, 1, 0, 0, 0]),
             (libc::SYS_write, [5, 0, 1, 0, 0, 0]),
@@ -460,11 +448,11 @@ mod tests {
     }
 
     #[test]
-    fn files_of_the_engines_can_be_mapped() {
+    fn no_file_can_be_mapped() {
         let map = |flags, fd| judged(libc::SYS_mmap, GATE, [0, 4096, 3, flags, fd, 0]);
-        assert_eq!(map(1, 1024), ALLOW);
-        assert_eq!(map(1, 1023), KILL);
         assert_eq!(map(0x22, u64::MAX), ALLOW);
+        assert_eq!(map(1, 1023), KILL);
+        assert_eq!(map(1, 1024), KILL);
     }
 
     #[test]
