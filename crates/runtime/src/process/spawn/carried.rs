@@ -7,10 +7,12 @@
 
 use super::argument_copies::{Copies, Readable, Strings, count};
 use super::environment::{environment, settle_environment};
+use super::fork_safe_mutex::ForkSafeMutex;
 use crate::base::instance;
 use softswap_engine::door::settings::ENV_PREFIX;
 use softswap_sys::linked::is_go_program;
 use softswap_sys::program_file::preloaded_sanitizer;
+use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
 
@@ -239,11 +241,28 @@ fn put_preload<'e>(
     if has_any { text.cast() } else { std::ptr::null() }
 }
 
+/// One thread at a time shows the variables.
+static SHOWING: ForkSafeMutex<()> = ForkSafeMutex::new(());
+
+thread_local! {
+    /// This thread shows them: the caller is a handler that has interrupted it.
+    static IS_SHOWING: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Runs a call of the C library that starts a shell with `environ`, which has the runtime's
 /// variables meanwhile. Returns `None` if there is no memory. The copies have [`room`] for the environment.
 ///
 /// Other threads may see these variables meanwhile, and may change others.
 pub(super) fn with_shown<R>(copies: &mut Copies, call: impl FnOnce() -> R) -> Option<R> {
+    if IS_SHOWING.replace(true) {
+        return show(copies, call);
+    }
+    let result = SHOWING.with_mask_as_is(|()| show(copies, call));
+    IS_SHOWING.set(false);
+    result
+}
+
+fn show<R>(copies: &mut Copies, call: impl FnOnce() -> R) -> Option<R> {
     if !settle_environment(most_appended()) {
         return None;
     }

@@ -34,6 +34,13 @@ impl<T> ForkSafeMutex<T> {
         let mask = signals::block_all();
         // What `body` reads may be out.
         signals::set_mask(!NEVER_BLOCKED);
+        let result = self.with_mask_as_is(body);
+        signals::set_mask(mask);
+        result
+    }
+
+    /// As [`ForkSafeMutex::with`], with the mask as it is: a handler must not come here.
+    pub(super) fn with_mask_as_is<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         let me = std::process::id() as i32;
         let mut seen = 0;
         while let Err(owner) =
@@ -50,7 +57,6 @@ impl<T> ForkSafeMutex<T> {
         // SAFETY: the lock is ours.
         let result = body(unsafe { &mut *self.value.get() });
         self.owner.store(0, Ordering::Release);
-        signals::set_mask(mask);
         result
     }
 }
