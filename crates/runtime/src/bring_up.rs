@@ -12,6 +12,7 @@ use softswap_engine::door::engine::waking::Before;
 use softswap_engine::door::open_areas::{OpenError, open};
 use softswap_engine::door::settings::{Config, ENV_PREFIX};
 use softswap_engine::store::swap::Backing;
+use softswap_sys::linked::is_go_program;
 use softswap_sys::{exemption, raw, seccomp};
 use std::ffi::CString;
 
@@ -94,6 +95,9 @@ pub(crate) fn take_signals() -> Result<(), String> {
     let sys = sigsys::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
     program_threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;
     signal_stack::manage_stacks();
+    if is_go_program() {
+        signal_stack::lend_half();
+    }
     lifecycle::remember(bus, sys);
     Ok(())
 }

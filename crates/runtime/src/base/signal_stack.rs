@@ -7,10 +7,32 @@ use softswap_sys::engine_stack::{self, Stacks};
 use softswap_sys::signals;
 use std::cell::Cell;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 thread_local! {
     /// Its base; 0: there is none.
     static BASE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Bytes at the lower end of each stack that are an alternate stack of the program's.
+static LENT_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Lends the lower half of each stack to the program. Go asks the kernel for a thread's alternate
+/// stack by an instruction, finds the engine's, and expects its handlers there.
+pub(crate) fn lend_half() {
+    LENT_BYTES.store(signals::stack_at(0).len() / 2, Ordering::Relaxed);
+}
+
+/// The part of this thread's stack that is lent to the program.
+pub(crate) fn lent() -> Option<stack_t> {
+    let ss_size = LENT_BYTES.load(Ordering::Relaxed);
+    let stack = alternate().filter(|_| ss_size > 0)?;
+    Some(stack_t { ss_size, ..stack })
+}
+
+fn own_part(base: usize) -> Range<usize> {
+    let all = signals::stack_at(base);
+    all.start + LENT_BYTES.load(Ordering::Relaxed)..all.end
 }
 
 /// This thread has a signal stack at `base`; 0: none any more.
@@ -25,9 +47,9 @@ pub(crate) fn exists() -> bool {
     BASE.get() != 0
 }
 
-/// The addresses of this thread's, if it has one.
+/// The addresses of this thread's, if it has one, without what is [`lent`].
 pub(crate) fn addresses() -> Option<Range<usize>> {
-    exists().then(|| signals::stack_at(BASE.get()))
+    exists().then(|| own_part(BASE.get()))
 }
 
 /// This thread's, as the kernel knows it.
@@ -35,11 +57,11 @@ pub(crate) fn alternate() -> Option<stack_t> {
     exists().then(|| signals::alternate_stack_at(BASE.get()))
 }
 
-/// Whether an address is on this thread's.
+/// Returns true if an address is in [`addresses`].
 #[inline]
 pub(crate) fn contains(address: usize) -> bool {
     let base = BASE.get();
-    base != 0 && signals::stack_at(base).contains(&address)
+    base != 0 && own_part(base).contains(&address)
 }
 
 /// Whether a jump to a frame at `target` leaves one at `frame`: the signal stack comes on top of

@@ -3,6 +3,7 @@
 //! they would be without the engine.
 
 use crate::base::errno::refused;
+use crate::base::signal_stack;
 use libc::stack_t;
 use softswap_sys::raw;
 use std::cell::Cell;
@@ -60,7 +61,8 @@ pub(super) struct Place {
 /// Returns the place for the frame of a handler that interrupts a thread at `pointer`, on the
 /// alternate stack if it `wants` that and there is one.
 pub(super) fn place(pointer: usize, wants: bool) -> Place {
-    let stack = PROGRAMS.get();
+    let own = PROGRAMS.get();
+    let stack = signal_stack::lent().filter(|_| own.ss_size == 0).unwrap_or(own);
     let is_nested = is_on(&stack, pointer);
     let is_entered = wants && stack.ss_size != 0 && !is_nested;
     let addresses = addresses(&stack);

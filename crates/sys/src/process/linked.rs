@@ -136,7 +136,14 @@ pub fn is_single_threaded() -> bool {
 #[must_use]
 pub fn is_go_program() -> bool {
     extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> i32 {
-        const NAME_AT: usize = 12;
+        const NAME_BYTES: u8 = 4;
+        const BUILD_ID: u8 = 4;
+        let is_go = |note: &[u8]| {
+            matches!(
+                note,
+                [NAME_BYTES, 0, 0, 0, _, _, _, _, BUILD_ID, 0, 0, 0, b'G', b'o', 0, 0, ..]
+            )
+        };
         // SAFETY: the loader describes the program first, with its headers, as many as it
         // says, and loaded notes lie where these say. `found` is the local below.
         unsafe {
@@ -146,7 +153,8 @@ pub fn is_go_program() -> bool {
             *found.cast::<bool>() = notes.any(|note| {
                 let at = info.dlpi_addr as usize + note.p_vaddr as usize;
                 let bytes = std::slice::from_raw_parts(at as *const u8, note.p_memsz as usize);
-                bytes.get(NAME_AT..).is_some_and(|name| name.starts_with(b"Go\0\0"))
+                // A C linker puts others in front of it.
+                (0..bytes.len()).step_by(4).any(|at| is_go(&bytes[at..]))
             });
         }
         // The others are libraries.
