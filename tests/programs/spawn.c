@@ -369,6 +369,8 @@ static void *run_shell(void *argument) {
 static void overlapping_shells(void) {
     struct sigaction mine = {.sa_handler = ignore_it}, found;
     CALL(sigaction(SIGINT, &mine, NULL));
+    /* A shell has its background jobs ignore it. */
+    signal(SIGQUIT, SIG_DFL);
     pthread_t threads[SHELL_THREADS];
     for (size_t i = 0; i < SHELL_THREADS; i++)
         PTHREAD(pthread_create(&threads[i], NULL, run_shell, (void *)i));
