@@ -37,7 +37,7 @@ thread_local! {
     static DEFERRED: Cell<Option<Deferred>> = const { Cell::new(None) };
     /// The innermost caught call has changed nothing yet.
     static IS_UNTOUCHED: Cell<bool> = const { Cell::new(false) };
-    /// What the innermost caught call holds is released by this function.
+    /// Releases the resources of the innermost caught call.
     static RELEASE: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
@@ -88,12 +88,16 @@ pub(crate) fn context_above(address: usize) -> Option<*mut c_void> {
     (context > address && signal_stack::contains(address)).then_some(context as *mut c_void)
 }
 
-/// The mask of the caught call that this code answers, if it answers one.
-pub(crate) fn open_mask() -> Option<Mask> {
+/// The context of the caught call that this code answers, if it answers one.
+pub(crate) fn answered_context() -> Option<*mut c_void> {
     let local = 0_u8;
-    // SAFETY: the context of a call that is being answered, which outlives its guard.
     context_above(&raw const local as usize)
-        .map(|context| unsafe { *signals::interrupted_mask(context) })
+}
+
+/// The mask of that call.
+pub(crate) fn open_mask() -> Option<Mask> {
+    // SAFETY: the context of a call that is being answered, which outlives its guard.
+    answered_context().map(|context| unsafe { *signals::interrupted_mask(context) })
 }
 
 /// From now on the innermost caught call cannot begin anew.
@@ -101,10 +105,9 @@ pub(crate) fn note_effect() {
     IS_UNTOUCHED.set(false);
 }
 
-/// Returns the context of the caught call that this code answers, if the call may begin anew.
+/// As [`answered_context`], if the call may begin anew.
 pub(crate) fn untouched_context() -> Option<*mut c_void> {
-    let local = 0_u8;
-    context_above(&raw const local as usize).filter(|_| IS_UNTOUCHED.get())
+    answered_context().filter(|_| IS_UNTOUCHED.get())
 }
 
 /// Has `release` called if the caught call is left before this is called again.
@@ -141,7 +144,7 @@ pub(crate) fn issue_waiting(number: i64, arguments: Arguments) -> isize {
     }
 }
 
-/// Keeps a signal until the guard is done. There is one at most: all are blocked from then on.
+/// Keeps a signal until the guard is done. There is one at most: afterwards all are blocked.
 pub(crate) fn defer(deferred: Deferred) {
     DEFERRED.set(Some(deferred));
 }

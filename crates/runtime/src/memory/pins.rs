@@ -89,12 +89,7 @@ const STACK_BYTES: usize = 8 << 20;
 
 /// Returns true if a thread that runs at `here` has left the call whose frames end at `call`.
 fn is_left(call: usize, here: usize) -> bool {
-    match (signal_stack::contains(call), signal_stack::contains(here)) {
-        // The guard's frames are gone as soon as code of the program's runs.
-        (true, false) => true,
-        (false, true) => false,
-        _ => call < here && here - call < STACK_BYTES,
-    }
+    signal_stack::is_left(call, here) && (signal_stack::contains(call) || here - call < STACK_BYTES)
 }
 
 /// The range at `index` of this thread's pins, if there are so many. A thread that has no
@@ -500,8 +495,7 @@ impl<const N: usize> Drop for Pins<'_, N> {
 /// Notes the time that a call waited for a buffer, where it is known which call that is.
 #[cold]
 fn note_sample(due: fault_samples::Due, address: usize, tier: Tier) {
-    let local = 0_u8;
-    if let Some(context) = guarded_call::context_above(&raw const local as usize) {
+    if let Some(context) = guarded_call::answered_context() {
         // SAFETY: what the handler was given that answers this thread's innermost call, below
         // which this runs.
         unsafe { fault_samples::note(due, (address, Toucher::Call), tier, context) };
@@ -523,8 +517,7 @@ fn abandon_call(context: *mut c_void, before: impl FnOnce()) -> ! {
 
 /// A buffer cannot be brought in: stops as a touch of it would have, before the call is made.
 fn stop(address: usize, error: &FaultError) -> ! {
-    let local = 0_u8;
-    if let Some(context) = guarded_call::context_above(&raw const local as usize) {
+    if let Some(context) = guarded_call::answered_context() {
         abandon_call(context, || page_fault::refuse(address, error, context));
     }
     page_fault::raise(address, error);

@@ -54,7 +54,7 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
         return;
     }
     if let Some(call) = guarded_call::context_above(pointer) {
-        // The guard has touched memory of the program's in vain: the call is not made.
+        // The guard could not access the program's memory: the call is not made.
         // SAFETY: the context of the call that this thread answers. The pins of its
         // guard are released when the next pin finds its frames gone.
         unsafe {

@@ -1,7 +1,7 @@
 //! The handler that the kernel has for every handler of the program's.
 //!
 //! It runs on the engine's stack with all signals blocked, and starts the program's handler by its
-//! return ([`handler_frame`]). So the engine's stack is free again whatever that handler does.
+//! return ([`handler_frame`]). So the engine's stack is free again, also if that handler never returns.
 
 use super::program_actions::ASKED;
 use super::{handler_frame, temporary_mask};

@@ -20,7 +20,7 @@ pub(super) fn return_address() -> usize {
 }
 
 /// A handler begins that blocks `named`: puts what the program has blocked of the engine's signals
-/// into its context. Returns the mask for the handler, as the kernel is to have it.
+/// into its context. Returns the mask for the handler, in the kernel's form.
 ///
 /// # Safety
 /// `context` is the running handler's.

@@ -42,7 +42,7 @@ unsafe fn settle_mask(context: *mut c_void) {
 }
 
 /// Copies the context of a handler that returns to the engine's stack, at `place`, below which this
-/// runs. Returns it as the kernel is to have it.
+/// runs. Returns the copy in the kernel's form.
 unsafe extern "C" fn leave(context: *const c_void, place: usize) -> *mut c_void {
     // SAFETY: `place_of` has found the place.
     let copy = unsafe { copy_context(context, place) };

@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 
-/// What a process with managed stacks does about them.
+/// Functions of a process with managed stacks.
 #[derive(Debug, Clone, Copy)]
 pub struct Stacks {
     /// Returns the upper end of this thread's signal stack if `here` is on a managed stack.
@@ -24,7 +24,7 @@ pub fn manage(stacks: Stacks) {
     STACKS.get_or_init(|| stacks);
 }
 
-/// Returns what is to be done if the caller's stack is managed, and the end of the stack to use.
+/// Returns the functions, and the end of the stack to use, if the caller's stack is managed.
 pub(crate) fn needed() -> Option<(&'static Stacks, usize)> {
     let stacks = STACKS.get()?;
     let local = 0_u8;

@@ -216,7 +216,7 @@ unsafe extern "C" {
 /// `context` is one that the kernel wrote for a handler of this thread which has not returned. No
 /// frame between here and that handler has anything to release.
 pub unsafe fn resume(context: *mut c_void) -> ! {
-    // SAFETY: the kernel reads the context just above the stack pointer; the caller gives up
+    // SAFETY: the kernel reads the context just above the stack pointer; the caller abandons
     // everything below.
     unsafe { softswap_resume(context) }
 }

@@ -128,7 +128,7 @@ pub unsafe fn waiting_call(
     let [engines, programs] = raw::gate_addresses();
     let gate = if is_programs { programs } else { engines };
     // SAFETY: the assembly follows the C calling convention, and reads what it is given here.
-    // What the call does is sound, as the caller promises.
+    // The caller promises that the call is sound.
     unsafe {
         softswap_waiting_call(
             number as usize,

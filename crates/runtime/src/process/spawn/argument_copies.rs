@@ -183,8 +183,8 @@ impl Copies {
         Some(Copies { base: base as usize, len, start: 0, used: 0, readable: Readable::new() })
     }
 
-    /// An exec follows. If that succeeds after `vfork`, nobody drops this value, and the parent goes
-    /// on with the buffer.
+    /// An exec follows. If it succeeds after `vfork`, this value is never dropped, and the parent
+    /// continues to use the buffer.
     pub(super) fn leave_to_exec(&self) {
         if virtual_mask::is_borrowing() {
             self.set_unused();
