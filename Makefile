@@ -41,7 +41,7 @@ remap_rust = $(RUSTFLAGS) $(addprefix --remap-path-prefix=,$(paths))
 remap_c = $(CFLAGS) $(addprefix -ffile-prefix-map=,$(paths))
 
 .DEFAULT_GOAL := build
-.PHONY: build check demo test bench doc test-compat test-faults test-trees test-remote test-guest deny fuzz miri tsan install uninstall deb wheel test-wheel dist clean help
+.PHONY: build check demo test bench doc test-long test-flaky test-compat test-guest deny fuzz miri tsan install uninstall deb wheel test-wheel dist clean help
 
 build wheel: export RUSTFLAGS := $(remap_rust)
 build wheel: export CFLAGS := $(remap_c)
@@ -60,7 +60,7 @@ check: ## format, order, lints and unit tests: what to run before each commit
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) test --workspace --lib
 
-test: ## run every test, as CI does
+test: ## run what a change can break, as CI does: 15 minutes
 	tests/run.sh
 
 bench: build ## measure what softswap costs here: BENCH=faults, or what `softswap bench --help` lists
@@ -74,21 +74,14 @@ doc: ## build the documentation of the code, also of what is private
 demo: build ## run a real program in a quarter of the memory it needs
 	SOFTSWAP_BIN_DIR="$(abspath $(RELEASE))" examples/demo.sh
 
-# SOFTSWAP_FAULTS=N and SOFTSWAP_FAULTS_SEED=N choose how many, and which.
-test-faults: ## inject 500 faults of devices, limits and signals under a whole program (root)
-	$(CARGO) build --workspace
-	SOFTSWAP_FAULTS=$${SOFTSWAP_FAULTS:-500} nice $(CARGO) test -p softswap-cli --test faults -- --nocapture
+# SOFTSWAP_FAULTS=N, SOFTSWAP_TREE_TURNS=N and SOFTSWAP_TURNS=N choose how many faults of devices,
+# turns of trees and faults of clusters; CONTRIBUTING.md has the other variables.
+test-long: ## run every test in all ways and as all users, with guests and many repetitions (a day; root)
+	tests/run.sh long
 
-# SOFTSWAP_TURNS=N chooses how often.
-test-trees: ## wake, kill and resize trees of processes 1,000 times each (an hour and more; root)
+test-flaky: ## run the tests N=5 times beside busy loops, all or ONLY=pattern, and list what failed
 	$(CARGO) build --workspace
-	SOFTSWAP_TURNS=$${SOFTSWAP_TURNS:-1000} nice $(CARGO) test -p softswap-cli --test tree_turns
-
-# SOFTSWAP_TURNS=N and SOFTSWAP_TURNS_SEED=N choose how many, and which;
-# SOFTSWAP_REDIS_SERVER=valkey-server another server than redis-server.
-test-remote: ## have 500 things happen to a cluster under whole programs (an hour; redis-server)
-	$(CARGO) build --workspace
-	SOFTSWAP_TURNS=$${SOFTSWAP_TURNS:-500} nice $(CARGO) test -p softswap-cli --test remote_turns -- --ignored --nocapture
+	tests/executables.py --load --times "$(or $(N),5)" --only "$(ONLY)"
 
 test-guest: ## boot Debian kernels in QEMU and run checks inside
 	tests/guest/run.sh

@@ -1,43 +1,89 @@
 #!/usr/bin/env python3
-"""Runs all test executables, as many at a time as there are CPUs: most of them wait half of the
-time, for a disk or for a program to get on.
+"""Runs the test executables, several parts of them at a time.
 
-As root, what may depend on the user runs as uid 65534, too, from copies which that user may read:
-most people run softswap without any privilege. `failed: NAME` follows what has failed.
+A part is a module of a large executable, or a whole small one. As root, parts that depend on
+privileges also run as uid 65534, from copies that this user can read. Parts that took longest in
+the last run start first. The output of a part that fails is printed, and kept in
+TARGET/test-output.
 """
 
+import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from concurrent.futures import ThreadPoolExecutor
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", SOURCE / "target"))
+OUTPUT = TARGET / "test-output"
+TIMES = TARGET / "test-times.json"
 NOBODY = 65534
 
-# A guard against hangs: what takes longest takes a quarter of it.
-LIMIT_S = 2400
+# Only a hang reaches these.
+LIMIT_S = 1500
+LONG_LIMIT_S = 8 * 3600
 
-# Begun first, as they take longest.
-LONG = ("abi", "programs", "budget", "clusters", "remote", "shared_area", "shape")
-# One after the other: they turn swap on, or want to find none; or they start clusters, each of
-# many ports that were free a moment before.
-IN_TURN = (("bench", "swap_device", "pages"), ("clusters", "remote"))
+# Executables of which each module is a part.
+BY_MODULE = {("cli", "cli"), ("bench", "bench"), ("remote", "remote"), ("softswap", "softswap")}
 
-# Where there are two users, each runs the boundary's cases in other ways, and what takes long and
-# is about no privilege is run by one of them.
+# Start first as long as no times are known.
+SLOW = (
+    "cli::programs", "remote::clusters", "cli::abi", "cli::remote", "bench::shape", "cli::budget",
+    "engine::engine", "cli::tree_turns", "cli::shared_area", "cli::transfers", "cli::started",
+)
+
+# Parts that share a name here never run at the same time: they change the machine's swap areas,
+# or use enough servers to slow each other down.
+EXCLUSIVE = {
+    "bench::command": "swap areas",
+    "cli::swap_device": "swap areas",
+    "bench::pages": "swap areas",
+    "cli::remote": "cluster",
+    "cli::remote_turns": "cluster",
+    "remote::clusters": "cluster",
+}
+
+# Where there are two users, the one that runs a part by default; --long has both run it.
+ONE_USER = {
+    "bench::command": 0,
+    "bench::extents": NOBODY,
+    "bench::pages": NOBODY,
+    "bench::shape": 0,
+    "cli::areas": 0,
+    "cli::budget": 0,
+    "cli::faults": 0,
+    "cli::loading": NOBODY,
+    "cli::programs": NOBODY,
+    "cli::remote": 0,
+    "cli::reports": NOBODY,
+    "cli::secrets": 0,
+    "cli::shared_area": 0,
+    "cli::sleeping": NOBODY,
+    "cli::started": NOBODY,
+    "cli::swap_device": 0,
+    "cli::thrashing": NOBODY,
+    "cli::transfers": 0,
+    "cli::tree": 0,
+    "cli::tree_turns": 0,
+    "engine::engine": NOBODY,
+    "engine::softswap_engine": 0,
+    "fuzz::bounded": 0,
+}
 ROOT_ONLY_CRATES = ("remote", "manual", "view", "capi")
-ROOT_ONLY = (("bench", "shape"),)
-ABI_WAYS = {0: "64M,no-move,no-io-uring,sleeps", NOBODY: "8M,wakes"}
-# Real programs run as nobody; that the tests' own programs notice what is wrong is seen as root.
-PROGRAMS = ("cli", "programs")
+# Each user runs the boundary's cases in another way.
+ABI_WAYS = {0: "8M", NOBODY: "wakes"}
+LONG_ABI_WAYS = {0: "8M,64M,no-move,no-io-uring,wakes,sleeps", NOBODY: "8M,wakes"}
+RESULT = re.compile(r"^test result: .*?(\d+) passed; (\d+) failed;", re.MULTILINE)
+# Check the test programs themselves, plainly.
 OF_TESTS = (
     "every_case_of_every_program_notices",
     "every_program_passes_without",
@@ -52,14 +98,31 @@ class Executable:
     crate: str
     package_dir: Path
 
+    def tests(self):
+        told = subprocess.run(
+            [self.path, "--list", "--format=terse"], cwd=self.package_dir, check=True, text=True,
+            stdout=subprocess.PIPE,
+        ).stdout
+        return re.findall(r"^(.*): test$", told, re.MULTILINE)
+
 
 @dataclass
-class Job:
+class Part:
     name: str
-    target: str
-    command: list
-    directory: Path
-    environment: dict = field(default_factory=lambda: dict(os.environ))
+    executable: Executable
+    user: int
+    tests: list
+    command: list = field(default_factory=list)
+    directory: Path = None
+    environment: dict = None
+    output: str = ""
+    status: object = None
+    seconds: float = 0
+    cpu_seconds: float = 0
+
+    @property
+    def title(self):
+        return f"{self.name} as uid {self.user}"
 
 
 def built():
@@ -75,36 +138,54 @@ def built():
     return found
 
 
-def is_of_both(executable):
-    name = (executable.crate, executable.target)
-    return executable.crate not in ROOT_ONLY_CRATES and name not in ROOT_ONLY
+def modules(executable):
+    """The tests of an executable by the name of the part that they belong to."""
+    name = f"{executable.crate}::{executable.target}"
+    if (executable.crate, executable.target) not in BY_MODULE:
+        return {name: executable.tests()}
+    parts = {}
+    for test in executable.tests():
+        parts.setdefault(f"{executable.crate}::{test.split('::')[0]}", []).append(test)
+    return parts
 
 
-def own_jobs(executables):
-    is_root = os.getuid() == 0
-    jobs = []
+def users(name, crate, is_long):
+    own = os.getuid()
+    if own != 0:
+        return (own,)
+    if crate in ROOT_ONLY_CRATES:
+        return (0,)
+    if is_long or name not in ONE_USER:
+        return (0, NOBODY)
+    return (ONE_USER[name],)
+
+
+def parts_of(executables, is_long, only):
+    parts = []
     for it in executables:
-        job = Job(it.path.name, it.target, [it.path], it.package_dir)
-        if is_root and (it.crate, it.target) == PROGRAMS:
-            # Tests whose names have one of these in them.
-            job.command += OF_TESTS
-        if is_root:
-            job.environment["SOFTSWAP_ABI_WAYS"] = ABI_WAYS[0]
-        jobs.append(job)
-    return jobs
+        for name, tests in modules(it).items():
+            for user in users(name, it.crate, is_long):
+                parts.append(Part(name, it, user, tests))
+    programs = [part for part in parts if part.name == "cli::programs"]
+    if os.getuid() == 0 and programs:
+        of_tests = lambda test: any(word in test for word in OF_TESTS)
+        for part in programs:
+            part.tests = [test for test in part.tests if not of_tests(test)]
+        its = programs[0].executable
+        tests = [test for test in modules(its)["cli::programs"] if of_tests(test)]
+        parts.append(Part("cli::programs (plain)", its, 0, tests))
+    for part in parts:
+        part.tests = [test for test in part.tests if re.search(only, f"{part.name}::{test}")]
+    return [part for part in parts if part.tests]
 
 
-def nobodys_jobs(executables, place):
-    """What the tests run is copied to where that user may read it, and nothing else."""
-    for name in ("bin", "tests", "tmp"):
-        (place / name).mkdir()
-    (place / "tmp").chmod(0o1777)
-    target = Path(os.environ.get("CARGO_TARGET_DIR", SOURCE / "target")) / "debug"
-    for name in ("softswap", "softswap-bench", "softswap-remote", "libsoftswap.so"):
-        shutil.copy(target / name, place / "bin")
-    for source, name in (("tests/programs", "programs"), ("tests/abi", "abi"), ("fuzz/corpus", "fuzz/corpus")):
-        shutil.copytree(SOURCE / source, place / name)
-    environment = {
+def prepare(parts, place, is_long):
+    """Gives each part its command; nobody's files are copied to where that user can read them."""
+    ways = LONG_ABI_WAYS if is_long else ABI_WAYS
+    own = dict(os.environ)
+    if os.getuid() == 0:
+        own["SOFTSWAP_ABI_WAYS"] = ways[0]
+    nobodys = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": place / "tmp",
         "TMPDIR": place / "tmp",
@@ -112,98 +193,190 @@ def nobodys_jobs(executables, place):
         "SOFTSWAP_BIN_DIR": place / "bin",
         "SOFTSWAP_SOURCE_DIR": place / "programs",
         "SOFTSWAP_ABI_DIR": place / "abi",
-        "SOFTSWAP_ABI_WAYS": ABI_WAYS[NOBODY],
+        "SOFTSWAP_ABI_WAYS": ways[NOBODY],
         "SOFTSWAP_FUZZ_DIR": place / "fuzz",
         "SOFTSWAP_FUZZ_SECONDS": "0",
     }
-    as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    skipped = [word for name in OF_TESTS for word in ("--skip", name)]
-    jobs = []
-    for it in filter(is_of_both, executables):
-        copy = shutil.copy(it.path, place / "tests")
-        command = [*as_nobody, copy, *skipped]
-        name = f"{it.path.name} as uid {NOBODY}"
-        jobs.append(Job(name, it.target, command, place / "tmp", environment))
+    if any(part.user != os.getuid() for part in parts):
+        for name in ("bin", "tests", "tmp"):
+            (place / name).mkdir()
+        (place / "tmp").chmod(0o1777)
+        for name in ("softswap", "softswap-bench", "softswap-remote", "libsoftswap.so"):
+            shutil.copy(TARGET / "debug" / name, place / "bin")
+        for source, name in (("tests/programs", "programs"), ("tests/abi", "abi"), ("fuzz/corpus", "fuzz/corpus")):
+            shutil.copytree(SOURCE / source, place / name)
+    options = ["--test-threads=2"] + (["--include-ignored"] if is_long else [])
+    for part in parts:
+        selected = ["--exact", *part.tests, *options]
+        if part.user == os.getuid():
+            part.command = [part.executable.path, *selected]
+            part.directory, part.environment = part.executable.package_dir, own
+            continue
+        copy = place / "tests" / part.executable.path.name
+        if not copy.exists():
+            shutil.copy(part.executable.path, copy)
+        user = ["setpriv", f"--reuid={part.user}", f"--regid={part.user}", "--clear-groups"]
+        part.command = [*user, copy, *selected]
+        part.directory, part.environment = place / "tmp", nobodys
     subprocess.run(["chmod", "-R", "a+rX", place], check=True)
-    return jobs
 
 
-# What runs now, and whether nothing more is to be begun.
+# The sessions that run now, and whether no more are to be started.
 running, is_ended = set(), threading.Event()
 
 
-def rank(job):
-    return LONG.index(job.target) if job.target in LONG else len(LONG)
-
-
-def run_all(jobs):
-    """Whether all have passed. What each says is shown when it ends, in one piece."""
-    output = threading.Lock()
-    turns = {target: turn for targets in IN_TURN for turn in [threading.Lock()] for target in targets}
-
-    def run(job):
-        if is_ended.is_set():
-            return False
-        with output:
-            print(f"begun: {job.name}", flush=True)
-        with tempfile.TemporaryFile() as said:
-            command = [*job.command, "--test-threads=2"]
-            child = subprocess.Popen(
-                command, cwd=job.directory, env=job.environment, stdin=subprocess.DEVNULL,
-                stdout=said, stderr=subprocess.STDOUT, start_new_session=True,
-            )
-            running.add(child)
-            try:
-                status = child.wait(LIMIT_S)
-            except subprocess.TimeoutExpired:
-                status = f"not over after {LIMIT_S} s"
-            end(child)
-            running.discard(child)
-            said.seek(0)
-            with output:
-                print(f"\n-- {job.name}", flush=True)
-                shutil.copyfileobj(said, sys.stdout.buffer)
-                if status != 0:
-                    print(f"failed: {job.name} (status {status})")
-                sys.stdout.flush()
-        return status == 0
-
-    def run_in_turn(job):
-        with turns.get(job.target, contextlib.nullcontext()):
-            return run(job)
-
-    with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
-        return all(list(pool.map(run_in_turn, sorted(jobs, key=rank))))
+def run(part, limit_s):
+    """Runs a part to its end, and records its output and what it took."""
+    begin = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        child = subprocess.Popen(
+            part.command, cwd=part.directory, env=part.environment, stdin=subprocess.DEVNULL,
+            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        )
+        running.add(child)
+        watchdog = threading.Timer(limit_s, end, [child])
+        watchdog.start()
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        is_late = not watchdog.is_alive()
+        watchdog.cancel()
+        end(child)
+        running.discard(child)
+        output.seek(0)
+        part.output = output.read().decode(errors="replace")
+    part.status = f"not finished after {limit_s} s" if is_late else child.returncode
+    part.seconds = time.monotonic() - begin
+    part.cpu_seconds = usage.ru_utime + usage.ru_stime
 
 
 def end(child):
-    """Ends a child's session, as far as anything of it is left."""
+    """Kills what is left of a child's session."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
+
+
+def run_all(parts, limit_s):
+    waiting, held, changed = list(parts), set(), threading.Condition()
+
+    def take():
+        with changed:
+            while waiting and not is_ended.is_set():
+                for part in waiting:
+                    if EXCLUSIVE.get(part.name) not in held:
+                        waiting.remove(part)
+                        held.update(filter(None, [EXCLUSIVE.get(part.name)]))
+                        return part
+                changed.wait()
+            return None
+
+    def work():
+        while (part := take()) is not None:
+            run(part, limit_s)
+            with changed:
+                held.discard(EXCLUSIVE.get(part.name))
+                changed.notify_all()
+                tell(part)
+
+    workers = [threading.Thread(target=work) for _ in range(max(2, os.cpu_count() or 2))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def tell(part):
+    counts = "; ".join(f"{passed} passed, {broken} failed" for passed, broken in RESULT.findall(part.output))
+    print(f"{part.seconds:7.1f} s {part.cpu_seconds:7.1f} s CPU  {part.title}: {counts}", flush=True)
+    for line in part.output.splitlines():
+        if line.startswith("skipped: "):
+            print(line)
+    if part.status != 0:
+        OUTPUT.mkdir(parents=True, exist_ok=True)
+        kept = OUTPUT / f"{re.sub('[^a-z0-9]+', '-', part.title)}.{int(time.time())}.log"
+        kept.write_text(part.output)
+        output = "\n".join("  " + line for line in part.output.splitlines())
+        print(f"\n-- {part.title}: status {part.status}; kept in {kept}\n{output}\n", flush=True)
+
+
+def failures(part):
+    """What failed in a part: the names of tests, or the part where no test is named."""
+    names = re.findall(r"^test (.*) \.\.\. FAILED$", part.output, re.MULTILINE)
+    return [f"{part.title}: {name}" for name in names or ["the executable"]] if part.status != 0 else []
+
+
+def by_last_time(parts):
+    times = json.loads(TIMES.read_text()) if TIMES.exists() else {}
+    slow = {name: 10_000 - rank for rank, name in enumerate(SLOW)}
+    return sorted(parts, key=lambda part: -times.get(part.title, slow.get(part.name, 0)))
+
+
+def keep_times(parts):
+    times = json.loads(TIMES.read_text()) if TIMES.exists() else {}
+    times.update({part.title: round(part.seconds, 1) for part in parts if part.status == 0})
+    TIMES.write_text(json.dumps(times, indent=1, sort_keys=True))
+
+
+@contextlib.contextmanager
+def load(place):
+    """A busy loop for each CPU, and a writer to the disk."""
+    loops = ["while :; do :; done"] * (os.cpu_count() or 2)
+    writer = f"while :; do dd if=/dev/zero of={place}/load bs=1M count=256 conv=fsync status=none; done"
+    children = [
+        subprocess.Popen(["sh", "-c", script], start_new_session=True) for script in [*loops, writer]
+    ]
+    running.update(children)
+    try:
+        yield
+    finally:
+        for child in children:
+            end(child)
+            child.wait()
+            running.discard(child)
 
 
 def be_ended(number, _frame):
     is_ended.set()
     for child in list(running):
         end(child)
-    sys.exit(128 + number)
+    os._exit(128 + number)
 
 
 def main():
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--long", action="store_true", help="all ways, all users, ignored tests")
+    arguments.add_argument("--times", type=int, default=1, help="run everything this often")
+    arguments.add_argument("--load", action="store_true", help="with busy loops and a writer to the disk")
+    arguments.add_argument("--only", default="", help="a regular expression for CRATE::TEST")
+    asked = arguments.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, be_ended)
     executables = built()
-    if not executables:
-        sys.exit("no test executables were found")
-    jobs = own_jobs(executables)
+    failed = {}
     with tempfile.TemporaryDirectory(
         prefix="softswap-tests.", dir="/tmp", ignore_cleanup_errors=True
-    ) as place:
+    ) as place, contextlib.ExitStack() as stack:
         place = Path(place)
         place.chmod(0o755)
-        if os.getuid() == 0:
-            jobs += nobodys_jobs(executables, place)
-        return 0 if run_all(jobs) else 1
+        parts = by_last_time(parts_of(executables, asked.long, asked.only))
+        if not parts:
+            sys.exit(f"no test matches {asked.only!r}")
+        prepare(parts, place, asked.long)
+        if asked.load:
+            stack.enter_context(load(place))
+        for turn in range(asked.times):
+            run_all(parts, LONG_LIMIT_S if asked.long else LIMIT_S)
+            for name in (name for part in parts for name in failures(part)):
+                failed[name] = failed.get(name, 0) + 1
+            if asked.times > 1:
+                print(f"turn {turn + 1} of {asked.times}: {len(failed)} tests have failed so far", flush=True)
+        if not asked.load and not asked.long and not asked.only:
+            keep_times(parts)
+    for name, count in sorted(failed.items()):
+        print(f"failed {count} of {asked.times} times: {name}")
+    counts = [(int(a), int(b)) for part in parts for a, b in RESULT.findall(part.output)]
+    passed, broken = (sum(column) for column in zip(*counts, (0, 0)))
+    print(f"test result: {'FAILED' if failed else 'ok'}. {passed} passed; {broken} failed;")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ NO_CODE = re.compile(
     r"""//[^\n]*|/\*.*?\*/|\br(#*)".*?"\1|"(?:\\.|[^"\\])*"|'(?:\\[^']+|[^'\\\n]|\\')'""", re.S
 )
 # The attribute of what is only built for tests or for loom.
-UNBUILT = re.compile(r"#\[cfg\((?:all\((?:[\w= ]+,\s*)*)?(?:test|loom)\b[^\]]*\]")
+UNBUILT = re.compile(r"""#\[cfg\((?:all\((?:[\w= ]+,\s*)*)?(?:test\b|feature = "loom")[^\]]*\]""")
 ITEM = re.compile(
     r"\b(?:fn|struct|enum|union|trait|type|const|static|macro_rules!)\s+(?:mut\s+)?(\w+)"
 )
@@ -71,7 +71,10 @@ def end_of(code, start):
 
 def code_of(text):
     """Without what is no code, and without what is not built for a program."""
-    code = NO_CODE.sub(lambda found: '""' if found[0][0] in "\"'r" else " ", text)
+    code = NO_CODE.sub(
+        lambda found: found[0] if found[0] == '"loom"' else '""' if found[0][0] in "\"'r" else " ",
+        text,
+    )
     while found := UNBUILT.search(code):
         code = code[: found.start()] + code[end_of(code, found.end()) :]
     return code

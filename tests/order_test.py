@@ -54,7 +54,7 @@ class Accepted(unittest.TestCase):
     def test_what_only_tests_and_models_use(self):
         self.accept({"lib.rs": "mod a;\nmod b;", "b.rs": "", "a_tests.rs": "use crate::b::B;",
                      "a.rs": "#[cfg(test)]\nuse crate::b::B;\n"
-                             "#[cfg(all(test, not(loom)))]\nmod tests { use crate::b::B; }"})
+                             "#[cfg(all(test, not(feature = \"loom\")))]\nmod tests { use crate::b::B; }"})
 
     def test_a_mod_with_a_body(self):
         self.accept({"lib.rs": "mod a;\nmod b;", "a.rs": "pub struct A;",

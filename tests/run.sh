@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change goes in: format, order, lints, the models
-# of the lock-free parts, all tests (tests/executables.py says who runs which).
+# `run.sh`: everything that must hold before a change goes in: format, order, lints, the models
+# of the lock-free parts, and the tests (tests/executables.py chooses the users).
+# `run.sh long`: before a release, all of it in all ways, and with many repetitions.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
@@ -10,12 +11,14 @@ toolchain=$(tests/toolchain.sh)
 target=${CARGO_TARGET_DIR:-$PWD/target}
 log=$(mktemp "${TMPDIR:-/tmp}/softswap-log.XXXXXX")
 current_step="getting ready"
+table=""
 
 summarise() {
     local status=$?
+    printf '\n%s' "$table"
     [ "$status" -eq 0 ] || {
         echo "FAILED: $current_step" >&2
-        grep -E '^test .* FAILED$|^failed: ' "$log" >&2 || true
+        grep -E '^test .* FAILED$|^failed ' "$log" >&2 || true
     }
     # A step that was skipped has passed nothing.
     grep -E '^(skipped: |guest test SKIPPED: )' "$log" || true
@@ -31,9 +34,11 @@ trap 'exit 143' TERM
 
 step() {
     current_step=$1
+    local begin=$SECONDS
     shift
     printf '\n== %s\n' "$current_step"
     "$@"
+    table+=$(printf '%5d s  %s' $((SECONDS - begin)) "$current_step")$'\n'
 }
 
 # Runs a command whose `test result:` lines count.
@@ -71,8 +76,7 @@ install_what_is_missing() {
 models() {
     local before after
     before=$(grep -c '^test .* ok$' "$log" || true)
-    RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" CARGO_TARGET_DIR="$target/loom" \
-        counted cargo test -p softswap-engine --release --lib model
+    counted cargo test -p softswap-engine --lib --features loom model
     after=$(grep -c '^test .* ok$' "$log" || true)
     [ "$after" -gt "$before" ] || { echo "no model test was run" >&2; return 1; }
 }
@@ -85,10 +89,21 @@ step "what the documents name" tests/names.py
 step "versions" tests/versions.py
 step "lints" cargo clippy --workspace --all-targets -- -D warnings
 step "dependencies (cargo-deny)" counted tests/deny.sh
-step "models (loom)" models
 # The tests start softswap, which preloads the library beside it.
 step "build" cargo build --workspace
-step "tests" counted tests/executables.py
+step "tests: build" cargo test --workspace --no-run
+case ${1:-} in
+long)
+    export SOFTSWAP_FAULTS=${SOFTSWAP_FAULTS:-500} SOFTSWAP_TREE_TURNS=${SOFTSWAP_TREE_TURNS:-1000}
+    export SOFTSWAP_TURNS=${SOFTSWAP_TURNS:-500} SOFTSWAP_FUZZ_SECONDS=${SOFTSWAP_FUZZ_SECONDS:-60}
+    step "tests in all ways" counted tests/executables.py --long
+    ;;
+*) step "tests" counted tests/executables.py ;;
+esac
+step "models (loom)" models
 step "examples in the documentation" counted cargo test --workspace --doc
-step "guest test" counted tests/guest/run.sh
+if [ "${1:-}" = long ]; then
+    step "guests" counted tests/guest/run.sh
+    step "other people's programs" counted make test-compat
+fi
 printf '\nall steps passed\n'

@@ -1,5 +1,5 @@
 //! Every target over its corpus, and over inputs that are made from it: cut,
-//! repeated, changed here and there, two joined. Two seconds each, or as long as
+//! repeated, changed here and there, two joined. Half a second each, or as long as
 //! SOFTSWAP_FUZZ_SECONDS says: `make fuzz` searches longer, and looks where the
 //! code has not been yet.
 //!
@@ -142,7 +142,7 @@ fn every_input_of_the_corpus_passes() {
 #[test]
 fn inputs_made_from_the_corpus_pass() {
     let seconds = std::env::var("SOFTSWAP_FUZZ_SECONDS").ok();
-    let seconds = seconds.map_or(2.0, |text| text.parse().unwrap());
+    let seconds = seconds.map_or(0.5, |text| text.parse().unwrap());
     let mut broken = Vec::new();
     for target in TARGETS {
         match hunt(*target, Instant::now() + Duration::from_secs_f64(seconds)) {

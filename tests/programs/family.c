@@ -1,6 +1,7 @@
 /* A nursery that keeps so many members alive, which hold data that no compressor shrinks,
  * change it, verify it, and fork children that go on with what they inherited. Any of them may
- * be killed; whoever else ends otherwise than well makes it fail.
+ * be killed; whoever else ends otherwise than well makes it fail. With --seconds 0 it goes on
+ * until told, see work_goes_on.
  *
  *   family [--members N] [--mib N] [--depth N] [--seconds S] */
 #include "check.h"
@@ -74,14 +75,13 @@ static void member(void) {
 
 static void nursery(void) {
     size_t members = option_number("members", 4), alive = 0;
-    uint64_t until_ms = now_ms() + option_number("seconds", 2) * 1000;
-    while (now_ms() < until_ms) {
+    const char *seconds = option_number("seconds", 2) > 0 ? option_text("seconds", "2") : "3";
+    for (struct work work = begin_work(); work_goes_on(&work);) {
         for (; alive < members; alive++)
             if (CALL(fork()) == 0) {
                 CALL(execl("/proc/self/exe", "family", inject_now() ? "--corrupt" : "--only",
                            "member", "--mib", option_text("mib", "32"), "--depth",
-                           option_text("depth", "2"), "--seconds", option_text("seconds", "2"),
-                           NULL));
+                           option_text("depth", "2"), "--seconds", seconds, NULL));
             }
         usleep(2000);
         alive = reap(alive, WNOHANG);

@@ -1,6 +1,7 @@
 /* What a program's signals do while room for a page is waited for: it fills memory with what
- * does not fit, until it is stopped, and notes how long its timer's signals were kept from
- * it. `stall touch` is stopped at a touch, `stall call` in a system call. */
+ * does not fit, until it is stopped, and says how many signals of its timer came while it waited
+ * for the page that it got no room for. `stall touch` is stopped at a touch, `stall call` in a
+ * system call. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>
@@ -11,44 +12,29 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/time.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PAGE 4096UL
 #define LEN (512UL << 20)
 #define TICK_US 20000
 
-static volatile int64_t last_ms, longest_ms;
-static volatile long ticks;
-
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-static void note_tick(void)
-{
-    int64_t now = now_ms();
-    if (last_ms && now - last_ms > longest_ms)
-        longest_ms = now - last_ms;
-    last_ms = now;
-}
+/* The page that is being filled, and the signals that have come meanwhile. */
+static volatile size_t page;
+static volatile long ticks, ticks_at_page;
 
 static void on_tick(int signal)
 {
     (void)signal;
     ticks++;
-    note_tick();
+    ticks_at_page++;
 }
 
 static void on_stop(int signal)
 {
     (void)signal;
-    note_tick();
     char line[100];
-    int len = snprintf(line, sizeof line, "ticks %ld longest %ld ms\n", ticks, (long)longest_ms);
+    int len = snprintf(line, sizeof line, "page %zu ticks %ld, at this page %ld\n", page, ticks,
+                       ticks_at_page);
     _exit(write(1, line, len) == len ? 0 : 2);
 }
 
@@ -64,6 +50,8 @@ int main(int argc, char **argv)
         return 3;
     uint64_t word = 88172645463325252UL;
     for (size_t at = 0; at < LEN; at += PAGE) {
+        page = at / PAGE;
+        ticks_at_page = 0;
         if (by_call && getrandom(memory + at, PAGE, 0) != PAGE)
             return 4;
         for (size_t in = 0; !by_call && in < PAGE; in += 8) {

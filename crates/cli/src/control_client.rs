@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long a program may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The setting that a tree has.
 pub const MEMORY: &str = "memory";
 /// A socket has its name a moment before it is answered.
@@ -181,16 +181,33 @@ pub fn ask(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal
             named.name, named.uid
         )));
     }
+    let until = Instant::now() + ANSWER_TIMEOUT;
+    loop {
+        let (other, peer) = find(&named, request)?;
+        let process = other.as_ref().unwrap_or(&named);
+        match put(process, &peer, &line)? {
+            Some(body) => return Ok((other.unwrap_or(named), body)),
+            None if Instant::now() < until => std::thread::sleep(MOMENT),
+            None => return Err(no_answer(process)),
+        }
+    }
+}
+
+/// Connects to the process that answers a request to `named`: itself, or the program that it has
+/// started.
+fn find(named: &Process, request: &Request<'_>) -> Result<(Option<Process>, Peer), Refusal> {
     let itself = match named.is_softswap() {
-        false => reach(&named)?,
+        false => reach(named)?,
         true if is_of_one(request) => None,
-        true => reach(&named)?.map_or_else(|| reach_supervisor(&named), |peer| Ok(Some(peer)))?,
+        true => reach(named)?.map_or_else(|| reach_supervisor(named), |peer| Ok(Some(peer)))?,
     };
-    let (process, peer) = match itself {
-        Some(peer) => (named, peer),
-        None => reach_program_of(&named)?.ok_or_else(|| explain(&named))?,
-    };
-    put(process, &peer, &line)
+    match itself {
+        Some(peer) => Ok((None, peer)),
+        None => {
+            let (program, peer) = reach_program_of(named)?.ok_or_else(|| explain(named))?;
+            Ok((Some(program), peer))
+        }
+    }
 }
 
 /// Whether a request is about what each process has for itself.
@@ -206,15 +223,27 @@ fn is_of_one(request: &Request<'_>) -> bool {
 /// and what.
 pub fn ask_program_of(supervisor: &Process, request: &Request<'_>) -> Option<(Process, String)> {
     let (process, peer) = reach_program_of(supervisor).ok()??;
-    put(process, &peer, &request.line()?).ok()
+    let body = put(&process, &peer, &request.line()?).ok()??;
+    Some((process, body))
 }
 
-fn put(process: Process, peer: &Peer, line: &str) -> Result<(Process, String), Refusal> {
+/// Returns the answer to a request, or `None` if the process has closed the connection without
+/// one, as it does if a request takes too long to come: the request can be repeated.
+fn put(process: &Process, peer: &Peer, line: &str) -> Result<Option<String>, Refusal> {
     if process.is_stopped() {
-        return Err(no_answer(&process));
+        return Err(no_answer(process));
     }
-    match converse(&process, peer, line)? {
-        Answer::Ok(body) => Ok((process, body)),
+    let answered = peer
+        .write_all(line.as_bytes(), ANSWER_TIMEOUT)
+        .and_then(|()| peer.read_to_end(MAX_ANSWER_BYTES, ANSWER_TIMEOUT));
+    let bytes = match answered {
+        Ok(bytes) if bytes.is_empty() => return Ok(None),
+        Ok(bytes) => bytes,
+        Err(error) if is_closed(&error) => return Ok(None),
+        Err(_) => return Err(no_answer(process)),
+    };
+    match Answer::parse(&bytes) {
+        Answer::Ok(body) => Ok(Some(body)),
         Answer::Error(why) => {
             Err(Refusal::usage(format!("process {}: {}", process.pid, visible(&why))))
         }
@@ -223,8 +252,12 @@ fn put(process: Process, peer: &Peer, line: &str) -> Result<(Process, String), R
             process.pid,
             visible(&why)
         ))),
-        Answer::Garbled => Err(no_answer(&process)),
+        Answer::Garbled => Err(no_answer(process)),
     }
+}
+
+fn is_closed(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
 }
 
 /// Connects to a process, if it has a socket.
@@ -244,10 +277,10 @@ fn reach_supervisor(supervisor: &Process) -> Result<Option<Peer>, Refusal> {
 fn reach_in(process: &Process, dirs: Vec<PathBuf>) -> Result<Option<Peer>, Refusal> {
     for dir in dirs {
         let path = control_socket::socket_path(&dir, process.pid);
-        let mut connected = control_socket::connect(&path, PATIENCE);
+        let mut connected = control_socket::connect(&path, ANSWER_TIMEOUT);
         if is_refused(&connected) {
             std::thread::sleep(MOMENT);
-            connected = control_socket::connect(&path, PATIENCE);
+            connected = control_socket::connect(&path, ANSWER_TIMEOUT);
         }
         match connected {
             // Anybody may put a socket somewhere; the kernel says whose it is.
@@ -306,13 +339,6 @@ fn all_processes() -> impl Iterator<Item = Process> {
     entries.filter_map(|entry| Process::read(entry.file_name().to_str()?.parse().ok()?))
 }
 
-fn converse(process: &Process, peer: &Peer, line: &str) -> Result<Answer, Refusal> {
-    let answered = peer
-        .write_all(line.as_bytes(), PATIENCE)
-        .and_then(|()| peer.read_to_end(MAX_ANSWER_BYTES, PATIENCE));
-    answered.map(|bytes| Answer::parse(&bytes)).map_err(|_| no_answer(process))
-}
-
 /// Why a process that has a socket did not answer.
 fn no_answer(process: &Process) -> Refusal {
     let (pid, name) = (process.pid, &process.name);
@@ -324,7 +350,7 @@ fn no_answer(process: &Process) -> Refusal {
         Some(_) => failed(format!(
             "process {pid} ({name}) gave no answer within {} s; try again, or look with \
              `ps {pid}` at what it does",
-            PATIENCE.as_secs()
+            ANSWER_TIMEOUT.as_secs()
         )),
     }
 }

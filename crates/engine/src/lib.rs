@@ -28,25 +28,25 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 // Under loom only the lock-free state is built, so much of it has no user there.
-#![cfg_attr(loom, allow(dead_code, unreachable_pub, unused_imports))]
+#![cfg_attr(feature = "loom", allow(dead_code, unreachable_pub, unused_imports))]
 
 pub mod base;
 pub mod ledger;
 pub mod exchange;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub mod codec;
 pub mod store;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub mod memory;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub mod policy;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub mod core;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod steps;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod walks;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub mod simulator;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub mod door;

@@ -2,13 +2,13 @@
 
 pub(crate) mod primitive;
 pub mod page;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub(crate) mod average;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub(crate) mod likelihood;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub mod transfer_size;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub mod access;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub mod stats;

@@ -3,7 +3,7 @@
 //! Only the page table, the extent map, the slots and the bounce buffers go through here;
 //! everything else uses plain locks.
 
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod real {
     pub(crate) use softswap_sys::memory::{reserve_u32, reserve_u64};
     pub(crate) use softswap_sys::raw::current_cpu;
@@ -28,7 +28,7 @@ mod real {
     pub(crate) fn in_one_order() {}
 }
 
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 mod model {
     use loom::sync::Condvar;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -78,7 +78,7 @@ mod model {
     }
 }
 
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 pub(crate) use model::*;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub(crate) use real::*;

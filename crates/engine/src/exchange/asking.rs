@@ -305,7 +305,7 @@ struct Clock {
     deadline_ns: u64,
 }
 
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 impl Clock {
     fn start(patience_ns: u64) -> Clock {
         Clock { deadline_ns: softswap_sys::raw::now_ns().saturating_add(patience_ns) }
@@ -316,7 +316,7 @@ impl Clock {
     }
 }
 
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 impl Clock {
     fn start(_patience_ns: u64) -> Clock {
         Clock { deadline_ns: u64::MAX }

@@ -25,16 +25,16 @@ mod layout;
 mod serving;
 mod asking;
 mod reaping;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod areas;
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "loom"))]
 mod model;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
 use crate::base::primitive::AtomicU64;
 use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub use areas::{
     AreaSeat, Areas, DeadArea, MOST_AREA_PAGES, MOST_NUMBER, NoArea, hold_tree, open_inherited,
 };
@@ -219,22 +219,22 @@ fn load_bytes(words: &[AtomicU64], bytes: &mut [u8]) {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 fn sleep(word: &AtomicU64, seen: u64, ns: u64) {
     softswap_sys::futex::wait_shared(word, seen, ns);
 }
 
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 fn wake(word: &AtomicU64) {
     softswap_sys::futex::wake_shared(word);
 }
 
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 fn sleep(word: &AtomicU64, seen: u64, _ns: u64) {
     crate::base::primitive::wait(word, seen);
 }
 
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 fn wake(word: &AtomicU64) {
     crate::base::primitive::wake(word);
 }

@@ -4,12 +4,12 @@ use super::Ledger;
 use super::layout::Word;
 use super::seat::Seat;
 use crate::base::primitive::Ordering::Relaxed;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 use crate::base::stats;
 
 /// As many as [`crate::base::stats::TIERS`].
 const TIERS: usize = 6;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 const _: () = assert!(TIERS == stats::TIERS.len() && stats::Tier::Zero as usize == 0);
 
 /// What a process has done since its start.

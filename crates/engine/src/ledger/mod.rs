@@ -23,11 +23,11 @@ mod seat;
 mod account;
 mod reaping;
 mod ringing;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 mod obtaining;
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "loom"))]
 mod model;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
 use crate::base::primitive::AtomicU64;
@@ -154,22 +154,22 @@ impl Ledger {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 fn sleep(word: &AtomicU64, seen: u64, ns: u64) {
     softswap_sys::futex::wait_shared(word, seen, ns);
 }
 
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 fn wake(word: &AtomicU64) {
     softswap_sys::futex::wake_shared(word);
 }
 
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 fn sleep(word: &AtomicU64, seen: u64, _ns: u64) {
     crate::base::primitive::wait(word, seen);
 }
 
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 fn wake(word: &AtomicU64) {
     crate::base::primitive::wake(word);
 }

@@ -1,17 +1,17 @@
 //! Where a page can be, and what carries it there.
 
 pub mod bounce;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub mod io;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub mod pool;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub mod standby;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub(crate) mod read_ahead_pages;
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 pub mod swap;
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 pub(crate) mod swap {
     //! The modules of the swap area that have lock-free state.
     pub(crate) mod cluster;

@@ -13,9 +13,9 @@ use crate::memory::{PAGE_SIZE, give_back, populate, reserve_bytes};
 use std::io;
 use std::ops::{Deref, DerefMut};
 
-#[cfg(loom)]
+#[cfg(feature = "loom")]
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-#[cfg(not(loom))]
+#[cfg(not(feature = "loom"))]
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Slots of the largest segment.
@@ -339,7 +339,7 @@ impl Drop for Run<'_> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 

@@ -4,7 +4,8 @@ use super::*;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 const SHORT: Duration = Duration::from_millis(50);
-const LONG: Duration = Duration::from_secs(20);
+/// A guard against hangs.
+const LONG: Duration = Duration::from_secs(120);
 
 /// A directory that is removed at the end of the test.
 struct Scratch(PathBuf);

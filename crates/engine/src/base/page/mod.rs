@@ -26,9 +26,9 @@
 
 mod entry;
 mod table;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "loom"))]
 mod model;
 
 pub(crate) use entry::{MAX_HEAT, OBJECT_BITS, PART_LIMIT};

@@ -5,7 +5,7 @@ use crate::base::primitive::{self, AtomicU64, Ordering};
 use std::ops::Range;
 
 /// Looks before sleeping: a transition of a page in DRAM takes a few microseconds.
-const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
+const SPINS: u32 = if cfg!(feature = "loom") { 1 } else { 200 };
 
 /// The entries of a run of pages (the whole window, in an engine).
 ///

@@ -458,6 +458,6 @@ pub fn claim_stored<'t>(pages: &PageTable<'t>, page: PageNo) -> Option<(SlotCopy
     pages.try_claim(page, seen).map(|claim| (stored, claim))
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 #[path = "readahead_tests.rs"]
 mod tests;

@@ -59,7 +59,7 @@ fn back(page: PageNo, stride: Stride, steps: u64) -> Option<PageNo> {
     page.checked_add_signed(-stride * steps as Stride)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -20,9 +20,9 @@ mod growth;
 mod order;
 mod resize;
 mod usage;
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "loom"))]
 mod model;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
 pub use order::Order;

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// Slots in a cluster: 2 MiB of pages, and a cache line of bits. A word of bits
 /// in models, which look at every order in which words can be read.
-pub const CLUSTER_SLOTS: usize = if cfg!(loom) { 64 } else { 512 };
+pub const CLUSTER_SLOTS: usize = if cfg!(feature = "loom") { 64 } else { 512 };
 
 /// Areas at the most: what page entries have room for.
 pub const MAX_AREAS: usize = 32;
@@ -62,7 +62,7 @@ pub(crate) fn masks(run: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

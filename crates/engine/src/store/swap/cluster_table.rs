@@ -231,11 +231,11 @@ impl ClusterTable {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 #[path = "cluster_table_tests.rs"]
 mod tests;
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "loom"))]
 mod model {
     use super::*;
     use crate::base::primitive::reserve_u64;

@@ -441,10 +441,10 @@ fn by_cluster(first: u64, end: u64) -> impl Iterator<Item = (u32, Range<usize>)>
     })
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod history_tests;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, feature = "loom"))]
 mod model;

@@ -195,7 +195,7 @@ fn a_read_may_be_looked_for_slept_on_or_left_alone() {
         pending.sleep(1_000);
         pending.is_done();
     };
-    let till_the_end: fn(&mut Pending<'_>) = |pending| assert!(pending.sleep(10_000_000_000));
+    let till_the_end: fn(&mut Pending<'_>) = |pending| assert!(pending.sleep(120_000_000_000));
     let not_at_all: fn(&mut Pending<'_>) = |_| {};
     for meanwhile in [until_done, for_a_while, till_the_end, not_at_all] {
         page.fill(0);
@@ -222,7 +222,7 @@ fn several_reads_may_be_looked_for_together_and_each_has_its_own_outcome() {
     let once: fn(&mut Pending<'_>) = |pending| {
         pending.is_done();
     };
-    let till_the_end: fn(&mut Pending<'_>) = |pending| assert!(pending.sleep(10_000_000_000));
+    let till_the_end: fn(&mut Pending<'_>) = |pending| assert!(pending.sleep(120_000_000_000));
     let not_at_all: fn(&mut Pending<'_>) = |_| {};
     for meanwhile in [until_done, once, till_the_end, not_at_all] {
         all.fill(0);

@@ -206,7 +206,8 @@ fn what_the_dead_have_left_is_had_by_who_finds_nothing_free() {
     assert_eq!(tree.table.held(one), 20);
     // Its end, however it comes: nothing is given back, but the file is closed.
     drop(area);
-    let freed = (0..1000).any(|_| {
+    // Two minutes: a guard against hangs.
+    let freed = (0..12_000).any(|_| {
         // Other tests fork: their children have copies, too, for a moment.
         std::thread::sleep(std::time::Duration::from_millis(10));
         heir.alloc_run(0, 1).is_ok()

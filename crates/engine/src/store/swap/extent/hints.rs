@@ -51,7 +51,7 @@ impl Hints {
             .map_or(0, |extent| extent.load(Ordering::Relaxed) as usize)
     }
 
-    #[cfg(all(test, not(loom)))]
+    #[cfg(all(test, not(feature = "loom")))]
     pub(super) fn set(&self, bucket: usize, extent: u32) {
         self.first_extents[bucket].store(extent, Ordering::Relaxed);
     }

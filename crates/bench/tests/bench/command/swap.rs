@@ -1,0 +1,281 @@
+//! `softswap bench swap`: beside the kernel's swap, and nothing of it stays.
+
+use super::{
+    assert_empty, assert_refused, has_zram, json_of, machine_alone, wait_until, zram_devices,
+};
+use crate::common::{self, as_nobody, is_root, softswap, std_softswap};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Stdio;
+
+/// Who is a side, and what is softswap by another budget.
+const SIDES: [&str; 5] =
+    ["softswap", "softswap_same_dram", "kernel_file", "kernel_zram", "kernel_zswap"];
+
+/// What a bench of the kernel's swap changes on the machine.
+#[derive(Debug, PartialEq, Eq)]
+struct Machine {
+    zram: Vec<String>,
+    swaps: String,
+    zswap: Vec<String>,
+    page_cluster: String,
+    /// Those whose restorer has ended; somebody else's bench may be under way.
+    left_groups: Vec<String>,
+    /// What the root of version 2 lets other groups have.
+    handed_down: String,
+}
+
+/// Where version 1 and version 2 are mounted.
+const GROUPS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
+
+/// The groups of all benches.
+fn groups() -> Vec<String> {
+    let entries = GROUPS.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter(|name| name.starts_with("softswap-bench-")).collect()
+}
+
+fn restorer_has_ended(group: &str) -> bool {
+    let pid = group.split('-').nth(2).unwrap_or_default();
+    !Path::new("/proc").join(pid).exists()
+}
+
+impl Machine {
+    fn now() -> Machine {
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+        let names = |dir: &str| -> Vec<String> {
+            let entries = std::fs::read_dir(dir).into_iter().flatten();
+            entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+        };
+        let zswap = "/sys/module/zswap/parameters";
+        let mut settings = names(zswap);
+        settings.sort();
+        // Somebody else may swap meanwhile.
+        let swaps = read(Path::new("/proc/swaps"));
+        Machine {
+            zram: zram_devices(),
+            swaps: swaps.lines().filter(|line| line.contains("softswap-bench")).collect(),
+            zswap: settings.iter().map(|name| read(&Path::new(zswap).join(name))).collect(),
+            page_cluster: read(Path::new("/proc/sys/vm/page-cluster")),
+            left_groups: groups().into_iter().filter(|group| restorer_has_ended(group)).collect(),
+            handed_down: read(Path::new("/sys/fs/cgroup/cgroup.subtree_control")),
+        }
+    }
+}
+
+fn swap(dir: &Path, options: &[&str]) -> assert_cmd::Command {
+    let mut command = softswap();
+    command.args(["bench", "swap", "--quick", "--seconds", "0.02", "--working-set", "64M"]);
+    command.args(["--threads", "1,2", "--swap"]).arg(dir).args(options);
+    command
+}
+
+fn assert_swap_figures_are_plausible(found: &Value, sides: &[&str]) {
+    assert_eq!((&found["schema"], &found["bench"]), (&2.into(), &"swap".into()));
+    assert_eq!((&found["oom_kills"], &found["within_limits"]), (&0.into(), &true.into()));
+    for row in found["rows"].as_array().unwrap() {
+        let of = |name: &str| row[name].as_f64().unwrap();
+        assert!(sides.contains(&row["side"].as_str().unwrap()), "{row}");
+        assert!(of("touches_per_s") > 0.0 && 0.0 < of("p50_us") && of("p50_us") <= of("p99_us"));
+    }
+    for row in found["sessions"].as_array().unwrap() {
+        let limit = row["limit_bytes"].as_u64().unwrap();
+        assert!(row["peak_bytes"].as_u64().is_none_or(|peak| peak <= limit), "{row}");
+        let ours = row["side"].as_str().unwrap().starts_with("softswap");
+        let outside = row["outside_bytes"].as_u64().unwrap();
+        let in_all = row["dram_bytes"].as_u64();
+        assert_eq!(in_all, row["peak_bytes"].as_u64().map(|peak| peak + outside), "{row}");
+        assert_eq!(row["memory_bytes"].as_u64().is_some_and(|budget| budget < limit), ours);
+        assert_eq!(row["came_through"], true, "{row}");
+        assert!(ours || row["swapped_bytes"].as_u64().unwrap() > 0, "{row}");
+    }
+    assert!(!found["faults"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn softswap_is_measured_beside_the_kernels_swap_and_the_machine_is_as_before() {
+    let _alone = machine_alone();
+    let (dir, before) = (tempfile::tempdir().unwrap(), Machine::now());
+    let (page, plots) = (dir.path().join("page.html"), dir.path().join("plots"));
+    let options = ["--no-programs", "--patterns", "random_read,hot_set", "--html"];
+    let found = json_of(swap(dir.path(), &options).arg(&page).arg("--plots").arg(&plots));
+    // A bench of somebody else's may be under way.
+    wait_until("something stays", || Machine::now() == before);
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("<svg") && html.contains("random_read") && html.ends_with("</html>\n"));
+    assert!(!html.contains("<script") && !html.contains("src="), "it needs something else");
+    let drawn: Vec<_> = std::fs::read_dir(&plots).unwrap().map(|file| file.unwrap()).collect();
+    assert!(drawn.iter().any(|file| file.file_name() == "faults_25.svg"), "{drawn:?}");
+    for file in drawn {
+        let svg = std::fs::read_to_string(file.path()).unwrap();
+        assert!(svg.starts_with("<svg") && html.contains(&svg), "{file:?}");
+    }
+    std::fs::remove_file(&page).unwrap();
+    std::fs::remove_dir_all(&plots).unwrap();
+    assert_empty(dir.path());
+    assert_swap_figures_are_plausible(&found, &SIDES);
+    let notes = found["notes"].to_string();
+    if notes.contains("left out") {
+        return common::skip(&notes);
+    }
+    let counts_zswap = notes.contains("what zswap packs counts");
+    let mut pairs = vec![
+        "softswap_vs_kernel_file",
+        "softswap_vs_kernel_zram",
+        "softswap_vs_kernel_zswap",
+        "softswap_same_dram_vs_kernel_zram",
+    ];
+    pairs.extend((!counts_zswap).then_some("softswap_same_dram_vs_kernel_zswap"));
+    for pattern in ["random_read", "hot_set"] {
+        for pair in &pairs {
+            for suffix in ["", "_t2", "_50", "_50_t2"] {
+                let key = format!("{pattern}_{pair}{suffix}");
+                assert!(found["ratios"][&key].as_f64().is_some_and(|ratio| ratio > 0.0), "{key}");
+            }
+        }
+    }
+    for rival in found["sessions"].as_array().unwrap() {
+        let of = |row: &Value, name: &str| row[name].as_u64().unwrap();
+        if of(rival, "outside_bytes") > 0 {
+            let same = found["sessions"].as_array().unwrap().iter().find(|row| {
+                row["side"] == "softswap_same_dram"
+                    && (&row["data"], &row["share_percent"])
+                        == (&rival["data"], &rival["share_percent"])
+            });
+            let limit = of(rival, "limit_bytes") + of(rival, "outside_bytes");
+            assert_eq!(of(same.unwrap(), "limit_bytes"), limit / 4096 * 4096);
+        }
+    }
+}
+
+#[test]
+fn a_program_is_measured_with_the_dram_that_the_kernels_sides_had_too() {
+    let _alone = machine_alone();
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["--no-patterns", "--programs", "hash_join", "--program-size", "64M"];
+    let found = json_of(&mut swap(dir.path(), &options));
+    assert_empty(dir.path());
+    let notes = found["notes"].to_string();
+    if notes.contains("left out") {
+        return common::skip(&notes);
+    }
+    let counts_zswap = notes.contains("what zswap packs counts");
+    let keeps_outside = |rival| rival == "kernel_zram" || rival == "kernel_zswap" && !counts_zswap;
+    let rows = found["programs"].as_array().unwrap();
+    let row_of = |side: &str, beside: Value| {
+        rows.iter().find(|row| row["side"] == side && row["beside"] == beside).unwrap()
+    };
+    for rival in ["kernel_file", "kernel_zram", "kernel_zswap"] {
+        let theirs = row_of(rival, Value::Null);
+        // The kernel may kill its own sides.
+        if theirs["came_through"] != true {
+            continue;
+        }
+        let ratio = |who: &str| found["ratios"][format!("hash_join_{who}_vs_{rival}_50")].as_f64();
+        assert!(ratio("softswap").unwrap() > 0.0);
+        assert_eq!(ratio("softswap_same_dram").is_some(), keeps_outside(rival), "{rival}");
+        if !keeps_outside(rival) {
+            continue;
+        }
+        let ours = row_of("softswap_same_dram", rival.into());
+        let of = |row: &Value, name: &str| row[name].as_u64().unwrap();
+        let all = of(theirs, "limit_bytes") + of(theirs, "outside_bytes");
+        assert_eq!(of(ours, "limit_bytes"), all / 4096 * 4096);
+        assert!(of(ours, "peak_bytes") <= all, "{ours}");
+    }
+}
+
+#[test]
+fn without_rights_softswap_is_measured_alone() {
+    let _alone = machine_alone();
+    let (home, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    common::set_mode(dir.path(), 0o777);
+    let mut command = as_nobody(home.path());
+    if is_root() {
+        // Beside the copy of the command.
+        let library = common::bin_dir().join("libsoftswap.so");
+        std::fs::copy(library, home.path().join("libsoftswap.so")).unwrap();
+    }
+    command.args(["bench", "swap", "--quick", "--seconds", "0.02", "--working-set", "64M"]);
+    command.args(["--threads", "1", "--patterns", "random_write", "--program-size", "64M"]);
+    command.args(["--programs", "hash_join", "--swap"]).arg(dir.path());
+    let found = json_of(&mut command);
+    assert_swap_figures_are_plausible(&found, &["softswap"]);
+    let notes = found["notes"].to_string();
+    // All at once without a group, which some users may have.
+    assert!(
+        ["the kernel's sides were", "kernel_file was"]
+            .iter()
+            .any(|who| notes.contains(&format!("{who} left out"))),
+        "{notes}"
+    );
+    if !notes.contains("hash_join") {
+        assert!(found["ratios"]["hash_join_softswap_vs_in_memory_100"].as_f64().unwrap() > 0.0);
+        assert!(found["ratios"]["hash_join_softswap_vs_best_kernel"].is_null());
+    }
+    assert_empty(dir.path());
+}
+
+#[test]
+fn a_damaged_page_beside_the_kernels_swap_is_noticed_too() {
+    let _alone = machine_alone();
+    let dir = tempfile::tempdir().unwrap();
+    let options = ["--damage", "--no-programs", "--sides", "softswap", "--patterns", "hot_set"];
+    let output = swap(dir.path(), &options).assert().code(125);
+    let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+    assert!(text.contains("does not hold what was written"), "{text}");
+    assert_empty(dir.path());
+}
+
+#[test]
+fn a_swap_that_cannot_be_measured_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let table: &[(&[&str], &[&str])] = &[
+        (&["--working-set", "16M"], &["--working-set", "too little", "64M or more"]),
+        (&["--program-size", "16M"], &["--program-size", "too little", "64M or more"]),
+        (&["--program-size", "9T"], &["--program-size", "available", "ask for less"]),
+        (&["--seconds", "0"], &["--seconds", "0.01"]),
+        (&["--rounds", "0"], &["--rounds", "1..="]),
+        (&["--sides", "moon"], &["--sides", "moon", "kernel_zram"]),
+        (&["--patterns", "x"], &["--patterns", "random_read"]),
+        (&["--programs", "x"], &["--programs", "gnu_sort"]),
+        (&["--html", "/no/such/dir/x"], &["--html /no/such/dir/x", "cannot be written"]),
+        (&["--json", "/no/such/dir/x"], &["--json /no/such/dir/x", "cannot be written"]),
+    ];
+    for (options, parts) in table {
+        let mut command = softswap();
+        command.args(["bench", "swap", "--quick", "--swap"]).arg(dir.path()).args(*options);
+        assert_refused(&mut command, parts);
+    }
+    assert_refused(&mut swap(Path::new("/no/such/dir"), &[]), &["/no/such/dir", "mkdir -p"]);
+    assert_empty(dir.path());
+}
+
+#[test]
+fn a_bench_of_swap_that_is_ended_puts_everything_back() {
+    if !has_zram() {
+        return common::skip("no zram device to be had");
+    }
+    let _alone = machine_alone();
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
+        let (dir, before) = (tempfile::tempdir().unwrap(), Machine::now());
+        let groups_before = groups();
+        let mut command = std_softswap();
+        command.args(["bench", "swap", "--no-programs", "--sides", "kernel_zram,kernel_zswap"]);
+        command.arg("--swap").arg(dir.path());
+        let mut bench = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut ended = None;
+        wait_until("nothing was changed", || {
+            ended = bench.try_wait().unwrap();
+            ended.is_some() || groups().iter().any(|group| !groups_before.contains(group))
+        });
+        if ended.is_some() {
+            return common::skip("no memory control group to be had");
+        }
+        softswap_sys::child::send(bench.id() as i32, signal).unwrap();
+        assert!(bench.wait().unwrap().code().is_none(), "signal {signal}");
+        wait_until("something stays", || {
+            Machine::now() == before && std::fs::read_dir(dir.path()).unwrap().count() == 0
+        });
+    }
+}

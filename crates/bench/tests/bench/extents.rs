@@ -1,0 +1,226 @@
+//! `softswap bench extents` and `softswap analyze extents`.
+
+use crate::common::{assert_refused, softswap};
+use serde_json::Value;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const PIECE: u64 = 64 << 10;
+
+fn bench(swap: &Path) -> assert_cmd::Command {
+    let mut command = softswap();
+    command.args(["bench", "extents", "--seconds", "0.001", "--rounds", "1", "--pieces", "200"]);
+    command.arg("--swap").arg(swap);
+    command
+}
+
+fn json_of(command: &mut assert_cmd::Command) -> Value {
+    let output = command.args(["--json", "-"]).assert().success();
+    serde_json::from_slice(&output.get_output().stdout).unwrap()
+}
+
+fn names<'v>(rows: &'v Value, key: &str) -> Vec<&'v str> {
+    rows.as_array().unwrap().iter().map(|row| row[key].as_str().unwrap()).collect()
+}
+
+fn assert_empty(dir: &Path) {
+    assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
+}
+
+fn assert_lookups_are_plausible(rows: &Value) {
+    assert!(!rows.as_array().unwrap().is_empty());
+    for row in rows.as_array().unwrap() {
+        for key in ["random_ns", "random_extent_ns", "sequential_ns", "bytes"] {
+            assert!(row[key].as_f64().unwrap() > 0.0, "{key}: {row}");
+        }
+        let bytes = row["bytes_per_extent"].as_f64().unwrap();
+        match row["variant"].as_str().unwrap() {
+            "list" => assert_eq!(bytes, 40.0),
+            "rbtree" => assert_eq!(bytes, 48.0),
+            "softswap" => assert!((16.0..=20.0).contains(&bytes), "{row}"),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn the_bench_reports_every_comparison_as_one_json_object() {
+    let swap = tempfile::tempdir().unwrap();
+    let found = json_of(bench(swap.path()).args(["--tasks", "1,4,8"]));
+    assert_eq!((&found["schema"], &found["bench"]), (&2.into(), &"extents".into()));
+    assert!(!found["machine"]["cpu"].as_str().unwrap().is_empty());
+
+    let variants = ["none", "list", "rbtree", "softswap"];
+    assert_eq!(names(&found["tasks"], "variant"), variants.repeat(3));
+    assert_eq!(names(&found["sweep"], "variant"), variants.repeat(12));
+    for row in found["tasks"].as_array().unwrap().iter().chain(found["sweep"].as_array().unwrap()) {
+        for key in ["swapout_kbps", "swapin_kbps"] {
+            assert!(row[key].as_f64().unwrap() > 0.0, "{key}: {row}");
+        }
+        for key in ["swapout_lookup_share", "swapin_lookup_share"] {
+            assert!(row[key].as_f64().unwrap() <= 1.0, "{key}: {row}");
+        }
+    }
+    let lookups = found["lookups"].as_array().unwrap();
+    assert_eq!(lookups.len(), 4 * 3 * 3);
+    assert_lookups_are_plausible(&found["lookups"]);
+    assert_eq!(lookups[0]["extents"], 2);
+    for (key, count) in [("equal", 12), ("skewed", 12), ("bimodal", 12)] {
+        assert_eq!(lookups.iter().filter(|row| row["lengths"] == key).count(), count);
+    }
+
+    let mut ratios = vec![
+        "lookup_rbtree_vs_softswap_84656".to_string(),
+        "lookup_rbtree_vs_softswap_84656_bimodal_by_extent".into(),
+        "lookup_list_vs_softswap_2000_skewed".into(),
+        "swapout_softswap_84656_vs_2".into(),
+        "swapin_softswap_84656_vs_2_skewed".into(),
+    ];
+    for tasks in [1, 4, 8] {
+        for rival in ["list", "rbtree", "none"] {
+            ratios.push(format!("swapout_softswap_vs_{rival}_{tasks}"));
+            ratios.push(format!("swapin_softswap_vs_{rival}_{tasks}"));
+        }
+    }
+    for name in ratios {
+        assert!(found["ratios"][&name].as_f64().is_some_and(|ratio| ratio > 0.0), "{name}");
+    }
+    let bytes = found["bytes_per_extent"].as_f64().unwrap();
+    assert!((16.0..=20.0).contains(&bytes), "{bytes}");
+    assert_eq!(
+        (&found["bytes_per_extent_list"], &found["bytes_per_extent_rbtree"]),
+        (&40.0.into(), &48.0.into())
+    );
+
+    if found["file"].is_null() {
+        assert!(found["notes"].to_string().contains("no fragmented file"), "{}", found["notes"]);
+    } else {
+        assert!(found["file"]["extents"].as_u64().unwrap() > 20, "{}", found["file"]);
+        assert_lookups_are_plausible(&found["file"]["lookups"]);
+        assert!(found["ratios"]["lookup_rbtree_vs_softswap_file"].as_f64().unwrap() > 0.0);
+    }
+    assert_empty(swap.path());
+}
+
+#[test]
+fn a_bench_that_cannot_be_made_is_refused() {
+    let swap = tempfile::tempdir().unwrap();
+    let table: &[(&[&str], &[&str])] = &[
+        (&["--tasks", "0"], &["--tasks", "1..=64"]),
+        (&["--tasks", "4,some"], &["--tasks", "some"]),
+        (&["--seconds", "0"], &["--seconds", "0.001"]),
+        (&["--rounds", "0"], &["--rounds", "1..=1000"]),
+        (&["--pieces", "0"], &["--pieces", "1..="]),
+        (&["--json", "/no/such/dir/x"], &["--json", "cannot be written"]),
+    ];
+    for (options, parts) in table {
+        let mut command = softswap();
+        command.args(["bench", "extents", "--swap"]).arg(swap.path()).args(*options);
+        assert_refused(&mut command, 2, parts);
+    }
+    let mut command = softswap();
+    command.args(["bench", "extents", "--swap", "/no/such/dir"]);
+    assert_refused(&mut command, 2, &["/no/such/dir", "mkdir -p"]);
+    assert_empty(swap.path());
+}
+
+fn analyze(path: &Path) -> assert_cmd::Command {
+    let mut command = softswap();
+    command.args(["analyze", "extents"]).arg(path);
+    command
+}
+
+/// Whether the file system under `dir` says where files are.
+fn tells_places(dir: &Path) -> bool {
+    let file = tempfile::tempfile_in(dir).unwrap();
+    use std::os::fd::AsFd;
+    softswap_sys::fiemap::extents(file.as_fd()).is_ok()
+}
+
+#[test]
+fn holes_and_pieces_of_a_file_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    if !tells_places(dir.path()) {
+        return crate::common::skip("no FIEMAP here");
+    }
+    let path = dir.path().join("data");
+    let file = File::create(&path).unwrap();
+    // Ten pieces with a hole after each, and one hole more at the start.
+    for piece in 0..10 {
+        file.write_all_at(&vec![7; PIECE as usize], (2 * piece + 1) * PIECE).unwrap();
+    }
+    file.set_len(21 * PIECE).unwrap();
+    let found = json_of(&mut analyze(&path));
+    assert_eq!((&found["schema"], &found["analysis"]), (&1.into(), &"extents".into()));
+    assert_eq!(found["path"], path.to_str().unwrap());
+    assert_eq!(found["file_bytes"], 21 * PIECE);
+    assert_eq!(found["mapped_bytes"], 10 * PIECE);
+    assert_eq!((&found["holes"], &found["hole_bytes"]), (&11.into(), &(11 * PIECE).into()));
+    assert_eq!(found["extents"], 10);
+    assert_eq!(found["mean_bytes"], PIECE as f64);
+    assert_eq!((&found["smallest_bytes"], &found["largest_bytes"]), (&PIECE.into(), &PIECE.into()));
+    assert_eq!(found["extents_per_gib"], 16384.0);
+    assert_eq!(found["share_under_1mib"], 1.0);
+    for key in ["unwritten_extents", "shared_extents", "unplaced_extents"] {
+        assert_eq!(found[key], 0, "{key}");
+    }
+    let line = serde_json::json!({"from_bytes": PIECE, "extents": 10, "bytes": 10 * PIECE});
+    assert_eq!(found["histogram"], serde_json::json!([line]));
+    assert_eq!(names(&found["lookups"]["rows"], "variant"), ["list", "rbtree", "softswap"]);
+    assert_lookups_are_plausible(&found["lookups"]["rows"]);
+    assert!((1..=10).contains(&found["lookups"]["extents"].as_u64().unwrap()));
+
+    let json = dir.path().join("result.json");
+    let output = analyze(&path).arg("--json").arg(&json).assert().success();
+    let table = String::from_utf8(output.get_output().stdout.clone()).unwrap();
+    for part in ["11 holes", "10, 64.0 KiB on average", "100.0 % of it", "softswap", "####"] {
+        assert!(table.contains(part), "{part:?} is missing in: {table}");
+    }
+    let kept: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(kept["extents"], 10);
+}
+
+#[test]
+fn what_is_claimed_but_not_written_is_told_and_an_empty_file_has_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    if !tells_places(dir.path()) {
+        return crate::common::skip("no FIEMAP here");
+    }
+    let path = dir.path().join("data");
+    let file = File::create(&path).unwrap();
+    let empty = json_of(&mut analyze(&path));
+    assert_eq!((&empty["extents"], &empty["holes"]), (&0.into(), &0.into()));
+    assert!(empty["mean_bytes"].is_null() && empty["lookups"].is_null(), "{empty}");
+    assert!(empty["notes"].to_string().contains("no page"), "{empty}");
+    analyze(&path).assert().success();
+
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 4 << 20).unwrap();
+    let found = json_of(&mut analyze(&path));
+    assert_eq!(found["unwritten_bytes"], 4 << 20);
+    assert_eq!(found["unwritten_extents"], found["extents"]);
+    assert_eq!(found["holes"], 0);
+}
+
+#[test]
+fn what_has_no_extents_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_refused(&mut analyze(dir.path()), 1, &["is a directory", "name one file"]);
+    assert_refused(&mut analyze(Path::new("/no/such/file")), 1, &["/no/such/file", "No such file"]);
+    assert_refused(&mut analyze(Path::new("/dev/null")), 1, &["not a regular file"]);
+    // A file system without places.
+    assert_refused(&mut analyze(Path::new("/proc/self/status")), 1, &["FIEMAP", "ext4"]);
+    let fifo = dir.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+        .unwrap();
+    assert_refused(&mut analyze(&fifo), 1, &["not a regular file"]);
+    softswap().args(["analyze", "extents"]).assert().code(2);
+    softswap().arg("analyze").assert().code(2);
+
+    let secret = dir.path().join("secret");
+    std::fs::write(&secret, b"x").unwrap();
+    crate::common::set_mode(&secret, 0);
+    let mut command = crate::common::as_nobody(dir.path());
+    command.args(["analyze", "extents"]).arg(&secret);
+    assert_refused(&mut command, 1, &["Permission denied", "as root"]);
+}

@@ -1,0 +1,442 @@
+//! `softswap analyze pages` and `softswap bench samefill`.
+
+use crate::common::{assert_refused, softswap};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const PAGE: usize = 4096;
+
+/// A program with known pages: ZERO of zeroes, OTHER of another word, LATE that
+/// differ in their last word, NOISE that do not pack.
+const PROGRAM: &str = "
+import mmap, os, sys
+zero, other, late, noise = 3000, 2000, 500, 1500
+memory = mmap.mmap(-1, 4096 * (zero + other + late + noise), flags=mmap.MAP_PRIVATE)
+for page in range(zero): memory[page * 4096] = 0
+memory.seek(zero * 4096)
+memory.write(b'\\x11\\x22\\x33\\x44\\x55\\x66\\x77\\x88' * 512 * other)
+memory.write((b'\\x42' * 4095 + b'\\x43') * late)
+memory.write(os.urandom(4096 * noise))
+print('ready', flush=True)
+sys.stdin.read()
+";
+const ZERO: u64 = 3000;
+const OTHER: u64 = 2000;
+const LATE: u64 = 500;
+const NOISE: u64 = 1500;
+/// What an interpreter has besides.
+const SLACK: u64 = 4000;
+
+/// Killed when dropped.
+struct Running(Child);
+
+impl Running {
+    fn start() -> Running {
+        let mut command = Command::new("python3");
+        command.args(["-c", PROGRAM]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("python3");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Running(child)
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether a process may read one that it has not started.
+fn may_read_others() -> bool {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "" | "0" => true,
+        "1" | "2" => crate::common::is_root(),
+        _ => false,
+    }
+}
+
+fn analyze(subject: impl AsRef<Path>) -> assert_cmd::Command {
+    let mut command = softswap();
+    command.args(["analyze", "pages"]).arg(subject.as_ref());
+    command
+}
+
+fn json_of(command: &mut assert_cmd::Command) -> Value {
+    let output = command.args(["--json", "-"]).assert().success();
+    assert!(output.get_output().stderr.is_empty(), "{output}");
+    serde_json::from_slice(&output.get_output().stdout).unwrap()
+}
+
+fn number(found: &Value, key: &str) -> u64 {
+    found[key].as_u64().unwrap_or_else(|| panic!("{key}: {found}"))
+}
+
+fn assert_about(found: &Value, key: &str, least: u64) {
+    let value = number(found, key);
+    assert!((least..least + SLACK).contains(&value), "{key}: {value} instead of {least}");
+}
+
+#[test]
+fn the_pages_of_a_running_process_are_told_apart() {
+    if !may_read_others() {
+        return crate::common::skip("kernel.yama.ptrace_scope forbids it");
+    }
+    let running = Running::start();
+    let found = json_of(analyze(running.pid()).arg("--all"));
+    assert_eq!((&found["schema"], &found["analysis"]), (&1.into(), &"pages".into()));
+    assert_eq!(found["kind"], "process");
+    assert!(found["subject"].as_str().unwrap().contains(&running.pid()));
+    assert_about(&found, "pages", ZERO + OTHER + LATE + NOISE);
+    assert_eq!(found["pages"], found["available_pages"]);
+    assert_about(&found, "zero_pages", ZERO);
+    assert_about(&found, "other_pages", OTHER);
+
+    let checks = found["checks"].as_array().unwrap();
+    let names: Vec<_> = checks.iter().map(|row| row["variant"].as_str().unwrap()).collect();
+    assert_eq!(names, ["forward", "backward", "last_first", "softswap"]);
+    assert!(checks.iter().all(|row| row["mbps"].as_f64().unwrap() > 0.0));
+    let iterations = |at: usize| checks[at]["iterations"].as_f64();
+    // What differs in its last word is read to its end by forward alone.
+    let pages = number(&found, "pages") as f64;
+    let saved = (iterations(0).unwrap() - iterations(2).unwrap()) * pages;
+    assert!(saved > (LATE * 509) as f64, "{saved}");
+    assert_eq!(iterations(3), None);
+
+    let codec = &found["codecs"][0];
+    assert_eq!(codec["codec"], "lz4");
+    let same_filled = number(&found, "zero_pages") + number(&found, "other_pages");
+    assert_eq!(number(codec, "tried_pages"), number(&found, "pages") - same_filled);
+    assert_about(codec, "packed_pages", LATE);
+    assert_about(codec, "incompressible_pages", NOISE);
+    let histogram = codec["histogram"].as_array().unwrap();
+    let packed: u64 = histogram.iter().map(|size| number(size, "pages")).sum();
+    assert_eq!(packed, number(codec, "packed_pages"));
+    assert!(number(&histogram[0], "pages") >= LATE);
+    assert_eq!(histogram.last().unwrap()["to_bytes"], 3072);
+    assert!(!found["advice"]["reason"].as_str().unwrap().is_empty());
+    assert!(["lz4", "zstd", "none"].contains(&found["advice"]["codec"].as_str().unwrap()));
+}
+
+#[test]
+fn a_sample_is_spread_over_the_process_and_a_dump_of_it_says_the_same() {
+    if !may_read_others() {
+        return crate::common::skip("kernel.yama.ptrace_scope forbids it");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dump = dir.path().join("pages");
+    let running = Running::start();
+    let sampled = json_of(analyze(running.pid()).args(["--sample", "700", "--save"]).arg(&dump));
+    assert_eq!(sampled["pages"], 700);
+    assert!(number(&sampled, "available_pages") >= 7000);
+    assert!(sampled["notes"].to_string().contains("evenly spread"), "{sampled}");
+    let share = sampled["zero_share"].as_f64().unwrap();
+    assert!(share > 3000.0 / (7000.0 + SLACK as f64) - 0.01, "{share}");
+    drop(running);
+
+    let meta = fs::metadata(&dump).unwrap();
+    assert_eq!((meta.len(), meta.permissions().mode() & 0o777), (700 * 4096, 0o600));
+    let again = json_of(&mut analyze(&dump));
+    assert_eq!((&again["kind"], &again["pages"]), (&"dump".into(), &700.into()));
+    for key in ["zero_pages", "other_pages", "same_filled_share"] {
+        assert_eq!(again[key], sampled[key], "{key}");
+    }
+    for key in ["packed_pages", "packed_bytes", "histogram"] {
+        assert_eq!(again["codecs"][0][key], sampled["codecs"][0][key], "{key}");
+    }
+    let output = analyze(&dump).assert().success();
+    let table = String::from_utf8(output.get_output().stdout.clone()).unwrap();
+    for part in ["700 (2.7 MiB) of 700", "last_first", "lz4", "over 3072", "advice: --codec"] {
+        assert!(table.contains(part), "{part:?} is missing in: {table}");
+    }
+}
+
+#[test]
+fn a_dump_is_not_overwritten_and_one_that_fails_does_not_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let (dump, kept) = (dir.path().join("dump"), dir.path().join("kept"));
+    fs::write(&dump, vec![0; 3 * PAGE]).unwrap();
+    fs::write(&kept, "precious").unwrap();
+    assert_refused(analyze(&dump).arg("--save").arg(&kept), 2, &["not overwritten", "another"]);
+    assert_eq!(fs::read(&kept).unwrap(), b"precious");
+    let missing = dir.path().join("no/such");
+    assert_refused(analyze(&dump).arg("--save").arg(&missing), 2, &["cannot be created"]);
+
+    // What cannot be written, and what has no place for its JSON.
+    let fresh = dir.path().join("fresh");
+    let mut command = analyze(&dump);
+    command.arg("--save").arg(&fresh).args(["--json", "/no/such/dir/x"]);
+    assert_refused(&mut command, 2, &["--json"]);
+    assert!(!fresh.exists());
+}
+
+/// An ELF core file with segments of `(flags, pages in the file, pages in memory)`.
+fn core(segments: &[(u32, &[u8], usize)], kind: u16) -> Vec<u8> {
+    let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
+    bytes.resize(16, 0);
+    let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| bytes.extend_from_slice(part));
+    let half = |value: u16| value.to_le_bytes();
+    put(&[&half(kind), &half(62), &1_u32.to_le_bytes(), &[0; 8], &64_u64.to_le_bytes(), &[0; 8]]);
+    put(&[&[0; 4], &half(64), &half(56), &half(segments.len() as u16), &[0; 6]]);
+    let mut offset = 4096_u64;
+    for (flags, content, memory_pages) in segments {
+        let sizes = [0, 0, content.len() as u64, (memory_pages * PAGE) as u64, 4096];
+        put(&[&1_u32.to_le_bytes(), &flags.to_le_bytes(), &offset.to_le_bytes()]);
+        sizes.iter().for_each(|size| put(&[&size.to_le_bytes()]));
+        offset += content.len() as u64;
+    }
+    bytes.resize(PAGE, 0);
+    segments.iter().for_each(|(_, content, _)| bytes.extend_from_slice(content));
+    bytes
+}
+
+const CORE: u16 = 4;
+const READ_WRITE: u32 = 6;
+const READ_EXEC: u32 = 5;
+
+#[test]
+fn the_writable_memory_in_a_core_file_is_read_and_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("core");
+    let data = [vec![0; 2 * PAGE], vec![7; PAGE]].concat();
+    let code = vec![0; 5 * PAGE];
+    let segments: &[(u32, &[u8], usize)] =
+        &[(READ_EXEC, &code, 5), (READ_WRITE, &data, 4), (READ_WRITE, &[9; PAGE], 1)];
+    let bytes = core(segments, CORE);
+    fs::write(&path, &bytes).unwrap();
+    let found = json_of(&mut analyze(&path));
+    assert_eq!((&found["kind"], &found["pages"]), (&"core".into(), &4.into()));
+    assert_eq!((&found["zero_pages"], &found["other_pages"]), (&2.into(), &2.into()));
+    assert_eq!(found["codecs"][0]["tried_pages"], 0);
+    assert!(found["codecs"][0]["ratio"].is_null());
+    assert!(found["notes"].to_string().contains("4.0 KiB"), "{}", found["notes"]);
+
+    // Cut short, as by a limit on its size.
+    fs::write(&path, &bytes[..bytes.len() - 2 * PAGE]).unwrap();
+    let found = json_of(&mut analyze(&path));
+    assert_eq!(found["pages"], 2);
+    assert!(found["notes"].to_string().contains("missing"), "{}", found["notes"]);
+
+    // As mere pages the headers count, too.
+    fs::write(&path, &bytes).unwrap();
+    assert_eq!(json_of(analyze(&path).arg("--raw"))["pages"], 10);
+    fs::write(&path, core(&segments[..1], CORE)).unwrap();
+    assert_refused(&mut analyze(&path), 1, &["without writable memory", "coredump_filter"]);
+    fs::write(&path, core(segments, 2)).unwrap();
+    assert_refused(&mut analyze(&path), 1, &["no core file", "gcore", "--raw"]);
+    fs::write(&path, &bytes[..100]).unwrap();
+    assert_refused(&mut analyze(&path), 1, &["damaged or cut short", "--raw"]);
+}
+
+#[test]
+fn a_core_that_a_debugger_saved_is_read() {
+    let Some(mut gcore) = crate::common::tool("gcore") else {
+        return crate::common::skip("no gcore here");
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start();
+    let prefix = dir.path().join("core");
+    let saved = gcore.arg("-o").arg(&prefix).arg(running.pid()).output().unwrap();
+    let path = PathBuf::from(format!("{}.{}", prefix.display(), running.pid()));
+    if !path.exists() {
+        return crate::common::skip(&format!("gcore: {}", String::from_utf8_lossy(&saved.stderr)));
+    }
+    let found = json_of(analyze(&path).arg("--all"));
+    assert_eq!(found["kind"], "core");
+    assert!(number(&found, "zero_pages") >= ZERO && number(&found, "other_pages") >= OTHER);
+}
+
+#[test]
+fn what_holds_no_pages_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let table: &[(PathBuf, &[&str])] = &[
+        (dir.path().into(), &["is a directory", "a file in it"]),
+        ("/no/such/file".into(), &["/no/such/file", "No such file", "a process by its number"]),
+        ("/dev/null".into(), &["is a device", "dd"]),
+        (file("empty", b""), &["is empty"]),
+        (file("odd", &[0; PAGE + 1]), &["4097 bytes", "4096", "truncate -s -1"]),
+        ("0".into(), &["process 0", "no such process", "./0"]),
+        ("4194305".into(), &["process 4194305", "no such process", "pgrep"]),
+        ("99999999999999999999".into(), &["no such process"]),
+    ];
+    for (subject, parts) in table {
+        assert_refused(&mut analyze(subject), 1, parts);
+    }
+    let fifo = dir.path().join("pipe");
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, 0o600.into(), 0).unwrap();
+    assert_refused(&mut analyze(&fifo), 1, &["not a regular file"]);
+    if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
+        assert_refused(&mut analyze("2"), 1, &["kthreadd", "kernel thread"]);
+    }
+    let dump = file("dump", &[0; PAGE]);
+    assert_refused(analyze(&dump).args(["--sample", "0"]), 2, &["--sample"]);
+    assert_refused(analyze(&dump).args(["--sample", "5", "--all"]), 2, &["--all"]);
+    assert_refused(analyze("1").arg("--raw"), 2, &["--raw", "./1"]);
+    assert_refused(softswap().args(["analyze", "pages"]), 2, &["PID|FILE"]);
+    // A file whose name is a number.
+    let mut command = softswap();
+    fs::copy(&dump, dir.path().join("1")).unwrap();
+    command.current_dir(dir.path()).args(["analyze", "pages", "./1"]);
+    assert_eq!(json_of(&mut command)["pages"], 1);
+}
+
+#[test]
+fn a_process_that_has_ended_is_refused() {
+    let mut child = Command::new("true").spawn().unwrap();
+    let pid = child.id().to_string();
+    // Nobody has asked for its status yet: it is there, and has no memory.
+    while !fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ") {
+        std::thread::yield_now();
+    }
+    assert_refused(&mut analyze(&pid), 1, &["no such process"]);
+    child.wait().unwrap();
+    assert_refused(&mut analyze(&pid), 1, &["no such process"]);
+}
+
+#[test]
+fn what_belongs_to_somebody_else_is_refused_with_the_rule() {
+    if !crate::common::is_root() {
+        // Process 1 is root's here.
+        let status = fs::read_to_string("/proc/1/status").unwrap_or_default();
+        if status.contains("Uid:\t0\t") {
+            assert_refused(&mut analyze("1"), 1, &["uid 0", "as root"]);
+        }
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start();
+    let mut command = crate::common::as_nobody(dir.path());
+    command.args(["analyze", "pages"]).arg(running.pid());
+    assert_refused(&mut command, 1, &["belongs to uid 0", "uid 65534", "as root"]);
+
+    let secret = dir.path().join("secret");
+    fs::write(&secret, [0; PAGE]).unwrap();
+    crate::common::set_mode(&secret, 0o600);
+    let mut command = crate::common::as_nobody(dir.path());
+    command.args(["analyze", "pages"]).arg(&secret);
+    assert_refused(&mut command, 1, &["Permission denied", "as root"]);
+}
+
+#[test]
+fn the_bench_reports_every_dump_as_one_json_object() {
+    let mut command = softswap();
+    command.args(["bench", "samefill", "--pages", "8192", "--rounds", "2"]);
+    let found = json_of(&mut command);
+    assert_eq!((&found["schema"], &found["bench"]), (&2.into(), &"samefill".into()));
+    assert_eq!((&found["rounds"], &found["pages"]), (&2.into(), &found["together"]["pages"]));
+    assert!(!found["machine"]["cpu"].as_str().unwrap().is_empty());
+    let dumps = found["dumps"].as_array().unwrap();
+    let names: Vec<_> = dumps.iter().map(|dump| dump["dump"].as_str().unwrap()).collect();
+    for name in ["python", "compiler", "database", "mix"] {
+        let left_out = found["notes"].to_string().contains(&format!("{name} is left out"));
+        assert_eq!(names.contains(&name), !left_out, "{name}: {}", found["notes"]);
+    }
+    for dump in dumps.iter().chain([&found["together"]]) {
+        assert!((0.0..=1.0).contains(&dump["same_filled_share"].as_f64().unwrap()));
+        assert!(number(dump, "collected_pages") > 100, "{dump}");
+        for row in dump["checks"].as_array().unwrap() {
+            assert!(row["mbps"].as_f64().unwrap() > 0.0, "{row}");
+            assert!(row["in_cache_mbps"].as_f64().unwrap() > 0.0, "{row}");
+            let is_softswap = row["variant"] == "softswap";
+            assert_eq!(row["iterations"].is_null(), is_softswap, "{row}");
+        }
+    }
+    let suffixes =
+        names.iter().map(|name| format!("_{name}")).chain(["".into(), "_programs".into()]);
+    for suffix in suffixes {
+        for name in [
+            "iterations_last_first_vs_forward",
+            "throughput_last_first_vs_forward",
+            "throughput_softswap_vs_last_first",
+            "throughput_softswap_vs_last_first_in_cache",
+        ] {
+            let ratio = found["ratios"][format!("{name}{suffix}")].as_f64();
+            assert!(ratio.is_some_and(|ratio| ratio > 0.0), "{name}{suffix}");
+        }
+    }
+    // By its rule: 23 % same-filled, and 10 % that only forward reads through.
+    let mix = found["ratios"]["iterations_last_first_vs_forward_mix"].as_f64().unwrap();
+    assert!((0.68..0.72).contains(&mix), "{mix}");
+}
+
+#[test]
+fn programs_that_are_missing_are_left_out_of_the_bench() {
+    let dir = tempfile::tempdir().unwrap();
+    crate::common::script(dir.path(), "gcc", "#!/bin/sh\necho cc1\n");
+    crate::common::script(dir.path(), "python3", "#!/bin/sh\nexit 4\n");
+    let mut command = softswap();
+    command.args(["bench", "samefill", "--pages", "1024", "--rounds", "1"]);
+    let found = json_of(command.env("PATH", dir.path()));
+    let notes = found["notes"].to_string();
+    for part in ["compiler is left out", "apt install gcc", "python is left out", "status: 4"] {
+        assert!(notes.contains(part), "{part:?} is missing in: {notes}");
+    }
+    assert_eq!(found["dumps"].as_array().unwrap().len(), 1);
+    assert_eq!(found["dumps"][0]["pages"], 1024);
+    assert!(found["ratios"]["throughput_softswap_vs_last_first_programs"].is_null());
+}
+
+/// Processes that `parent` has started.
+fn children(parent: u32) -> Vec<PathBuf> {
+    let is_child = |path: &PathBuf| {
+        let status = fs::read_to_string(path.join("status")).unwrap_or_default();
+        status.contains(&format!("\nPPid:\t{parent}\n"))
+    };
+    let entries = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    entries.filter(is_child).collect()
+}
+
+#[test]
+fn a_bench_that_is_killed_leaves_no_program_behind() {
+    let mut command = crate::common::std_softswap();
+    command.args(["bench", "samefill", "--pages", "262144", "--rounds", "1"]);
+    let bench = Running(command.stdout(Stdio::null()).spawn().unwrap());
+    let started = loop {
+        match children(bench.0.id()).pop() {
+            // Before it becomes the program it is a copy of the bench.
+            Some(child)
+                if !fs::read(child.join("comm")).unwrap_or_default().starts_with(b"soft") =>
+            {
+                break child;
+            }
+            _ => std::thread::yield_now(),
+        }
+    };
+    drop(bench);
+    let has_ended = || {
+        let status = fs::read_to_string(started.join("status")).unwrap_or_default();
+        status.is_empty() || status.contains("State:\tZ") || status.contains("State:\tX")
+    };
+    while !has_ended() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_bench_that_cannot_be_made_is_refused() {
+    let table: &[(&[&str], &[&str])] = &[
+        (&["--pages", "10"], &["--pages", "1024..="]),
+        (&["--rounds", "0"], &["--rounds", "1..=1000"]),
+        (&["--json", "/no/such/dir/x"], &["--json", "cannot be written"]),
+    ];
+    for (options, parts) in table {
+        assert_refused(softswap().args(["bench", "samefill"]).args(*options), 2, parts);
+    }
+}

@@ -1,0 +1,232 @@
+//! The differential suite: what a program sees at the boundary to the kernel,
+//! plainly and under softswap, must be the same line by line (`tests/abi`).
+
+use crate::support::{Ended, Running, compiled_from, softswap};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+/// A guard against hangs.
+const CASE_LIMIT: Duration = Duration::from_secs(300);
+/// So often a case runs plainly at most: on a busy machine Linux itself does not always show the
+/// same, and what it shows at any of these times is right.
+const PLAIN_RUNS: usize = 5;
+/// So many cases there are at least.
+const LEAST_CASES: usize = 300;
+
+/// A way to run a case under softswap.
+struct Way {
+    name: &'static str,
+    memory: &'static str,
+    /// What `put_out` touches: enough that all else leaves.
+    pressure_mib: &'static str,
+    options: &'static [&'static str],
+}
+
+const AWAKE: &str = "--awake";
+
+const WAYS: [Way; 6] = [
+    Way { name: "8M", memory: "8M", pressure_mib: "14", options: &[AWAKE] },
+    Way { name: "64M", memory: "64M", pressure_mib: "0", options: &[AWAKE] },
+    Way { name: "no-move", memory: "16M", pressure_mib: "40", options: &[AWAKE, "--no-move"] },
+    Way {
+        name: "no-io-uring",
+        memory: "16M",
+        pressure_mib: "40",
+        options: &[AWAKE, "--no-io-uring"],
+    },
+    // Wakes when the first large block is allocated; the next one never does by itself.
+    Way { name: "wakes", memory: "8M", pressure_mib: "14", options: &[] },
+    Way { name: "sleeps", memory: "64M", pressure_mib: "0", options: &[] },
+];
+
+/// All ways, or those that `SOFTSWAP_ABI_WAYS` names: `8M,wakes`.
+fn ways() -> Vec<&'static Way> {
+    let Ok(names) = std::env::var("SOFTSWAP_ABI_WAYS") else { return WAYS.iter().collect() };
+    let named = |name| WAYS.iter().find(|way| way.name == name);
+    names.split(',').map(|name| named(name).unwrap_or_else(|| panic!("no way {name}"))).collect()
+}
+
+/// Where the programs lie: `SOFTSWAP_ABI_DIR`, or in the source tree.
+fn sources() -> PathBuf {
+    std::env::var_os("SOFTSWAP_ABI_DIR").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/abi"),
+        PathBuf::from,
+    )
+}
+
+/// The names of the programs: a theme each.
+fn themes() -> BTreeSet<String> {
+    let files = std::fs::read_dir(sources()).expect("the programs of the suite");
+    files
+        .filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(".c")?.to_string()))
+        .filter(|name| !name.ends_with("_plugin"))
+        .collect()
+}
+
+/// A directory with what programs of the suite load: `NAME_plugin.so`, from
+/// `NAME_plugin.c`, for each theme that has one.
+fn plugins() -> &'static Path {
+    static DIR: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let compile = || {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for theme in themes() {
+            let source = sources().join(format!("{theme}_plugin.c"));
+            if source.exists() {
+                let mut compiler = Command::new("gcc");
+                compiler.args(["-O2", "-shared", "-fPIC", "-pthread", "-o"]);
+                compiler.arg(dir.path().join(format!("{theme}_plugin.so"))).arg(&source);
+                assert!(compiler.status().expect("gcc").success(), "{}", source.display());
+            }
+        }
+        dir
+    };
+    DIR.get_or_init(compile).path()
+}
+
+fn program(theme: &str) -> PathBuf {
+    compiled_from(&sources(), theme, &format!("abi-{theme}"))
+}
+
+fn cases(theme: &str) -> Vec<String> {
+    let list = Command::new(program(theme)).arg("--list").output().expect("a list of cases");
+    let list = String::from_utf8(list.stdout).expect("names");
+    list.lines().map(str::to_string).collect()
+}
+
+/// What a case looks like from outside; standard error is for messages.
+fn seen(ended: &Ended) -> String {
+    format!("{}{}", ended.stdout_text(), ended.status)
+}
+
+fn run(command: &mut Command) -> Ended {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    command.env("TMPDIR", dir.path()).env("ABI_PLUGIN_DIR", plugins()).current_dir(dir.path());
+    Running::start(command).finish(CASE_LIMIT)
+}
+
+fn plainly(theme: &str, case: &str) -> Ended {
+    run(Command::new(program(theme)).arg(case).env_remove("ABI_PRESSURE_MIB"))
+}
+
+fn managed(way: &Way, theme: &str, case: &str) -> Ended {
+    let mut command = Command::new(softswap());
+    command.args(["run", "-q", "--memory", way.memory]).args(way.options).arg("--");
+    command.arg(program(theme)).arg(case).env("ABI_PRESSURE_MIB", way.pressure_mib);
+    run(&mut command)
+}
+
+/// The ways in which a case is known to differ.
+fn known() -> BTreeMap<String, BTreeSet<String>> {
+    let text = std::fs::read_to_string(sources().join("differences.txt")).expect("the list");
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let mut words = line.split_whitespace();
+            let (name, ways) = (words.next().expect("a case"), words.next().expect("ways"));
+            assert!(words.next().is_some(), "{name}: the reason is missing");
+            let ways = match ways {
+                "all" => WAYS.iter().map(|way| way.name.to_string()).collect(),
+                ways => ways.split(',').map(str::to_string).collect(),
+            };
+            (name.to_string(), ways)
+        })
+        .collect()
+}
+
+/// Whether Linux shows `got`, too, at another time; what it shows then is added to `plain`.
+fn is_shown_plainly(theme: &str, case: &str, got: &String, plain: &mut Vec<String>) -> bool {
+    while !plain.contains(got) && plain.len() < PLAIN_RUNS {
+        plain.push(seen(&plainly(theme, case)));
+    }
+    plain.contains(got)
+}
+
+/// What is wrong with a case: nothing, if what is known to differ does, and
+/// nothing else.
+fn judge(theme: &str, case: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    let name = format!("{theme}.{case}");
+    let mut plain = vec![seen(&plainly(theme, case))];
+    if plain[0].contains("setting up:") {
+        return vec![format!("{name}: {}", plain[0])];
+    }
+    let mut complaints = Vec::new();
+    for way in ways() {
+        let ended = managed(way, theme, case);
+        let got = seen(&ended);
+        let may_differ = known.get(&name).is_some_and(|ways| ways.contains(way.name));
+        if may_differ {
+            if got == plain[0] {
+                complaints.push(format!(
+                    "{name} is as on Linux now ({}): take it out of differences.txt",
+                    way.name
+                ));
+            }
+        } else if !is_shown_plainly(theme, case, &got, &mut plain) {
+            let (plain, stderr) = (&plain[0], &ended.stderr);
+            complaints.push(format!(
+                "{name} differs ({})\n--- plain\n{plain}\n--- under softswap\n{got}\n--- its stderr\n{stderr}",
+                way.name
+            ));
+        }
+    }
+    complaints
+}
+
+#[test]
+fn a_program_sees_what_linux_shows_it() {
+    let known = known();
+    // One theme, or one case: SOFTSWAP_ABI_ONLY=messages or messages.name.
+    let only = std::env::var("SOFTSWAP_ABI_ONLY").unwrap_or_default();
+    let all: Vec<(String, String)> = themes()
+        .into_iter()
+        .flat_map(|theme| cases(&theme).into_iter().map(move |case| (theme.clone(), case)))
+        .collect();
+    assert!(all.len() >= LEAST_CASES, "{} cases", all.len());
+    for name in known.keys() {
+        let is_there = all.iter().any(|(theme, case)| *name == format!("{theme}.{case}"));
+        assert!(is_there, "differences.txt names {name}, which there is not");
+    }
+    let wanted: Vec<_> = all
+        .into_iter()
+        .filter(|(theme, case)| {
+            only.is_empty() || only == *theme || only == format!("{theme}.{case}")
+        })
+        .collect();
+    let (next, complaints) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
+            scope.spawn(|| {
+                while let Some((theme, case)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    // A case that does not end is one that differs; the others go on.
+                    let judged = std::panic::catch_unwind(|| judge(theme, case, &known));
+                    let found = judged.unwrap_or_else(|panic| {
+                        let why = panic.downcast_ref::<String>().map_or("", String::as_str);
+                        vec![format!("{theme}.{case}: {why}")]
+                    });
+                    complaints.lock().unwrap().extend(found);
+                }
+            });
+        }
+    });
+    let complaints = complaints.into_inner().unwrap();
+    assert!(complaints.is_empty(), "{} differ\n{}", complaints.len(), complaints.join("\n"));
+    println!("{} cases in {} ways", wanted.len(), ways().len());
+}
+
+/// The suite notices what differs: a program that says its process number.
+#[test]
+fn a_difference_is_noticed() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let source =
+        "#include \"abi.h\"\nstatic void c(void) { say(\"%d\", getpid()); }\nABI_MAIN(CASE(c))";
+    std::fs::write(dir.path().join("differs.c"), source).expect("a source");
+    std::fs::copy(sources().join("abi.h"), dir.path().join("abi.h")).expect("the header");
+    let differs = compiled_from(dir.path(), "differs", "abi-differs");
+    let plain = run(Command::new(&differs).arg("c"));
+    let other = run(Command::new(&differs).arg("c"));
+    assert_ne!(seen(&plain), seen(&other));
+}

@@ -1,0 +1,135 @@
+//! What softswap says of memory beside the budget, and of programs that a signal ended.
+
+use crate::support::control_client::{PATIENCE, ask};
+use crate::support::{Running, Swapped, compiled, wait_for_rounds};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+const MIB: u64 = 1 << 20;
+
+fn beside(report: &crate::support::Report, key: &str) -> u64 {
+    report.figures["beside"][key].as_u64().unwrap_or_else(|| panic!("{}", report.figures))
+}
+
+#[test]
+fn memory_that_the_runtime_does_not_see_is_shown_and_said() {
+    let report =
+        Swapped::within("32M").run(compiled("beside"), &["--only", "mapped", "--mib", "64"]);
+    report.ended.expect_success("beside");
+    assert!(beside(&report, "anonymous_bytes") >= 60 * MIB, "{}", report.figures);
+    assert!(beside(&report, "total_bytes") >= 60 * MIB, "{}", report.figures);
+    let stderr = &report.ended.stderr;
+    for part in ["  beside   at most ", "outside of the budget", "UNMANAGED", "as Go does"] {
+        assert!(stderr.contains(part), "{part:?} is missing: {stderr}");
+    }
+}
+
+#[test]
+fn managed_memory_is_not_taken_for_unmanaged() {
+    let report = Swapped::within("64M").run_ok("hog", &["--mib", "100", "--pressure", "80"]);
+    // The library, the C library and the program's own code; little else.
+    assert!(beside(&report, "anonymous_bytes") < 4 * MIB, "{}", report.figures);
+    assert!(beside(&report, "total_bytes") < 16 * MIB, "{}", report.figures);
+}
+
+/// Bytes of anonymous memory outside the budget, as `stat --json` of a running program shows them.
+fn unmanaged_while_running(case: &str) -> u64 {
+    let swapped = Swapped::within("32M");
+    let arguments = ["--only", case, "--mib", "64", "--linger", "1000"];
+    let mut program = Running::start(&mut swapped.command(compiled("commits"), &arguments));
+    program.wait_for_line("ready");
+    let output = ask(&["stat", &program.id().to_string(), "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an object");
+    json["beside"]["anonymous_bytes"].as_u64().unwrap_or_else(|| panic!("{json}"))
+}
+
+#[test]
+fn private_memory_is_managed_however_it_is_committed() {
+    for case in ["stacks", "zero_device", "by_number"] {
+        let bytes = unmanaged_while_running(case);
+        assert!(bytes < 16 * MIB, "{case}: {bytes} bytes are not managed");
+    }
+}
+
+#[test]
+fn memory_of_a_running_program_is_shown_by_stat() {
+    let swapped = Swapped::within("32M");
+    let arguments = ["--only", "mapped", "--mib", "64", "--seconds", "1000"];
+    let mut command = swapped.command(compiled("beside"), &arguments);
+    let mut program = Running::start(command.env("SOFTSWAP_AWAKE", "1"));
+    program.wait_for_line("ready");
+    let number = program.id().to_string();
+    let text = String::from_utf8(ask(&["stat", &number]).stdout).expect("text");
+    assert!(text.contains("  beside   ") && text.contains("UNMANAGED"), "{text}");
+    let json = ask(&["stat", &number, "--json"]).stdout;
+    let json: serde_json::Value = serde_json::from_slice(&json).expect("an object");
+    assert!(json["beside"]["anonymous_bytes"].as_u64() >= Some(60 * MIB), "{json}");
+}
+
+#[test]
+fn a_program_that_becomes_a_static_one_is_said_to_be_unmanaged() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (source, program) = (dir.path().join("still.c"), dir.path().join("still"));
+    let text = "#include <stdio.h>\n#include <unistd.h>\n\
+                int main(int count, char **words) { puts(\"ready\"); fflush(stdout); \
+                while (count > 1 && access(words[1], F_OK)) usleep(10000); return 0; }\n";
+    std::fs::write(&source, text).expect("a source");
+    let built = Command::new("gcc").arg("-static").arg("-o").args([&program, &source]).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: there is no static C library here");
+    }
+    let seen = dir.path().join("seen");
+    let script = format!("exec {} {}", program.display(), seen.display());
+    let swapped = Swapped::within("32M");
+    let mut running = Running::start(&mut swapped.command("sh", &["-c", &script]));
+    running.wait_for_line("ready");
+    // softswap looks at it now and then.
+    wait_for_rounds(running.id(), 10);
+    std::fs::write(&seen, "").expect("a file");
+    let report = swapped.report_of(running.finish(PATIENCE));
+    report.ended.expect_success("still");
+    assert_eq!(report.figures["beside"]["left_by_exec"], true, "{}", report.figures);
+    assert!(report.ended.stderr.contains("it became, by exec"), "{}", report.ended.stderr);
+}
+
+#[test]
+fn a_signal_that_the_program_had_blocked_is_explained_though_nothing_else_is_said() {
+    let arguments = ["--only", "blocked", "--pressure", "40"];
+    let report = Swapped::within("16M").option("-q").run(compiled("beside"), &arguments);
+    assert_eq!(report.ended.status.signal(), Some(libc::SIGBUS), "{}", report.ended.stderr);
+    let lines: Vec<&str> = report.ended.stderr.lines().collect();
+    assert!(matches!(lines[..], [line] if line.contains("SIGBUS ended it")), "{lines:?}");
+}
+
+#[test]
+fn a_signal_that_is_the_programs_own_is_not_explained() {
+    for signal in ["BUS", "SYS", "KILL"] {
+        let script = format!("kill -{signal} $$");
+        let report = Swapped::within("16M").option("-q").run("sh", &["-c", &script]);
+        assert_eq!(report.ended.stderr, "", "{signal}");
+    }
+    let killed = Swapped::within("16M").run("sh", &["-c", "kill -KILL $$"]);
+    assert!(killed.ended.stderr.contains("killed by somebody else"), "{}", killed.ended.stderr);
+}
+
+#[test]
+fn with_the_area_full_the_end_comes_soon_and_only_what_went_out_counts() {
+    let dir = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
+    let mut swap = std::ffi::OsString::from("--swap=");
+    swap.push(dir.path());
+    swap.push(":32M");
+    let arguments = ["--mib", "200", "--seconds", "0"];
+    let swapped = Swapped::within("16M").option("--reserve=0").option("--codec=none").option(swap);
+    let running = Running::start(&mut swapped.command(compiled("hog"), &arguments));
+    let report = swapped.report_of(running.finish(PATIENCE));
+    let stderr = &report.ended.stderr;
+    assert!(stderr.contains("all of its limit of 33554432 bytes is in use"), "{stderr}");
+    assert!(stderr.contains("--memory"), "{stderr}");
+    // Each that went out was written, dropped for a copy that it had, or is zero.
+    let (out, written) = (report.figure("pages_out"), report.figure("pages_written"));
+    let unchanged = report.figures["areas"]["unchanged_pages"].as_u64().expect("a figure");
+    assert!(out <= written + unchanged, "{}", report.figures);
+    // The end comes after about 1,500 tries in vain, however long each takes on this machine.
+    let tries = report.figure("direct_reclaims");
+    assert!(tries < 10_000, "the end took {tries} tries");
+}

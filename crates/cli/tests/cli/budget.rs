@@ -1,0 +1,62 @@
+//! The budget is honest: the proof is a memory control group only a little
+//! larger than it, without kernel swap. Needs root; skipped elsewhere.
+
+use crate::support::cgroup::MemoryGroup;
+use crate::support::{LIMIT, Report, Running, Swapped, plain, python, script};
+use std::process::Command;
+
+/// The budget of 64 MiB, and what the program has outside of managed memory.
+const GROUP_BYTES: u64 = 112 << 20;
+const DATABASE: [&str; 2] = ["--mib", "288"];
+
+fn group() -> Option<MemoryGroup> {
+    MemoryGroup::limited_to(GROUP_BYTES).inspect_err(|reason| eprintln!("skipped: {reason}")).ok()
+}
+
+fn within_group(group: MemoryGroup) -> Swapped {
+    Swapped::within("64M").in_group(group)
+}
+
+fn expect_beyond_budget(report: &Report, what: &str) {
+    report.expect_healthy(what);
+    let mapped = report.figure("mapped_peak_bytes");
+    assert!(mapped > 2 * GROUP_BYTES, "{what}: only {mapped} bytes were mapped");
+}
+
+#[test]
+fn a_database_four_times_the_budget_gives_the_same_answers() {
+    let Some(group) = group() else { return };
+    let arguments = script("sqlite.py", &DATABASE);
+    let expected = plain(python(), &arguments);
+    expected.expect_success("plain");
+    let report = within_group(group).run(python(), &arguments);
+    report.ended.expect_success("under softswap in a group of 112 MiB");
+    expect_beyond_budget(&report, "sqlite.py");
+    assert_eq!(report.ended.stdout_text(), expected.stdout_text());
+}
+
+/// Otherwise the group limits nothing and the other tests here prove nothing.
+#[test]
+fn the_same_database_is_killed_there_without_softswap() {
+    use std::os::unix::process::ExitStatusExt;
+    let Some(group) = group() else { return };
+    let mut command: Command = group.command(python());
+    command.args(script("sqlite.py", &DATABASE));
+    let ended = Running::start(&mut command).finish(LIMIT);
+    assert_eq!(ended.status.signal(), Some(libc::SIGKILL), "{}", ended.stderr);
+}
+
+#[test]
+fn gnu_sort_of_four_times_the_budget_gives_the_same_file() {
+    let Some(group) = group() else { return };
+    let report = crate::support::compare_sort(&within_group(group), 240_000_000);
+    expect_beyond_budget(&report, "sort");
+}
+
+#[test]
+fn eight_threads_work_on_four_times_the_budget() {
+    let Some(group) = group() else { return };
+    let arguments = ["--mib", "288", "--threads", "8", "--operations", "6000", "--require-out"];
+    let report = within_group(group).run_ok("threads", &arguments);
+    expect_beyond_budget(&report, "threads");
+}

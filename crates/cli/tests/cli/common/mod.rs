@@ -1,0 +1,145 @@
+//! What the tests of the command share.
+#![allow(dead_code, reason = "benchmarks use a part of it")]
+
+pub(crate) mod area;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command as Std;
+
+/// A user without rights, as in containers.
+pub(crate) const NOBODY: u32 = 65_534;
+
+/// Where `softswap` and `libsoftswap.so` are: named by the environment, or
+/// beside the directory in which cargo puts test executables.
+pub(crate) fn bin_dir() -> PathBuf {
+    if let Some(dir) = std::env::var_os("SOFTSWAP_BIN_DIR") {
+        return dir.into();
+    }
+    let exe = std::env::current_exe().unwrap();
+    exe.parent().unwrap().parent().unwrap().to_path_buf()
+}
+
+/// `softswap` with no settings but what the test gives.
+pub(crate) fn std_softswap() -> Std {
+    let mut command = Std::new(bin_dir().join("softswap"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("SOFTSWAP_") {
+            command.env_remove(name);
+        }
+    }
+    if let Some(library) = std::env::var_os("SOFTSWAP_LIBRARY") {
+        command.env("SOFTSWAP_LIBRARY", library);
+    }
+    command
+}
+
+pub(crate) fn softswap() -> assert_cmd::Command {
+    assert_cmd::Command::from_std(std_softswap())
+}
+
+/// `softswap run` with a small budget and its swap file in `swap`.
+pub(crate) fn std_run(swap: &Path) -> Std {
+    let mut command = std_softswap();
+    command.args(["run", "--memory", "64M", "--reserve", "0", "--swap"]).arg(swap);
+    command
+}
+
+pub(crate) fn run(swap: &Path) -> assert_cmd::Command {
+    assert_cmd::Command::from_std(std_run(swap))
+}
+
+/// That exit status, nothing on standard output, and a message with all of these parts.
+pub(crate) fn assert_refused(command: &mut assert_cmd::Command, status: i32, parts: &[&str]) {
+    let output = command.assert().code(status);
+    let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+    assert!(output.get_output().stdout.is_empty());
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// `softswap`, copied to where everybody may run it, as a user without rights.
+pub(crate) fn as_nobody(dir: &Path) -> assert_cmd::Command {
+    use std::os::unix::process::CommandExt;
+    if !is_root() {
+        return softswap();
+    }
+    set_mode(dir, 0o755);
+    let programs = ["softswap", "softswap-bench"].map(|name| bin_dir().join(name));
+    // By another process: what is open for writing, also in a child that
+    // another test has just forked, does not start.
+    let copied = Std::new("cp").args(programs).arg(dir).status();
+    assert!(copied.unwrap().success());
+    let mut command = Std::new(dir.join("softswap"));
+    command.env_clear().env("PATH", "/usr/bin:/bin").uid(NOBODY).gid(NOBODY).current_dir("/");
+    assert_cmd::Command::from_std(command)
+}
+
+pub(crate) fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// An executable file with `text` in it.
+pub(crate) fn script(dir: &Path, name: &str, text: &str) -> PathBuf {
+    let path = dir.join(name);
+    std::fs::write(&path, text).unwrap();
+    set_mode(&path, 0o755);
+    path
+}
+
+/// Builds an empty C program; `None` where the compiler or a library for
+/// these options is missing.
+pub(crate) fn compile(dir: &Path, name: &str, options: &[&str]) -> Option<PathBuf> {
+    let source = dir.join("empty.c");
+    std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    let path = dir.join(name);
+    let built = Std::new("cc").arg(&source).arg("-o").arg(&path).args(options).output().ok()?;
+    built.status.success().then_some(path)
+}
+
+/// Says why a test had nothing to try here.
+pub(crate) fn skip(why: &str) {
+    eprintln!("skipped: {why}");
+}
+
+/// A block device over a file; gone when dropped.
+pub(crate) struct Loop(pub(crate) String);
+
+impl Loop {
+    pub(crate) fn over(file: &Path) -> Option<Loop> {
+        Loop::with(file, &[])
+    }
+
+    pub(crate) fn read_only(file: &Path) -> Option<Loop> {
+        Loop::with(file, &["--read-only"])
+    }
+
+    fn with(file: &Path, options: &[&str]) -> Option<Loop> {
+        let mut command = tool("losetup")?;
+        let output = command.args(["--find", "--show"]).args(options).arg(file).output().ok()?;
+        let name = String::from_utf8(output.stdout).ok()?.trim().to_string();
+        (output.status.success() && !name.is_empty()).then_some(Loop(name))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        Path::new(&self.0)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = tool("losetup").unwrap().args(["--detach", &self.0]).status();
+    }
+}
+
+/// A tool of the system's; those for its administrator are not in every PATH.
+pub(crate) fn tool(name: &str) -> Option<Std> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    places.map(|place| place.join(name)).find(|path| path.is_file()).map(Std::new)
+}

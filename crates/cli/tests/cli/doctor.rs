@@ -1,0 +1,109 @@
+//! `softswap doctor` says what works, what does not, and what to do about it.
+
+use crate::common::softswap;
+use serde_json::Value;
+
+fn diagnose(command: &mut assert_cmd::Command) -> (i32, Value) {
+    let output = command.output().unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    (output.status.code().unwrap(), serde_json::from_slice(&output.stdout).unwrap())
+}
+
+fn check<'a>(diagnosis: &'a Value, name: &str) -> &'a Value {
+    let checks = diagnosis["checks"].as_array().unwrap();
+    checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("no check {name}"))
+}
+
+#[test]
+fn the_exit_status_says_whether_run_will_work() {
+    let (status, diagnosis) = diagnose(softswap().args(["doctor", "--json"]));
+    assert_eq!(diagnosis["schema"], 1);
+    let checks = diagnosis["checks"].as_array().unwrap();
+    let fatal = checks.iter().any(|check| check["status"] == "fatal");
+    assert_eq!(diagnosis["ok"], !fatal);
+    assert_eq!(status, i32::from(fatal));
+}
+
+#[test]
+fn every_check_is_there_and_what_is_missing_has_a_way_out() {
+    let (_, diagnosis) = diagnose(softswap().args(["doctor", "--json"]));
+    for name in [
+        "kernel",
+        "userfaultfd-user-mode",
+        "userfaultfd-privileged",
+        "seccomp",
+        "io_uring",
+        "managed-window",
+        "limit-address-space",
+        "limit-locked-memory",
+        "encryption-key",
+        "overcommit",
+        "limit-mappings",
+        "memory",
+        "container",
+        "swap-directory",
+        "runtime-library",
+    ] {
+        check(&diagnosis, name);
+    }
+    for check in diagnosis["checks"].as_array().unwrap() {
+        let ok = check["status"] == "ok";
+        assert!(!check["detail"].as_str().unwrap().is_empty(), "{check}");
+        assert_eq!(check["fix"].is_null(), ok, "{check}");
+        assert_eq!(check["instead"].is_null(), ok, "{check}");
+    }
+}
+
+#[test]
+fn a_swap_directory_that_cannot_be_used_is_fatal() {
+    let mut command = softswap();
+    let (status, diagnosis) =
+        diagnose(command.args(["doctor", "--json", "--swap", "/no/such/dir"]));
+    assert_eq!(status, 1);
+    assert_eq!(diagnosis["ok"], false);
+    let found = check(&diagnosis, "swap-directory");
+    assert_eq!(found["status"], "fatal");
+    assert!(found["detail"].as_str().unwrap().contains("/no/such/dir"));
+}
+
+#[test]
+fn a_library_that_cannot_be_loaded_is_fatal() {
+    let dir = tempfile::tempdir().unwrap();
+    let library = dir.path().join("libsoftswap.so");
+    let diagnose_with = || {
+        let mut command = softswap();
+        diagnose(command.env("SOFTSWAP_LIBRARY", &library).args(["doctor", "--json"]))
+    };
+    let (status, diagnosis) = diagnose_with();
+    assert_eq!((status, &check(&diagnosis, "runtime-library")["status"]), (1, &"fatal".into()));
+    std::fs::write(&library, "not a library").unwrap();
+    let (status, diagnosis) = diagnose_with();
+    let found = check(&diagnosis, "runtime-library");
+    assert_eq!((status, &found["status"]), (1, &"fatal".into()));
+    assert!(found["detail"].as_str().unwrap().contains("is no library"), "{found}");
+}
+
+#[test]
+fn a_limit_on_address_space_is_found_with_its_effect_and_its_command() {
+    let mut limited = std::process::Command::new("sh");
+    let exe = crate::common::bin_dir().join("softswap");
+    limited.args(["-c", "ulimit -v 8000000; exec \"$0\" doctor --json"]).arg(exe);
+    let (_, diagnosis) = diagnose(&mut assert_cmd::Command::from_std(limited));
+    assert_eq!(check(&diagnosis, "limit-address-space")["status"], "missing");
+    let window = check(&diagnosis, "managed-window");
+    assert_eq!(window["status"], "missing");
+    assert_eq!(window["fix"], "ulimit -v unlimited");
+    assert!(window["detail"].as_str().unwrap().contains("4.0 GiB"), "{window}");
+}
+
+#[test]
+fn the_table_is_plain_where_it_is_no_terminal() {
+    let output = softswap().arg("doctor").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.contains('\x1b'));
+    assert!(text.contains("`softswap run` will"), "{text}");
+    for line in text.lines().take_while(|line| !line.is_empty()) {
+        let first = line.split_whitespace().next().unwrap();
+        assert!(["ok", "note", "missing", "fatal", "instead:", "fix:"].contains(&first), "{line}");
+    }
+}

@@ -1,0 +1,464 @@
+//! What is injected, kind by kind: each starts a program somewhere, strikes it once or a
+//! few times, and says how it ended.
+
+use super::Random;
+use super::places::{Disk, Freezer, directory, is_root, tool};
+use super::victim::{End, May, Setting, Victim};
+use crate::support::control_client::wait_until;
+use std::path::Path;
+use std::time::Duration;
+
+/// What became of an injection.
+pub(crate) enum Injected {
+    Done {
+        times: u64,
+        end: End,
+        longest_pause: Duration,
+    },
+    /// It cannot be had here, for this reason.
+    Skipped(String),
+}
+
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    pub(crate) inject: fn(&mut Random) -> Injected,
+}
+
+macro_rules! kinds {
+    ($($name:ident),* $(,)?) => {
+        /// All kinds.
+        pub(crate) const KINDS: &[Kind] =
+            &[$(Kind { name: stringify!($name), inject: |random| as_injected($name(random)) }),*];
+    };
+}
+
+kinds! {
+    stop_and_continue,
+    freeze_group,
+    kill_program,
+    kill_softswap,
+    kill_group,
+    memory_group_shrinks,
+    file_system_fills_up,
+    read_only_remount,
+    file_system_gives_up,
+    device_write_protected,
+    device_loses_writes,
+    device_loses_content,
+    device_flakey,
+    device_error,
+    directory_vanishes,
+    limits_from_the_start,
+    limits_from_outside,
+    next_run_at_once,
+}
+
+type Outcome = Result<(u64, End, Duration), String>;
+
+fn as_injected(outcome: Outcome) -> Injected {
+    match outcome {
+        Ok((times, end, longest_pause)) => Injected::Done { times, end, longest_pause },
+        Err(why) => Injected::Skipped(why),
+    }
+}
+
+/// Strikes at most so many times in one run, with pauses, while it runs.
+fn strike_often(
+    victim: &mut Victim,
+    random: &mut Random,
+    mut strike: impl FnMut(&mut Victim, &mut Random) -> Result<(), String>,
+) -> Result<u64, String> {
+    const MOST: u64 = 4;
+    let mut times = 0;
+    for _ in 0..1 + random.below(MOST) {
+        victim.watch(random.milliseconds(10, 250));
+        if victim.has_ended() {
+            break;
+        }
+        strike(victim, random)?;
+        times += 1;
+    }
+    Ok(times)
+}
+
+fn finish(victim: Victim, times: u64, may: May) -> Outcome {
+    let (end, pause) = victim.finish(may);
+    Ok((times, end, pause))
+}
+
+/// What the file system itself may have taken meanwhile.
+const TABLES_BYTES: u64 = 2 << 20;
+
+/// Space that a run took is free when it has ended.
+fn expect_free(disk: &Disk, before_bytes: u64) {
+    let after_bytes = disk.free_bytes();
+    assert!(
+        after_bytes + TABLES_BYTES >= before_bytes,
+        "{after_bytes} bytes are free after the run, {before_bytes} were before"
+    );
+    assert!(disk.is_empty(), "files are left");
+}
+
+// ---- signals and control groups ------------------------------------------------------
+
+fn stop_and_continue(random: &mut Random) -> Outcome {
+    let dir = directory();
+    let mut victim = Victim::under(&Setting::on(dir.path()));
+    let times = strike_often(&mut victim, random, |victim, random| {
+        // softswap stops with its program, and goes on with it.
+        let Some(program) = victim.program() else { return Ok(()) };
+        let _ = softswap_sys::child::send(program, libc::SIGSTOP);
+        std::thread::sleep(random.milliseconds(1, 200));
+        victim.send_to_all(libc::SIGCONT);
+        victim.excuse();
+        Ok(())
+    })?;
+    finish(victim, times, May::GoOn)
+}
+
+fn freeze_group(random: &mut Random) -> Outcome {
+    let freezer = Freezer::new()?;
+    let dir = directory();
+    let shell = Some(freezer.join());
+    let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
+    let times = strike_often(&mut victim, random, |victim, random| {
+        freezer.freeze(true);
+        std::thread::sleep(random.milliseconds(1, 300));
+        freezer.freeze(false);
+        victim.excuse();
+        Ok(())
+    })?;
+    finish(victim, times, May::GoOn)
+}
+
+/// On a small file system where that can be had: then its space is looked at, too.
+fn killed(random: &mut Random, kill: impl FnOnce(&mut Victim)) -> Outcome {
+    let disk = Disk::of(256).ok();
+    let dir = directory();
+    let before_bytes = disk.as_ref().map_or(0, Disk::free_bytes);
+    let swap = disk.as_ref().map_or(dir.path(), Disk::path);
+    let mut victim = Victim::under(&Setting::on(swap));
+    victim.watch(random.milliseconds(1, 700));
+    kill(&mut victim);
+    let outcome = finish(victim, 1, May::BeKilled(libc::SIGKILL));
+    assert_eq!(std::fs::read_dir(dir.path()).map_or(0, Iterator::count), 0, "files are left");
+    if let Some(disk) = disk {
+        // Where softswap itself was killed nobody waits for the kernel.
+        wait_until("space to be free", || match disk.free_bytes() {
+            bytes if bytes + TABLES_BYTES >= before_bytes => Ok(()),
+            bytes => Err(format!("{bytes} bytes are free, {before_bytes} were before")),
+        });
+        expect_free(&disk, before_bytes);
+    }
+    outcome
+}
+
+fn kill_program(random: &mut Random) -> Outcome {
+    killed(random, |victim| {
+        if let Some(program) = victim.program() {
+            let _ = softswap_sys::child::send(program, libc::SIGKILL);
+        }
+    })
+}
+
+fn kill_softswap(random: &mut Random) -> Outcome {
+    killed(random, |victim| victim.send(libc::SIGKILL))
+}
+
+fn kill_group(random: &mut Random) -> Outcome {
+    let freezer = Freezer::new()?;
+    let dir = directory();
+    let shell = Some(freezer.join());
+    let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
+    victim.watch(random.milliseconds(1, 500));
+    // In the middle of being frozen, where the kernel can only kill one by one.
+    if random.below(2) == 0 || !freezer.kill() {
+        freezer.freeze(true);
+        victim.send_to_all(libc::SIGKILL);
+        freezer.freeze(false);
+        victim.excuse();
+    }
+    finish(victim, 1, May::BeKilled(libc::SIGKILL))
+}
+
+/// The group's limit falls below what the program has: the kernel kills in it.
+fn memory_group_shrinks(random: &mut Random) -> Outcome {
+    let group = super::places::memory_group(256 << 20)?;
+    let dir = directory();
+    let shell = Some(format!("echo $$ > {} && exec \"$@\"", group.members_file().display()));
+    let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
+    victim.watch(random.milliseconds(20, 500));
+    // Refused where that much cannot be taken back at once: then nothing has happened.
+    let mib = 4 + random.below(20);
+    let _ = group.limit_to(mib << 20);
+    victim.watch(random.milliseconds(20, 300));
+    let _ = group.limit_to(256 << 20);
+    victim.excuse();
+    finish(victim, 1, May::BeKilled(libc::SIGKILL))
+}
+
+// ---- file systems --------------------------------------------------------------------
+
+fn file_system_fills_up(random: &mut Random) -> Outcome {
+    let disk = Disk::of(160)?;
+    let before_bytes = disk.free_bytes();
+    let options: &[&str] = if random.below(2) == 0 { &["--codec=none"] } else { &[] };
+    // More than the first piece of the file takes.
+    let setting = Setting { options, mib: 100, ..Setting::on(disk.path()) };
+    let mut victim = Victim::under(&setting);
+    let times = strike_often(&mut victim, random, |victim, random| {
+        let filler = disk.fill();
+        victim.watch(random.milliseconds(10, 1200));
+        drop(filler);
+        Ok(())
+    })?;
+    let outcome = finish(victim, times, May::BeTold);
+    expect_free(&disk, before_bytes);
+    outcome
+}
+
+fn read_only_remount(random: &mut Random) -> Outcome {
+    let disk = Disk::of(160)?;
+    let mut victim = Victim::under(&Setting::on(disk.path()));
+    let mut refused = String::new();
+    let times = strike_often(&mut victim, random, |_, _| {
+        // A file that is open for writing forbids it, as long as it is.
+        if let Err(why) = disk.remount("ro") {
+            refused = why;
+        }
+        Ok(())
+    })?;
+    let outcome = finish(victim, times, May::BeTold);
+    let _ = disk.remount("rw");
+    if times > 0 && !refused.contains("busy") {
+        assert!(refused.is_empty(), "{refused}");
+    }
+    outcome
+}
+
+/// As after an error in its tables: from one moment to the next it takes no write.
+fn file_system_gives_up(random: &mut Random) -> Outcome {
+    let disk = Disk::of(160)?;
+    let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(disk.path()) });
+    victim.watch(random.milliseconds(1, 600));
+    disk.remount("abort")?;
+    victim.watch(random.milliseconds(10, 1000));
+    finish(victim, 1, May::BeTold)
+}
+
+fn directory_vanishes(random: &mut Random) -> Outcome {
+    let dir = directory();
+    let swap = dir.path().join("swap");
+    std::fs::create_dir(&swap).expect("a directory");
+    let mut disk = None;
+    let is_mounted = random.below(2) == 0 && is_root();
+    if is_mounted {
+        disk = Some(Disk::of(160)?);
+    }
+    let place = disk.as_ref().map_or(swap.as_path(), Disk::path).to_path_buf();
+    let mut victim = Victim::under(&Setting::on(&place));
+    victim.wait_started();
+    victim.watch(random.milliseconds(1, 300));
+    match &mut disk {
+        Some(disk) => disk.unmount_lazily()?,
+        None => std::fs::remove_dir(&swap).map_err(|error| error.to_string())?,
+    }
+    victim.watch(random.milliseconds(10, 500));
+    finish(victim, 1, May::GoOn)
+}
+
+// ---- devices ---------------------------------------------------------------------------
+
+fn device_write_protected(random: &mut Random) -> Outcome {
+    let disk = Disk::of(160)?;
+    let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(disk.path()) });
+    let times = strike_often(&mut victim, random, |victim, random| {
+        tool("blockdev", &["--setro", &disk.device.0])?;
+        victim.watch(random.milliseconds(10, 400));
+        tool("blockdev", &["--setrw", &disk.device.0]).map(drop)
+    })?;
+    finish(victim, times, May::BeTold)
+}
+
+/// Its storage is smaller than it says: writes fail, and later do not any more.
+fn device_loses_writes(random: &mut Random) -> Outcome {
+    let disk = Disk::hollow(160, 24 + random.below(30))?;
+    let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(disk.path()) });
+    let mut storage_mib = 80;
+    let times = strike_often(&mut victim, random, |victim, random| {
+        victim.watch(random.milliseconds(10, 400));
+        storage_mib += 20;
+        disk.set_storage(storage_mib)
+    })?;
+    finish(victim, times, May::BeTold)
+}
+
+/// Parts of what it holds become zeroes, behind everybody's back.
+fn device_loses_content(random: &mut Random) -> Outcome {
+    let disk = Disk::of(160)?;
+    let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(disk.path()) });
+    victim.wait_ready();
+    let image = std::fs::File::options().write(true).open(&disk.image);
+    let image = image.map_err(|error| error.to_string())?;
+    let times = strike_often(&mut victim, random, |_, random| {
+        use rustix::fs::FallocateFlags as Flags;
+        let at = (20 + random.below(120)) << 20;
+        let flags = Flags::PUNCH_HOLE | Flags::KEEP_SIZE;
+        rustix::fs::fallocate(&image, flags, at, (1 + random.below(8)) << 20)
+            .map_err(|error| error.to_string())
+    })?;
+    finish(victim, times, May::BeTold)
+}
+
+/// What device-mapper makes of the disk's device: a table for all of it.
+fn mapped(random: &mut Random, table: fn(&mut Random, &str) -> String) -> Outcome {
+    tool("dmsetup", &["version"]).map_err(|_| "this kernel has no device-mapper".to_string())?;
+    let disk = Disk::of(160)?;
+    let target = Mapper::over(&disk)?;
+    let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(target.path()) });
+    let times = strike_often(&mut victim, random, |victim, random| {
+        target.load(&table(random, &target.device))?;
+        victim.watch(random.milliseconds(10, 400));
+        target.load(&format!("linear {} 0", target.device))
+    })?;
+    finish(victim, times, May::BeTold)
+}
+
+fn device_flakey(random: &mut Random) -> Outcome {
+    mapped(random, |random, device| {
+        let (up, down) = (random.below(2), 1 + random.below(2));
+        format!("flakey {device} 0 {up} {down} 1 error_writes")
+    })
+}
+
+fn device_error(random: &mut Random) -> Outcome {
+    mapped(random, |_, _| "error".to_string())
+}
+
+/// A mapped device over that of a disk, with a file system of its own; unmounted and
+/// removed when dropped.
+struct Mapper {
+    name: String,
+    device: String,
+    sectors: String,
+    point: tempfile::TempDir,
+}
+
+impl Mapper {
+    fn over(disk: &Disk) -> Result<Mapper, String> {
+        // The file system on it is made anew, on a device of its own.
+        let image = disk.keeps().join("mapped");
+        let file = std::fs::File::create(&image).map_err(|error| error.to_string())?;
+        file.set_len(160 << 20).map_err(|error| error.to_string())?;
+        let device = tool("losetup", &["--find", "--show", &image.display().to_string()])?;
+        let name = format!("softswap-test-{}", std::process::id());
+        let mapper =
+            Mapper { name, device, sectors: (160u64 << 11).to_string(), point: directory() };
+        let table = format!("0 {} linear {} 0", mapper.sectors, mapper.device);
+        tool("dmsetup", &["create", &mapper.name, "--table", &table])?;
+        let path = format!("/dev/mapper/{}", mapper.name);
+        tool("mkfs.ext4", &["-q", "-F", "-m", "0", &path])?;
+        tool("mount", &[&path, &mapper.point.path().display().to_string()])?;
+        Ok(mapper)
+    }
+
+    fn path(&self) -> &Path {
+        self.point.path()
+    }
+
+    fn load(&self, table: &str) -> Result<(), String> {
+        let table = format!("0 {} {table}", self.sectors);
+        tool("dmsetup", &["suspend", "--noflush", "--nolockfs", &self.name])?;
+        let loaded = tool("dmsetup", &["load", &self.name, "--table", &table]);
+        tool("dmsetup", &["resume", &self.name])?;
+        loaded.map(drop)
+    }
+}
+
+impl Drop for Mapper {
+    fn drop(&mut self) {
+        let _ = tool("umount", &["--lazy", &self.point.path().display().to_string()]);
+        let _ = tool("dmsetup", &["remove", "--force", "--retry", &self.name]);
+        let _ = tool("losetup", &["--detach", &self.device]);
+    }
+}
+
+// ---- limits ------------------------------------------------------------------------------
+
+/// Every limit, what it may be, and the signal that Linux sends where it bites.
+const LIMITS: [(&str, u64, u64, i32); 10] = [
+    ("--as", 1 << 20, 64 << 30, libc::SIGKILL),
+    ("--data", 1 << 20, 512 << 20, libc::SIGKILL),
+    ("--stack", 64 << 10, 16 << 20, libc::SIGSEGV),
+    ("--nproc", 1, 64, libc::SIGKILL),
+    ("--fsize", 0, 128 << 20, libc::SIGXFSZ),
+    ("--memlock", 0, 64 << 20, libc::SIGKILL),
+    ("--nofile", 3, 64, libc::SIGKILL),
+    ("--core", 0, 1 << 20, libc::SIGKILL),
+    ("--cpu", 1, 2, libc::SIGXCPU),
+    ("--sigpending", 0, 64, libc::SIGKILL),
+];
+
+/// The limit's value: as often small as large.
+fn a_limit(random: &mut Random) -> (String, i32) {
+    let (name, least, most, signal) = LIMITS[random.below(LIMITS.len() as u64) as usize];
+    let span = (most / least.max(1)).max(2).ilog2() as u64 + 1;
+    let value = (least.max(1) << random.below(span)).clamp(least, most);
+    (format!("{name}={value}:"), signal)
+}
+
+/// A program that has no room to start says so and fails as it would have.
+fn limits_from_the_start(random: &mut Random) -> Outcome {
+    tool("prlimit", &["--version"])?;
+    let dir = directory();
+    let (limit, signal) = a_limit(random);
+    let shell = Some(format!("exec prlimit {limit} \"$@\""));
+    let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
+    victim.watch(random.milliseconds(100, 500));
+    let (end, pause) = victim.finish_under_limit(signal, &limit);
+    Ok((1, end, pause))
+}
+
+fn limits_from_outside(random: &mut Random) -> Outcome {
+    tool("prlimit", &["--version"])?;
+    let dir = directory();
+    let mut victim = Victim::under(&Setting::on(dir.path()));
+    victim.wait_started();
+    let (mut signal, mut all) = (libc::SIGKILL, String::new());
+    for _ in 0..4 {
+        victim.watch(random.milliseconds(1, 100));
+        let (limit, its_signal) = a_limit(random);
+        if let Some(program) = victim.program() {
+            let _ = tool("prlimit", &["--pid", &program.to_string(), &limit]);
+            all += &limit;
+        }
+        if its_signal != libc::SIGKILL {
+            signal = its_signal;
+            break;
+        }
+    }
+    victim.watch(random.milliseconds(10, 300));
+    let (end, pause) = victim.finish_under_limit(signal, &all);
+    Ok((1, end, pause))
+}
+
+// ---- one after the other -------------------------------------------------------------------
+
+/// What a run took is there for the next one, at once.
+fn next_run_at_once(random: &mut Random) -> Outcome {
+    let disk = Disk::of(112)?;
+    let before_bytes = disk.free_bytes();
+    let mut last = (End::WentOn, Duration::ZERO);
+    for _ in 0..2 {
+        let setting = Setting { options: &["--codec=none"], mib: 60, ..Setting::on(disk.path()) };
+        let mut victim = Victim::under(&setting);
+        victim.wait_ready();
+        let is_killed = random.below(2) == 0;
+        if is_killed && let Some(program) = victim.program() {
+            let _ = softswap_sys::child::send(program, libc::SIGKILL);
+        }
+        last = victim.finish(if is_killed { May::BeKilled(libc::SIGKILL) } else { May::GoOn });
+        expect_free(&disk, before_bytes);
+    }
+    Ok((2, last.0, last.1))
+}

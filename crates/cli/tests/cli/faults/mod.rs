@@ -1,0 +1,123 @@
+//! Faults of devices, file systems, control groups and limits, and signals at any moment,
+//! under a whole program that verifies its data without a pause.
+//!
+//! Whatever happens: no wrong byte, no stall of more than 5 s without a message, and
+//! nothing left behind. What a machine does not have is printed as skipped.
+//!
+//! `SOFTSWAP_FAULTS` is how many are injected, `SOFTSWAP_FAULTS_SEED` which, and
+//! `SOFTSWAP_FAULTS_ONLY` of which kind. `make test-long` injects 500.
+
+mod injections;
+mod places;
+mod victim;
+
+use crate::support::mix64;
+use injections::{Injected, KINDS, Kind};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Injected where nobody says how many.
+const BY_DEFAULT: u64 = 64;
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().expect(name))
+}
+
+/// Numbers that look random, and the same again for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        mix64(self.0) % limit
+    }
+
+    fn milliseconds(&mut self, least: u64, most: u64) -> Duration {
+        Duration::from_millis(least + self.below(most - least + 1))
+    }
+}
+
+/// What came of the injections of one kind.
+#[derive(Default)]
+struct Tally {
+    injected: u64,
+    went_on: u64,
+    told: u64,
+    killed: u64,
+    skipped: u64,
+    why_skipped: String,
+    longest_pause: Duration,
+}
+
+#[test]
+fn no_fault_costs_a_byte_or_goes_unsaid() {
+    let wanted = number("SOFTSWAP_FAULTS", BY_DEFAULT);
+    let seed = number("SOFTSWAP_FAULTS_SEED", 1);
+    let only = std::env::var("SOFTSWAP_FAULTS_ONLY").unwrap_or_default();
+    let kinds: Vec<&Kind> =
+        KINDS.iter().filter(|kind| only.is_empty() || kind.name == only).collect();
+    assert!(!kinds.is_empty(), "there is no kind {only:?}");
+    let started = Instant::now();
+    let mut tallies: BTreeMap<&str, Tally> = BTreeMap::new();
+    let (mut done, mut turn) = (0, 0);
+    while done < wanted {
+        // In turns: each kind as often as the others.
+        let kind = kinds[turn as usize % kinds.len()];
+        assert!(turn < 20 * wanted + 100, "hardly anything can be injected here");
+        turn += 1;
+        let tally = tallies.entry(kind.name).or_default();
+        if tally.skipped > 0 && tally.injected == 0 && tally.skipped > 1 {
+            continue;
+        }
+        let mut random = Random(mix64(seed) ^ turn << 20);
+        match (kind.inject)(&mut random) {
+            Injected::Skipped(why) => {
+                tally.skipped += 1;
+                if tally.why_skipped.is_empty() {
+                    println!("skipped: {}: {why}", kind.name);
+                }
+                tally.why_skipped = why;
+            }
+            Injected::Done { times, end, longest_pause } => {
+                done += times;
+                tally.injected += times;
+                match end {
+                    victim::End::WentOn => tally.went_on += 1,
+                    victim::End::Told => tally.told += 1,
+                    victim::End::Killed => tally.killed += 1,
+                }
+                tally.longest_pause = tally.longest_pause.max(longest_pause);
+            }
+        }
+    }
+    println!(
+        "{done} injections with seed {seed} in {:.0} s: no wrong byte, nothing left behind",
+        started.elapsed().as_secs_f64()
+    );
+    println!("  {:<22} injected  verified  told  killed  longest pause", "kind");
+    for (name, tally) in &tallies {
+        if tally.injected == 0 {
+            println!("  {name:<22} skipped: {}", tally.why_skipped);
+            continue;
+        }
+        println!(
+            "  {name:<22} {:>8}  {:>8}  {:>4}  {:>6}  {:>10} ms",
+            tally.injected,
+            tally.went_on,
+            tally.told,
+            tally.killed,
+            tally.longest_pause.as_millis()
+        );
+    }
+}
+
+/// The program that all of this rests on notices a wrong byte.
+#[test]
+fn a_wrong_byte_is_noticed() {
+    let mut victim = victim::Victim::plain(&["--corrupt", "run", "--mib", "4"]);
+    victim.wait_ready();
+    victim.send(libc::SIGTERM);
+    let ended = victim.finish_raw();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("FAILED"), "{}", ended.stderr);
+}

@@ -1,0 +1,46 @@
+//! `softswap jupyter install` writes what Jupyter reads.
+
+use crate::common::{assert_refused, script, softswap};
+
+#[test]
+fn a_kernel_runs_under_softswap_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    // Whatever is asked to import something has it.
+    let python = script(dir.path(), "python3.99", "#!/bin/sh\nexit 0\n");
+    let mut command = softswap();
+    command.env("JUPYTER_DATA_DIR", dir.path()).args(["jupyter", "install", "--memory", "2G"]);
+    command.args(["--swap", "/var/tmp:9G", "--python"]).arg(&python).assert().success();
+    let text = std::fs::read_to_string(dir.path().join("kernels/softswap-2g/kernel.json")).unwrap();
+    let kernel: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(kernel["display_name"], "python3.99 (softswap, 2G)");
+    assert_eq!(kernel["interrupt_mode"], "message");
+    let line: Vec<&str> =
+        kernel["argv"].as_array().unwrap().iter().flat_map(|it| it.as_str()).collect();
+    assert_eq!(line[1..6], ["run", "--memory", "2G", "--swap", "/var/tmp:9G"]);
+    assert_eq!(line[6..8], ["--", python.to_str().unwrap()]);
+    assert_eq!(line[8..], ["-m", "ipykernel_launcher", "-f", "{connection_file}"]);
+    let mut elsewhere = softswap();
+    elsewhere.args(["jupyter", "install", "--memory", "1G", "--name", "mine", "--prefix"]);
+    elsewhere.arg(dir.path()).arg("--python").arg(&python).assert().success();
+    assert!(dir.path().join("share/jupyter/kernels/mine/kernel.json").exists());
+}
+
+#[test]
+fn what_cannot_be_a_kernel_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let bare = script(dir.path(), "bare", "#!/bin/sh\nexit 1\n");
+    let install = |memory: &str, name: &str| {
+        let mut command = softswap();
+        command.env("JUPYTER_DATA_DIR", dir.path()).arg("jupyter").arg("install");
+        command.args(["--memory", memory, "--name", name, "--python"]).arg(&bare);
+        command
+    };
+    assert_refused(&mut install("lots", "a"), 2, &["--memory lots", "not a size"]);
+    assert_refused(&mut install("1G", "../a"), 2, &["--name ../a", "letters"]);
+    assert_refused(
+        &mut install("1G", "a"),
+        2,
+        &["bare", "no ipykernel", "pip install", "--python"],
+    );
+    assert!(!dir.path().join("kernels").exists());
+}

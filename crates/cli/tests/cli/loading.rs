@@ -1,0 +1,238 @@
+//! How the runtime gets into programs: with other preloaded libraries, deep-bound plug-ins and
+//! sanitizers, and out of them at exit.
+
+use crate::support::control_client::wait_until;
+use crate::support::{Ended, Running, softswap};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// A guard against hangs.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A new directory with programs of `tests/loading`.
+struct Programs {
+    dir: tempfile::TempDir,
+}
+
+/// The source of a program.
+macro_rules! source {
+    ($name:literal) => {
+        include_str!(concat!("../../../../tests/loading/", $name, ".c"))
+    };
+}
+
+impl Programs {
+    fn new() -> Programs {
+        Programs { dir: tempfile::tempdir().expect("a temporary directory") }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Compiles a source to a file of this name; false if the compiler cannot.
+    fn try_to_compile(&self, source: &str, name: &str, options: &[&str]) -> bool {
+        let file = self.path("source.c");
+        std::fs::write(&file, source).expect("a source");
+        let mut compiler = Command::new("gcc");
+        compiler.args(["-O1", "-pthread", "-o"]).arg(self.path(name)).arg(&file).args(options);
+        compiler.output().expect("gcc, which the tests need").status.success()
+    }
+
+    fn compile(&self, source: &str, name: &str, options: &[&str]) -> PathBuf {
+        assert!(self.try_to_compile(source, name, options), "{name} does not compile");
+        self.path(name)
+    }
+}
+
+fn finish(command: &mut Command) -> Ended {
+    Running::start(command).finish(LIMIT)
+}
+
+fn plainly(program: &Path, words: &[&str]) -> Ended {
+    finish(Command::new(program).args(words))
+}
+
+fn managed(options: &[&str], program: &Path, words: &[&str]) -> Ended {
+    let mut command = Command::new(softswap());
+    command.args(["run", "-q"]).args(options).arg("--").arg(program).args(words);
+    finish(&mut command)
+}
+
+/// A program's standard output and its exit status.
+fn seen(ended: &Ended) -> String {
+    format!("{}{}", ended.stdout_text(), ended.status)
+}
+
+/// Compares a plain run with managed ones: with room, short of memory, and awake from the start.
+fn expect_equal(program: &Path, words: &[&str]) {
+    let plain = plainly(program, words);
+    for options in
+        [["--memory", "256M"].as_slice(), &["--memory", "24M"], &["--memory=24M", "--awake"]]
+    {
+        let ended = managed(options, program, words);
+        assert_eq!(seen(&ended), seen(&plain), "{options:?}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_byte_past_a_block_does_not_keep_a_program_from_its_end() {
+    let programs = Programs::new();
+    let overrun = programs.compile(source!("overrun"), "overrun", &["-O0"]);
+    expect_equal(&overrun, &[]);
+    let ended = managed(
+        &["--memory=24M", "--children=plain"],
+        Path::new("sh"),
+        &["-c", &format!("{}; true", overrun.display())],
+    );
+    assert_eq!(ended.stdout_text(), "ok\n", "{}", ended.stderr);
+}
+
+#[test]
+fn an_allocator_may_come_first_in_an_executable_for_a_fixed_place() {
+    let programs = Programs::new();
+    let fixed = programs.compile(source!("fixed"), "fixed", &["-no-pie", "-fno-pie", "-O1"]);
+    let wrapper = programs.compile(source!("wrapper"), "wrapper.so", &["-shared", "-fPIC", "-ldl"]);
+    // As scripts of profilers and allocators start a program.
+    let start = programs.path("start");
+    let script = format!(
+        "#!/bin/sh\nLD_PRELOAD={}${{LD_PRELOAD:+:$LD_PRELOAD}} exec {}\n",
+        wrapper.display(),
+        fixed.display()
+    );
+    std::fs::write(&start, script).expect("a script");
+    let sh = Path::new("/bin/sh");
+    expect_equal(sh, &[start.to_str().expect("a path")]);
+}
+
+#[test]
+fn what_a_deep_bound_library_calls_reaches_the_runtime() {
+    let programs = Programs::new();
+    let plugin = "softswap-test-deep-plugin.so";
+    programs.compile(source!("deep_plugin"), plugin, &["-shared", "-fPIC"]);
+    // The library is found by the caller's own search path alone.
+    let options = ["-ldl", "-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags"];
+    let deep = programs.compile(source!("deep"), "deep", &options);
+    expect_equal(&deep, &[]);
+}
+
+#[test]
+fn programs_with_a_sanitizer_run_and_find_what_they_find_plainly() {
+    let programs = Programs::new();
+    for options in [
+        ["-fsanitize=address"].as_slice(),
+        &["-fsanitize=thread"],
+        &["-fsanitize=thread", "-static-libtsan"],
+        &["-fsanitize=leak"],
+    ] {
+        let name = options.concat();
+        if programs.try_to_compile(source!("sanitized"), &name, options) {
+            expect_as_plainly(&programs.path(&name));
+        } else {
+            println!("skipped: gcc has no {options:?}");
+        }
+    }
+}
+
+/// Compares a plain run with a managed one, and with one that a managed shell starts.
+fn expect_as_plainly(program: &Path) {
+    for words in [[].as_slice(), &["freed"]] {
+        let plain = plainly(program, words);
+        let script = format!("{} {}; exit $?", program.display(), words.join(" "));
+        let itself = managed(&["--memory=64M"], program, words);
+        let started = managed(&["--memory=64M", "--awake"], Path::new("/bin/sh"), &["-c", &script]);
+        for ended in [itself, started] {
+            assert_eq!(seen(&ended), seen(&plain), "{program:?} {words:?}: {}", ended.stderr);
+            let has_report = |ended: &Ended| ended.stderr.contains("SUMMARY: ");
+            assert_eq!(has_report(&ended), has_report(&plain), "{}", ended.stderr);
+        }
+    }
+}
+
+// ---- readers of another process's memory -----------------------------------------
+
+/// A program whose data is swapped out, and that waits.
+struct Target {
+    running: Running,
+    /// Its number, and the address and the length of its data.
+    words: Vec<String>,
+}
+
+impl Target {
+    fn start(programs: &Programs) -> Target {
+        let target = programs.compile(source!("target"), "target", &["-g"]);
+        let file = programs.path("words");
+        let mut command = Command::new(softswap());
+        command.args(["run", "-q", "--memory", "24M", "--"]).arg(target).arg(&file);
+        let mut running = Running::start(&mut command);
+        wait_until("the target's words", || {
+            assert!(!running.has_ended(), "{}", running.stderr_so_far());
+            if file.exists() { Ok(()) } else { Err(running.stderr_so_far()) }
+        });
+        let text = std::fs::read_to_string(&file).expect("the target's words");
+        Target { running, words: text.split_whitespace().map(str::to_string).collect() }
+    }
+
+    fn words(&self) -> Vec<&str> {
+        self.words.iter().map(String::as_str).collect()
+    }
+}
+
+#[test]
+fn a_managed_reader_has_the_pages_of_another_process_brought_in() {
+    let programs = Programs::new();
+    let mut target = Target::start(&programs);
+    let reader = programs.compile(source!("reader"), "reader", &[]);
+    // The kernel by itself reads what is in DRAM.
+    let alone = plainly(&reader, &target.words());
+    assert!(!alone.stdout_text().starts_with("unread 0,"), "{}", alone.stdout_text());
+    for options in [["--memory", "64M"].as_slice(), &["--memory=64M", "--awake"]] {
+        let ended = managed(options, &reader, &target.words());
+        let expected = "unread 0, wrong 0, nowhere -1 Bad address\n";
+        assert_eq!(ended.stdout_text(), expected, "{options:?}: {}", ended.stderr);
+    }
+    assert!(!target.running.has_ended(), "{}", target.running.stderr_so_far());
+}
+
+#[test]
+fn memory_is_brought_in_on_request_up_to_a_quarter_of_the_budget() {
+    let programs = Programs::new();
+    let target = Target::start(&programs);
+    let [pid, address, len] = target.words()[..] else { panic!("{:?}", target.words) };
+    let touch = |len: &str| {
+        finish(Command::new(softswap()).args(["ctl", pid, "touch", address, len])).stdout_text()
+    };
+    assert_eq!(touch("0x10000"), "touched = 65536\n");
+    assert_eq!(touch(len), format!("touched = {}\n", 6 << 20));
+}
+
+#[test]
+fn gdb_reads_what_the_program_has_swapped_out() {
+    let programs = Programs::new();
+    let mut target = Target::start(&programs);
+    let script = programs.path("libsoftswap.so-gdb.py");
+    std::fs::write(&script, include_str!("../../../../packaging/libsoftswap.so-gdb.py"))
+        .expect("the script for gdb");
+    // The last byte of page 77. gdb takes blanks for the end of an argument.
+    let page = "data[319487]";
+    let source = format!("source {}", script.display());
+    let bring_in = format!("softswap-in &{page} 1");
+    let print = format!("print {page}");
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-q", "-nx", "-batch", "-p", &target.words[0]]);
+    for command in [&source, &bring_in, &print] {
+        gdb.args(["-ex", command]);
+    }
+    if Command::new("gdb").arg("--version").output().is_err() {
+        println!("skipped: there is no gdb");
+        return;
+    }
+    let ended = finish(&mut gdb);
+    if ended.stderr.contains("ptrace: ") || ended.stderr.contains("Python") {
+        println!("skipped: gdb cannot attach, or has no Python: {}", ended.stderr);
+        return;
+    }
+    assert!(ended.stdout_text().contains("= 77 'M'"), "{}\n{}", ended.stdout_text(), ended.stderr);
+    assert!(!target.running.has_ended(), "{}", target.running.stderr_so_far());
+}

@@ -1,0 +1,42 @@
+//! Tests of the command and of whole programs under it, in one executable: each links all of softswap.
+
+mod common;
+mod support;
+
+#[path = "../../../remote/tests/remote/clusters/bed.rs"]
+#[allow(dead_code, reason = "the store's own tests use the rest")]
+mod bed;
+#[path = "../../../remote/tests/remote/clusters/lies.rs"]
+mod lies;
+
+mod abi;
+mod areas;
+mod beside;
+mod budget;
+mod doctor;
+mod faults;
+mod jupyter;
+mod loading;
+mod metrics;
+mod pools;
+mod program;
+mod programs;
+mod record;
+mod remote;
+mod remote_turns;
+mod reports;
+mod run;
+mod secrets;
+mod shared_area;
+mod sleeping;
+mod socket_directory;
+mod started;
+mod stat_and_ctl;
+mod swap_device;
+mod swap_header;
+mod thrashing;
+mod top;
+mod transfers;
+mod tree;
+mod tree_turns;
+mod usage;

@@ -1,0 +1,341 @@
+//! `softswap export` and `softswap stat --prometheus`: metrics that Prometheus takes.
+
+use crate::support::control_client::{PATIENCE, Program, refused, told, wait_for, wait_until};
+use crate::support::softswap;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+/// `softswap export` on a port of its own; it ends with this.
+struct Export {
+    child: Child,
+    address: String,
+}
+
+impl Export {
+    fn start() -> Export {
+        let mut export = Command::new(softswap());
+        export.args(["export", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped());
+        let mut child = export.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("softswap: metrics at http://");
+        let address = address.and_then(|rest| rest.strip_suffix("/metrics"));
+        let address = address.unwrap_or_else(|| panic!("{line:?}")).to_string();
+        Export { child, address }
+    }
+
+    /// A connection that has said nothing yet.
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// All that is answered to this.
+    fn answer_to(&self, request: &str) -> String {
+        answer(&self.address, request)
+    }
+
+    /// How many entries a directory of the process has: `task`, `fd`.
+    fn count(&self, what: &str) -> usize {
+        std::fs::read_dir(format!("/proc/{}/{what}", self.child.id())).unwrap().count()
+    }
+
+    /// Status and text of an answer.
+    fn ask(&self, method: &str, path: &str) -> (u32, String) {
+        http(&self.address, method, path)
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// All that is answered to this. It is sent again if the server closes the connection before: it
+/// does not wait for long for a request, and a busy machine may be slower to send it.
+fn answer(address: &str, request: &str) -> String {
+    wait_until("an answer", || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut answer = String::new();
+        let sent = stream.write_all(request.as_bytes());
+        let read = stream.read_to_string(&mut answer);
+        if answer.is_empty() { Err(format!("{sent:?}, {read:?}")) } else { Ok(answer) }
+    })
+}
+
+fn http(address: &str, method: &str, path: &str) -> (u32, String) {
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    );
+    let answer = answer(address, &request);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_string())
+}
+
+/// What the end of a TCP connection at the server holds, in bytes: answers that the client has not
+/// taken, and requests that the server has not read; `None` where there is no such connection.
+fn queues(client: &TcpStream) -> Option<(u64, u64)> {
+    let port = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
+    let (own, other) = (port(client.peer_addr().ok()?), port(client.local_addr().ok()?));
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let line = lines
+        .into_iter()
+        .find(|words| words.len() > 4 && words[1].ends_with(&own) && words[2].ends_with(&other))?;
+    let (unsent, unread) = line[4].split_once(':')?;
+    Some((u64::from_str_radix(unsent, 16).ok()?, u64::from_str_radix(unread, 16).ok()?))
+}
+
+/// The value of a metric whose labels have all of these.
+fn value(text: &str, name: &str, labels: &[&str]) -> Option<f64> {
+    let line = text.lines().find(|line| {
+        let rest = line.strip_prefix(name);
+        let is_it = rest.is_some_and(|rest| rest.starts_with(['{', ' ']));
+        is_it && labels.iter().all(|label| line.contains(label))
+    })?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+#[test]
+fn what_is_served_are_the_figures_of_the_programs() {
+    let program = Program::under_pressure(&[]);
+    let pid = program.pid();
+    let export = Export::start();
+    let label = format!("pid=\"{pid}\"");
+    let (status, text) = export.ask("GET", "/metrics");
+    assert_eq!(status, 200);
+    assert_eq!(value(&text, "softswap_budget_bytes", &[&label]), Some(f64::from(32 << 20)));
+    let used = value(&text, "softswap_used_bytes", &[&label]).unwrap();
+    assert!(used > 0.0 && used <= f64::from(32 << 20), "{used}");
+    let root = format!("root=\"{}\"", program.supervisor());
+    assert_eq!(value(&text, "softswap_processes", &[&root, "state=\"awake\""]), Some(1.0));
+    let out = |text: &str| value(text, "softswap_pages_out_total", &[&label]).unwrap();
+    wait_for("more pages out", || {
+        (out(&export.ask("GET", "/metrics").1) > out(&text)).then_some(())
+    });
+    let counts = ["zero", "pool", "disk"].map(|tier| {
+        let tier = format!("tier=\"{tier}\"");
+        let of = |name: &str, more: &str| {
+            let name = format!("softswap_fault_duration_seconds_{name}");
+            value(&text, &name, &[&label, &tier, more]).unwrap()
+        };
+        assert_eq!(of("count", ""), of("bucket", "le=\"+Inf\""));
+        of("count", "")
+    });
+    assert!(counts.iter().sum::<f64>() > 0.0);
+    // One tree, by either number.
+    for number in [&pid, &program.supervisor()] {
+        let told = told(&["stat", number, "--prometheus"]);
+        assert!(out(&told) > 0.0 && told.matches("softswap_used_bytes{").count() == 1, "{told}");
+    }
+}
+
+#[test]
+fn nothing_can_be_written_and_what_cannot_be_is_refused() {
+    let export = Export::start();
+    assert_eq!(export.ask("GET", "/").0, 200);
+    assert_eq!(export.ask("GET", "/secrets").0, 404);
+    for method in ["POST", "PUT", "DELETE"] {
+        assert_eq!(export.ask(method, "/metrics").0, 405);
+    }
+    refused(&["export", "--listen", &export.address], 1, &["name another port"]);
+    refused(&["export", "--listen", "here"], 2, &["invalid value 'here'"]);
+    refused(&["export", "--listen", "localhost:9187"], 2, &["such as 127.0.0.1:9187"]);
+    // An address for documents: no machine has it.
+    refused(&["export", "--listen", "192.0.2.1:9187"], 1, &["192.0.2.1", "no such address"]);
+    refused(&["stat", &std::process::id().to_string(), "--prometheus"], 1, &["is not managed"]);
+}
+
+#[test]
+fn what_a_stranger_sends_costs_no_more_than_an_answer() {
+    let export = Export::start();
+    let status = |request: &str| {
+        let answer = export.answer_to(request);
+        answer.split(' ').nth(1).map(str::to_string).unwrap_or_else(|| panic!("{answer:?}"))
+    };
+    // What is announced is neither waited for nor made room for.
+    for length in ["99999999999", "9223372036854775807"] {
+        let request = format!("GET / HTTP/1.1\r\nContent-Length: {length}\r\n\r\n");
+        assert_eq!(status(&request), "200");
+    }
+    assert_eq!(status("POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\nbody"), "405");
+    assert_eq!(status("GET / HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n"), "400");
+    let large = "x".repeat(100_000);
+    assert_eq!(status(&format!("GET / HTTP/1.1\r\nLarge: {large}\r\n\r\n")), "431");
+    assert_eq!(status(&format!("GET /{large} HTTP/1.1\r\n\r\n")), "431");
+    // The first bytes of TLS.
+    assert_eq!(status("\u{16}\u{3}\u{1}\0\u{1}"), "400");
+    assert_eq!(export.answer_to("HEAD / HTTP/1.1\r\n\r\n").split("\r\n\r\n").nth(1), Some(""));
+    assert_eq!(export.ask("GET", "/metrics").0, 200);
+}
+
+#[test]
+fn who_does_not_read_keeps_nobody_from_an_answer() {
+    let export = Export::start();
+    let mut deaf = export.connect();
+    deaf.set_nonblocking(true).unwrap();
+    let requests = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
+    // Until nothing more fits into what lies between the two: a server that answers them all
+    // stands still then. It may as well have had enough, and close the connection.
+    let (mut last, mut looks_alike) = (None, 0);
+    wait_until("a server with more answers than are taken", || {
+        let is_open = match deaf.write(requests.as_bytes()) {
+            Ok(0) => false,
+            Ok(_) => return Err("it takes requests".to_string()),
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
+        };
+        let now = queues(&deaf);
+        looks_alike = if now == last { looks_alike + 1 } else { 0 };
+        last = now;
+        let stands_still = now.is_some_and(|(unsent, unread)| unsent > 0 && unread > 0);
+        match !is_open || (stands_still && looks_alike >= 10) {
+            true => Ok(()),
+            false => Err(format!("{now:?}")),
+        }
+    });
+    for _ in 0..10 {
+        assert_eq!(export.ask("GET", "/metrics").0, 200);
+    }
+    drop(deaf);
+}
+
+#[test]
+fn idle_connections_end_and_leave_nothing() {
+    let export = Export::start();
+    assert_eq!(export.ask("GET", "/metrics").0, 200);
+    let descriptors = export.count("fd");
+    // More than there are places, also with half a request.
+    let mut idle: Vec<TcpStream> = (0..600).map(|_| export.connect()).collect();
+    for stream in idle.iter_mut().step_by(2) {
+        // Who has been sent away already, has been sent away.
+        let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost:");
+    }
+    assert_eq!(export.ask("GET", "/metrics").0, 200);
+    // One that serves, and one that looks.
+    assert!(export.count("task") <= 2, "{}", export.count("task"));
+    for stream in &mut idle {
+        match stream.read(&mut [0]) {
+            Ok(bytes) => assert_eq!(bytes, 0),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+        }
+    }
+    wait_for("descriptors given back", || (export.count("fd") <= descriptors).then_some(()));
+    assert!(export.count("task") <= 2, "{}", export.count("task"));
+}
+
+/// A tool that not every machine has.
+fn has(tool: &str) -> bool {
+    let found = Command::new(tool).arg("--version").output().is_ok();
+    if !found {
+        eprintln!("skipped: {tool} is not installed");
+    }
+    found
+}
+
+#[test]
+fn promtool_finds_nothing_to_object_to() {
+    if !has("promtool") {
+        return;
+    }
+    let program = Program::under_pressure(&[]);
+    let text = told(&["stat", &program.pid(), "--prometheus"]);
+    let mut promtool = Command::new("promtool");
+    promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = promtool.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The expressions of the dashboard, with what Grafana puts in.
+fn expressions() -> Vec<String> {
+    let dashboard = include_str!("../../../../docs/grafana-dashboard.json");
+    let board: Value = serde_json::from_str(dashboard).unwrap();
+    let panels = board["panels"].as_array().unwrap();
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let texts = targets.map(|target| target["expr"].as_str().unwrap());
+    texts.map(|text| text.replace("$__rate_interval", "20s").replace("$root", ".*")).collect()
+}
+
+#[test]
+fn the_dashboard_asks_for_what_there_is() {
+    let program = Program::under_pressure(&[]);
+    let text = told(&["stat", &program.pid(), "--prometheus"]);
+    let all = expressions();
+    assert!(all.len() >= 12, "{all:?}");
+    for expression in &all {
+        let is_part = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
+        let words = expression.split(|sign| !is_part(sign));
+        let names: Vec<&str> = words.filter(|word| word.starts_with("softswap_")).collect();
+        assert!(!names.is_empty(), "{expression}");
+        for name in names {
+            assert!(value(&text, name, &["root="]).is_some(), "{name} of {expression}: {text}");
+        }
+        assert!(!expression.contains('$'), "{expression}");
+    }
+    if !has("promtool") {
+        return;
+    }
+    let rules: Vec<Value> =
+        all.iter().map(|it| json!({"record": "softswap:panel", "expr": it})).collect();
+    let rules = json!({"groups": [{"name": "dashboard", "rules": rules}]});
+    let dir = tempfile::tempdir().unwrap();
+    let check = |rules: String| {
+        // JSON is YAML, too.
+        let path = dir.path().join("rules.yml");
+        std::fs::write(&path, rules).unwrap();
+        Command::new("promtool").args(["check", "rules", "--lint=none"]).arg(path).output().unwrap()
+    };
+    let output = check(rules.to_string());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!check(rules.to_string().replace("rate(", "rate((")).status.success());
+}
+
+#[test]
+fn prometheus_scrapes_it() {
+    if !has("prometheus") {
+        return;
+    }
+    let program = Program::under_pressure(&[]);
+    let (export, dir) = (Export::start(), tempfile::tempdir().unwrap());
+    let config = dir.path().join("prometheus.yml");
+    let address = &export.address;
+    let scrape = format!(
+        "scrape_configs:\n- job_name: softswap\n  scrape_interval: 1s\n  static_configs:\n  - targets: [\"{address}\"]\n"
+    );
+    std::fs::write(&config, scrape).unwrap();
+    // Below those that the kernel gives away to others.
+    let own = format!("127.0.0.1:{}", 10_000 + std::process::id() % 20_000);
+    let mut prometheus = Command::new("prometheus");
+    prometheus
+        .arg(format!("--config.file={}", config.display()))
+        .arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()))
+        .arg(format!("--web.listen-address={own}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut prometheus = prometheus.spawn().unwrap();
+    let query =
+        format!("/api/v1/query?query=softswap_used_bytes%7Bpid%3D%22{}%22%7D", program.pid());
+    wait_for("a sample", || {
+        TcpStream::connect(&own).ok()?;
+        let (status, text) = http(&own, "GET", &query);
+        (status == 200 && text.contains("\"job\":\"softswap\"")).then_some(())
+    });
+    // Every plot of the dashboard has something to show.
+    for expression in expressions() {
+        let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        wait_for(&expression, || {
+            let (status, text) = http(&own, "GET", &format!("/api/v1/query?query={encoded}"));
+            assert_eq!(status, 200, "{expression}: {text}");
+            text.contains("\"value\":").then_some(())
+        });
+    }
+    prometheus.kill().unwrap();
+    prometheus.wait().unwrap();
+}

@@ -1,0 +1,167 @@
+//! Programs that cannot be run are refused like a shell does, with the reason.
+
+use crate::common::{as_nobody, compile, is_root, run, script, set_mode, skip};
+use std::path::Path;
+use std::process::Command;
+
+fn assert_refused(command: &mut assert_cmd::Command, status: i32, parts: &[&str]) {
+    let output = command.assert().code(status).get_output().clone();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.starts_with("softswap: "), "{text}");
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+}
+
+fn refused(program: impl AsRef<Path>, status: i32, parts: &[&str]) {
+    let swap = tempfile::tempdir().unwrap();
+    assert_refused(run(swap.path()).arg("--").arg(program.as_ref()), status, parts);
+}
+
+#[test]
+fn a_program_that_is_not_there_is_127() {
+    refused("no-such-program-here", 127, &["no-such-program-here", "PATH", "install"]);
+    refused("/no/such/program", 127, &["/no/such/program", "no such program"]);
+    refused("", 127, &["empty"]);
+}
+
+#[test]
+fn what_is_not_executable_is_126() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = script(dir.path(), "data", "text\n");
+    set_mode(&file, 0o644);
+    refused(&file, 126, &["data", "not executable", "chmod +x"]);
+    refused(dir.path(), 126, &["is a directory"]);
+    refused(script(dir.path(), "noise", "\x01\0\x02"), 126, &["exec format error"]);
+}
+
+#[test]
+fn a_file_that_may_not_be_run_is_found_in_path_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    set_mode(&script(dir.path(), "some-data", "text\n"), 0o644);
+    let mut command = run(dir.path());
+    command.env("PATH", dir.path()).args(["--", "some-data"]);
+    assert_refused(&mut command, 126, &["some-data", "not executable"]);
+}
+
+#[test]
+fn a_script_without_its_interpreter_is_126() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = script(dir.path(), "lost", "#!/no/such/interpreter -x\n");
+    refused(path, 126, &["lost", "/no/such/interpreter", "first line"]);
+}
+
+#[test]
+fn a_static_program_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(program) = compile(dir.path(), "fixed", &["-static"]) else {
+        return skip("no static C library");
+    };
+    refused(&program, 126, &["fixed", "statically linked", "preloading", "-static"]);
+    let through = script(dir.path(), "through", &format!("#!{}\n", program.display()));
+    refused(through, 126, &["through", "its interpreter", "statically linked"]);
+}
+
+#[test]
+fn a_static_program_without_glibc_is_told_from_one_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let parts =
+        ["alone", "statically linked without glibc, as with musl", "x86_64-unknown-linux-gnu"];
+    let source = dir.path().join("alone.c");
+    std::fs::write(&source, "void _start(void) { for (;;); }\n").unwrap();
+    let program = dir.path().join("alone");
+    match built(Command::new("cc").args(["-static", "-nostdlib"]), &source, &program) {
+        true => refused(&program, 126, &parts),
+        false => return skip("no C compiler"),
+    }
+    std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    match built(Command::new("musl-gcc").arg("-static"), &source, &program) {
+        true => refused(&program, 126, &parts),
+        false => skip("no musl-gcc"),
+    }
+}
+
+#[test]
+fn a_go_program_is_told_by_its_note() {
+    let dir = tempfile::tempdir().unwrap();
+    // What the linker of Go writes, without having Go.
+    let source = dir.path().join("gopher.s");
+    let note = ".section .note.go.buildid, \"a\", @note\n.long 4, 4, 4\n.asciz \"Go\"\n\
+                .byte 0\n.ascii \"abcd\"\n.text\n.globl _start\n_start: jmp _start\n";
+    std::fs::write(&source, note).unwrap();
+    let program = dir.path().join("gopher");
+    match built(Command::new("cc").args(["-static", "-nostdlib"]), &source, &program) {
+        true => refused(&program, 126, &["gopher", "is a Go program", "CGO_ENABLED=1"]),
+        false => return skip("no C compiler"),
+    }
+    std::fs::write(dir.path().join("main.go"), "package main\nfunc main() {}\n").unwrap();
+    let mut go = Command::new("go");
+    go.args(["build", "-ldflags=-s -w"]).env("CGO_ENABLED", "0").env("HOME", dir.path());
+    go.env("GOFLAGS", "-mod=mod").env("GOCACHE", dir.path().join("cache"));
+    match built(&mut go, &dir.path().join("main.go"), &program) {
+        true => refused(&program, 126, &["gopher", "is a Go program", "CGO_ENABLED=1"]),
+        false => skip("no Go compiler"),
+    }
+}
+
+fn built(compiler: &mut Command, source: &Path, program: &Path) -> bool {
+    let output = compiler.arg("-o").arg(program).arg(source).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn a_program_for_another_c_library_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let musl = ["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"];
+    let Some(program) = compile(dir.path(), "other", &musl) else {
+        return skip("no C compiler");
+    };
+    refused(program, 126, &["other", "musl", "glibc build"]);
+}
+
+#[test]
+fn a_setuid_program_is_refused() {
+    if is_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("raised");
+        std::fs::copy("/bin/true", &program).unwrap();
+        std::os::unix::fs::chown(&program, Some(crate::common::NOBODY), None).unwrap();
+        set_mode(&program, 0o4755);
+        return refused(&program, 126, &["raised", "setuid", "65534", "ignores", "copy"]);
+    }
+    let candidates = ["/usr/bin/passwd", "/usr/bin/su", "/bin/su", "/usr/bin/mount"];
+    let is_setuid = |path: &&&str| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::metadata(path).is_ok_and(|meta| meta.permissions().mode() & 0o4000 != 0)
+    };
+    if rustix::thread::no_new_privs().unwrap_or(false) {
+        return skip("set-user-id has no effect under no_new_privs");
+    }
+    match candidates.iter().find(is_setuid) {
+        Some(program) => refused(program, 126, &["setuid", "ignores", "copy"]),
+        None => skip("no setuid program here"),
+    }
+}
+
+#[test]
+fn a_program_with_file_capabilities_is_refused_for_users() {
+    if !is_root() {
+        return skip("only root can give a file capabilities");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("capable");
+    std::fs::copy("/bin/true", &program).unwrap();
+    set_mode(&program, 0o755);
+    // Version 2, effective; CAP_NET_BIND_SERVICE permitted.
+    let words: [u32; 5] = [0x0200_0001, 1 << 10, 0, 0, 0];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let flags = rustix::fs::XattrFlags::empty();
+    if rustix::fs::setxattr(&program, "security.capability", &bytes, flags).is_err() {
+        return skip("the file system keeps no capabilities");
+    }
+    let swap = tempfile::tempdir().unwrap();
+    set_mode(swap.path(), 0o777);
+    let mut command = as_nobody(dir.path());
+    command.args(["run", "--reserve", "0", "--swap"]).arg(swap.path()).arg("--").arg(&program);
+    assert_refused(&mut command, 126, &["capable", "file capabilities", "copy"]);
+}

@@ -1,0 +1,388 @@
+//! Whole programs under `softswap run`: each verifies itself, or its output is
+//! compared with that of a plain run.
+
+use crate::support::{LIMIT, Running, Swapped, compiled, plain, python, script, sources};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+
+/// With the budget that the small programs get, this much pressure moves
+/// everything out between two uses.
+const SMALL: &str = "16M";
+const PUSHED: [&str; 3] = ["--pressure", "26", "--require-out"];
+
+fn pushed<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&PUSHED[..], more].concat()
+}
+
+// ---- the programs themselves ------------------------------------------------
+
+/// Programs of `tests/programs` that have no cases.
+const WITHOUT_CASES: [&str; 10] = [
+    "beside",
+    "emulated",
+    "foreign_loader",
+    "secrets",
+    "sleeping",
+    "stall",
+    "steady",
+    "transfers",
+    "waking",
+    "worker",
+];
+
+/// Names of all programs that have cases.
+fn all_programs() -> BTreeSet<String> {
+    let files = std::fs::read_dir(sources()).expect("the test programs");
+    files
+        .filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(".c")?.to_string()))
+        .filter(|program| !WITHOUT_CASES.contains(&program.as_str()))
+        .collect()
+}
+
+#[test]
+fn every_case_of_every_program_notices_wrong_data() {
+    for program in all_programs() {
+        let list = plain(compiled(&program), &["--list"]).stdout_text();
+        assert!(!list.is_empty(), "{program} has no cases");
+        for case in list.lines() {
+            let ended = plain(compiled(&program), &["--corrupt", case]);
+            assert_eq!(
+                ended.status.code(),
+                Some(1),
+                "{program} --corrupt {case} was not noticed: {}",
+                ended.stderr
+            );
+            assert!(ended.stderr.contains("FAILED"), "{program} {case}: {}", ended.stderr);
+        }
+    }
+}
+
+#[test]
+fn every_program_passes_without_softswap_and_notices_that_nothing_was_out() {
+    for program in all_programs() {
+        plain(compiled(&program), &[] as &[&str]).expect_ok(&program);
+        let ended = plain(compiled(&program), &["--require-out"]);
+        assert_eq!(ended.status.code(), Some(1), "{program}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn text_of_four_times_the_budget_touches_no_disk() {
+    let report = Swapped::within("32M")
+        .option("--codec=zstd:-1")
+        .option("--pool=80%")
+        .run_ok("text", &["--mib", "128", "--require-out"]);
+    // But for pages of the program's that are not text, and for some batches
+    // when many threads' codecs take their memory out of so small a budget.
+    assert!(report.figure("bytes_written") <= 2 << 20, "{}", report.figure("bytes_written"));
+}
+
+#[test]
+fn the_python_programs_repeat_themselves_and_notice_wrong_data() {
+    for program in ["sqlite.py", "bigsort.py", "kinds.py"] {
+        let run = |more: &[&str]| {
+            let ended = plain(python(), &script(program, &[&["--mib", "8"], more].concat()));
+            ended.expect_success(program);
+            ended.stdout_text()
+        };
+        let expected = run(&[]);
+        assert_eq!(run(&[]), expected, "{program}");
+        assert_ne!(run(&["--corrupt"]), expected, "{program} --corrupt");
+    }
+}
+
+// ---- data -------------------------------------------------------------------
+
+#[test]
+fn every_kind_of_data_comes_back_word_for_word() {
+    let report = Swapped::within(SMALL).run_ok("tiers", &pushed(&["--mib", "24"]));
+    // Each tier had its part, or the kinds did not do what they are there for.
+    for figure in ["pages_same_filled", "pages_pooled", "pages_written", "pages_read"] {
+        assert!(report.figure(figure) > 0, "{figure} is 0: {}", report.figures);
+    }
+}
+
+#[test]
+fn incompressible_data_really_goes_to_disk() {
+    let report = Swapped::within("64M").run_ok("hog", &["--mib", "128", "--require-out"]);
+    let beyond = (128 - 64) << 20;
+    assert!(report.figure("bytes_written") >= beyond, "{}", report.figures);
+    assert!(report.figure("disk_peak_bytes") >= beyond, "{}", report.figures);
+    assert!(report.figure("bytes_read") >= beyond, "{}", report.figures);
+}
+
+#[test]
+fn threads_share_pages_that_come_and_go() {
+    let options = ["--mib", "400", "--operations", "5000", "--require-out"];
+    Swapped::within("96M").run_ok("threads", &options);
+}
+
+// ---- variants: other ways in and out --------------------------------------------
+
+fn variant_keeps_data(variant: impl Fn() -> Swapped, unused: Option<&str>) {
+    let reports = [
+        variant().run_ok("tiers", &pushed(&["--mib", "8", "--only", "malloc-mixed,mmap-random"])),
+        variant().run_ok("threads", &["--mib", "64", "--operations", "1500", "--require-out"]),
+        variant().run_ok("guard", &pushed(&["--only", "large-file,vectors,threads-under-churn"])),
+    ];
+    for report in &reports {
+        assert!(report.figure("pages_written") > 0, "{}", report.figures);
+        if let Some(unused) = unused {
+            assert_eq!(report.figure(unused), 0, "{unused} in spite of all");
+        }
+    }
+}
+
+#[test]
+fn pages_leave_by_copy_where_they_cannot_be_moved() {
+    variant_keeps_data(|| Swapped::within(SMALL).option("--no-move"), Some("uses_move"));
+}
+
+#[test]
+fn pages_are_written_without_io_uring() {
+    variant_keeps_data(|| Swapped::within(SMALL).option("--no-io-uring"), Some("uses_io_uring"));
+}
+
+#[test]
+fn pages_are_neither_moved_nor_compressed_nor_written_by_io_uring() {
+    let variant = || {
+        let plain = Swapped::within(SMALL).option("--no-move").option("--no-io-uring");
+        plain.option("--codec").option("none")
+    };
+    variant_keeps_data(variant, Some("pages_pooled"));
+}
+
+// ---- what programs do to their memory and to the system -----------------------------
+
+#[test]
+fn system_calls_take_swapped_buffers() {
+    let report = Swapped::within(SMALL).run_ok("guard", &pushed(&[]));
+    assert!(report.figure("guarded_calls") > 0, "{}", report.figures);
+}
+
+#[test]
+fn streams_keep_their_content_however_many_there_are() {
+    let report = Swapped::within(SMALL).run(compiled("streams"), &[] as &[&str]);
+    report.ended.expect_ok("streams");
+}
+
+#[test]
+fn what_a_stream_writes_need_not_be_brought_in() {
+    let guarded = |mib: &str| {
+        let report = Swapped::within(SMALL).run(compiled("streams"), &["--null", mib]);
+        report.ended.expect_ok("streams");
+        report.figure("guarded_calls")
+    };
+    // 16 MiB are 4096 buffers' worth.
+    let (without, with) = (guarded("0"), guarded("16"));
+    assert!(with < without + 1000, "{without} calls without, {with} with 16 MiB");
+}
+
+#[test]
+fn memory_calls_keep_their_meaning() {
+    // The tables of its largest mapping alone take half of a smaller budget.
+    let options = ["--pressure", "48", "--require-out"];
+    Swapped::within("32M").run_ok("mappings", &options);
+}
+
+#[test]
+fn a_reservation_of_a_terabyte_is_managed_as_it_is_committed() {
+    let options = pushed(&["--only", "reserve-a-terabyte"]);
+    Swapped::within(SMALL).run_ok("mappings", &options);
+}
+
+#[test]
+fn blocks_grow_and_shrink_with_what_is_in_them() {
+    Swapped::within(SMALL).run_ok("blocks", &pushed(&[]));
+}
+
+/// Else what is used would have to leave for it.
+#[test]
+fn what_is_freed_makes_room_at_once() {
+    let blocks = "x = b'x' * (40 << 20); del x; y = [b'y' * (10 << 20) for _ in range(4)]";
+    let report = Swapped::within("72M").run(python(), &["-c", blocks]);
+    report.ended.expect_success("python");
+    let mapped = report.figure("resident_peak_bytes");
+    assert!(mapped > 40 << 20, "only {mapped} bytes were used at once");
+    assert_eq!(report.figure("pages_out"), 0);
+}
+
+#[test]
+fn a_block_that_grows_in_small_steps_is_not_copied_at_each() {
+    let options = ["--only", "small-steps", "--mib", "48", "--steps", "96", "--require-out"];
+    let report = Swapped::within(SMALL).run_ok("blocks", &options);
+    let pages = (48 << 20) / 4096;
+    let fresh = report.figures["faults"]["zero"]["count"].as_u64().expect("a count");
+    assert!(fresh < 2 * pages, "{fresh} faults made fresh pages for a block of {pages}");
+    let out = report.figure("pages_out");
+    assert!(out < 3 * pages, "{out} pages left of a block of {pages}");
+}
+
+#[test]
+fn the_program_has_its_signals_to_itself() {
+    Swapped::within(SMALL).run_ok("signals", &pushed(&[]));
+}
+
+#[test]
+fn programs_start_programs_and_fork() {
+    let report = Swapped::within(SMALL).run_ok("spawn", &pushed(&["--mib", "24"]));
+    let stdout = report.ended.stdout_text();
+    for what in ["fork, child reads: ", "fork, both write: "] {
+        let what = format!("{what}the child saw all its data");
+        assert!(stdout.contains(&what), "{what:?} is missing in\n{stdout}");
+    }
+}
+
+#[test]
+fn children_change_what_they_inherited_and_go_on_as_programs_do() {
+    Swapped::within(SMALL).run_ok("children", &pushed(&["--mib", "24"]));
+}
+
+#[test]
+fn threads_and_coroutines_have_their_stacks() {
+    Swapped::within(SMALL).run_ok("stacks", &pushed(&[]));
+}
+
+#[test]
+fn a_deadly_signal_is_passed_on() {
+    let expected = [
+        ("segv", libc::SIGSEGV),
+        ("unmapped", libc::SIGSEGV),
+        ("bus", libc::SIGBUS),
+        ("sys", libc::SIGSYS),
+        ("abort", libc::SIGABRT),
+        ("kill", libc::SIGKILL),
+    ];
+    for (how, signal) in expected {
+        let report = Swapped::within(SMALL).run(compiled("signals"), &pushed(&["--die", how]));
+        assert_eq!(report.killed_by(), Some(signal), "--die {how}: {}", report.ended.stderr);
+    }
+}
+
+// ---- interpreters and tools -----------------------------------------------------------
+
+fn same_answer(program: &str, arguments: &[&str], memory: &str) {
+    let arguments = script(program, arguments);
+    let expected = plain(python(), &arguments);
+    expected.expect_success(program);
+    let report = Swapped::within(memory).run(python(), &arguments);
+    report.ended.expect_success(program);
+    report.expect_healthy(program);
+    assert_eq!(report.ended.stdout_text(), expected.stdout_text(), "{program}");
+}
+
+#[test]
+fn a_database_in_memory_gives_the_same_answers() {
+    same_answer("sqlite.py", &["--mib", "48"], "24M");
+}
+
+#[test]
+fn sorting_in_python_gives_the_same_order() {
+    same_answer("bigsort.py", &["--mib", "16"], "16M");
+}
+
+#[test]
+fn python_objects_keep_their_values() {
+    same_answer("kinds.py", &["--mib", "60"], "24M");
+}
+
+#[test]
+fn gnu_sort_gives_the_same_file() {
+    crate::support::compare_sort(&Swapped::within("64M"), 80 << 20);
+}
+
+// ---- ends --------------------------------------------------------------------------------
+
+fn children_of(parent: i32) -> Vec<i32> {
+    let parent_of = |pid: i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name in parentheses may hold anything; fields follow the last one.
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<i32>().ok()
+    };
+    let processes = std::fs::read_dir("/proc").expect("/proc");
+    processes
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|&pid| parent_of(pid) == Some(parent))
+        .collect()
+}
+
+/// Processes that hold a file in `dir` open, unlinked or not.
+fn users_of(dir: &Path) -> Vec<String> {
+    let mut users = Vec::new();
+    for process in std::fs::read_dir("/proc").expect("/proc").flatten() {
+        let Ok(descriptors) = std::fs::read_dir(process.path().join("fd")) else {
+            continue;
+        };
+        for descriptor in descriptors.flatten() {
+            if std::fs::read_link(descriptor.path()).is_ok_and(|file| file.starts_with(dir)) {
+                users.push(descriptor.path().display().to_string());
+            }
+        }
+    }
+    users
+}
+
+#[test]
+fn sudden_death_leaves_nothing_behind() {
+    let swap = tempfile::tempdir_in("/var/tmp").expect("a swap directory");
+    let swapped = Swapped::within(SMALL).option("--swap").option(swap.path());
+    let mut command = swapped.command(compiled("hog"), &["--mib", "128", "--seconds", "0"]);
+    let mut running = Running::start(&mut command);
+    running.wait_for_line("ready");
+    assert!(!users_of(swap.path()).is_empty(), "the swap directory is not in use");
+    let children = children_of(running.id());
+    assert_eq!(children.len(), 1, "softswap has one child, the program");
+    let program = Pid::from_raw(children[0]).expect("a process number");
+    kill_process(program, Signal::KILL).expect("the program is ours to kill");
+
+    let ended = running.finish(LIMIT);
+    assert_eq!(ended.status.signal(), Some(libc::SIGKILL), "{}", ended.stderr);
+    assert!(ended.stderr.contains("SIGKILL"), "the summary says how: {}", ended.stderr);
+    assert!(kill_process(program, Signal::CONT).is_err(), "the program is still there");
+    assert_eq!(users_of(swap.path()), [] as [&str; 0], "somebody still holds swap");
+    let left = std::fs::read_dir(swap.path()).expect("the swap directory").count();
+    assert_eq!(left, 0, "files were left in the swap directory");
+}
+
+/// How many signals came to a program while it waited for the page for which there was no room
+/// in the end.
+fn signals_while_waiting(kind: &str) -> u64 {
+    let swap = tempfile::tempdir_in("/var/tmp").expect("a swap directory");
+    let mut place = swap.path().as_os_str().to_os_string();
+    place.push(":16M");
+    let swapped = Swapped::within("16M").option("--swap").option(place);
+    let report = swapped.run(compiled("stall"), &[kind]);
+    let (stdout, stderr) = (report.ended.stdout_text(), &report.ended.stderr);
+    assert!(stderr.contains("softswap: stopping the program"), "{stderr}");
+    let count = stdout.trim().rsplit(' ').next().and_then(|count| count.parse().ok());
+    count.unwrap_or_else(|| panic!("{stdout} {stderr}"))
+}
+
+#[test]
+fn signals_come_while_room_for_a_page_is_waited_for() {
+    for kind in ["touch", "call"] {
+        // Where they are kept until the end, one comes, or two. The wait consists of 15 parts or
+        // more, after each of which a signal may come, however slow the machine is.
+        let signals = signals_while_waiting(kind);
+        assert!(signals >= 5, "{signals} signals ({kind})");
+    }
+}
+
+#[test]
+fn a_full_swap_stops_the_program_and_says_so() {
+    let swap = tempfile::tempdir_in("/var/tmp").expect("a swap directory");
+    let mut place = swap.path().as_os_str().to_os_string();
+    place.push(":64M");
+    let swapped = Swapped::within("48M").option("--swap").option(place);
+    let report = swapped.run(compiled("hog"), &["--mib", "512"]);
+    let stderr = &report.ended.stderr;
+    assert!(!report.ended.status.success(), "512 MiB do not fit in 48 + 64");
+    assert!(!stderr.contains("FAILED"), "the program saw wrong data: {stderr}");
+    let refusal = stderr.lines().find(|line| line.starts_with("softswap:") && line.contains("64"));
+    let refusal = refusal.unwrap_or_else(|| panic!("no message names the limit: {stderr}"));
+    assert!(stderr.contains("--swap") || stderr.contains("SOFTSWAP_SWAP"), "no way out: {refusal}");
+    let left = std::fs::read_dir(swap.path()).expect("the swap directory").count();
+    assert_eq!(left, 0, "files were left in the swap directory");
+}

@@ -1,0 +1,268 @@
+//! `softswap record`: which functions wait for pages, and for which memory.
+
+use crate::support::control_client::{PATIENCE, Program, ask, refused, says, wait_until};
+use crate::support::other_user::{NOBODY, as_nobody, binaries_for_all, is_root};
+use crate::support::{Running, compiled, python, softswap, wait_for_rounds};
+use serde_json::Value;
+use softswap_engine::base::stats::Tier;
+use softswap_sys::control_socket::DIR_VARIABLE;
+use std::os::unix::fs::chown;
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Records a program, with the picture in `dir`, again until what came in is as it is to be: on a busy machine a program may hardly run
+/// while it is recorded.
+fn record_until(
+    dir: &Path,
+    pid: &str,
+    seconds: &str,
+    find: impl Fn(&Value, &str) -> Result<(), String>,
+) -> (Value, String) {
+    let picture = dir.join("record.svg");
+    let path = picture.to_str().unwrap();
+    wait_until("what is recorded", || {
+        let output = ask(&["record", pid, "--seconds", seconds, "--output", path, "--json"]);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        if errors.contains("had no fault in") {
+            return Err(errors);
+        }
+        assert!(output.status.success() && errors.is_empty(), "{errors}");
+        let profile = json(&String::from_utf8(output.stdout).unwrap());
+        let svg = std::fs::read_to_string(&picture).unwrap();
+        find(&profile, &svg).map_err(|why| format!("{why}: {profile}"))?;
+        Ok((profile, svg))
+    })
+}
+
+/// An error that says `what` is not so, if it is not.
+fn must_be(is_so: bool, what: &str) -> Result<(), String> {
+    is_so.then_some(()).ok_or_else(|| what.to_string())
+}
+
+/// Waits until `record` has samples of a program that touches cold memory.
+fn wait_for_samples(program: &Program, record: &Running, picture: &Path) {
+    // It is made when the process has begun to sample.
+    wait_until("the picture", || match picture.exists() {
+        true => Ok(()),
+        false => Err(record.stderr_so_far()),
+    });
+    let faults = || program.stats().faults(Tier::Disk) + program.stats().faults(Tier::Pool);
+    let enough = faults() + 500;
+    wait_until("faults", || match faults() {
+        now if now >= enough => Ok(()),
+        now => Err(format!("{now} of {enough}")),
+    });
+    // In each round it takes in what there is.
+    wait_for_rounds(record.id(), 4);
+}
+
+/// As an XML parser sees it.
+fn expect_well_formed(svg: &str) {
+    let script = "import sys, xml.dom.minidom as m\n\
+                  d = m.parseString(sys.stdin.buffer.read())\n\
+                  assert d.documentElement.tagName == 'svg'";
+    let mut parser = Command::new(python());
+    let mut child =
+        parser.args(["-c", script]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), svg.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "{svg}");
+}
+
+fn share(of: &Value, all: &Value) -> f64 {
+    of["stalled_ns"].as_f64().unwrap() / all["stalled_ns"].as_f64().unwrap()
+}
+
+#[test]
+fn the_function_that_touches_cold_memory_leads_with_its_caller_and_that_memory() {
+    let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
+    let dir = tempfile::tempdir().unwrap();
+    let find = |profile: &Value, svg: &str| {
+        let functions = profile["functions"].as_array().unwrap();
+        let first = &functions[0];
+        must_be(first["function"] == "touch_cold" && first["caller"] == "look_up", "it leads")?;
+        must_be(share(first, profile) > 0.5, "with half of all")?;
+        let hot = functions.iter().find(|it| it["function"] == "touch_hot");
+        must_be(hot.is_none_or(|hot| share(hot, profile) < 0.1), "little is hot")?;
+        let memory = &profile["memory"][0];
+        let is_cold = memory["by"] == "make_cold" && memory["touched_by"] == "touch_cold";
+        must_be(is_cold, "memory that is cold leads")?;
+        let by_tier = profile["by_tier"].as_object().unwrap();
+        must_be(by_tier.contains_key("disk") || by_tier.contains_key("standby"), "from the disk")?;
+        // The whole way from main; a page that a system call was to fill is among them.
+        for name in ["main", "sites", "look_up", "touch_cold", "take_in", "[system call]"] {
+            must_be(svg.contains(&format!("<title>{name} (")), name)?;
+        }
+        Ok(())
+    };
+    let (profile, svg) = record_until(dir.path(), &program.pid(), "3", find);
+    assert_eq!(profile["functions"][0]["file"], "sites", "{profile}");
+    assert!(profile["memory"][0]["bytes"].as_u64() >= Some(96 << 20), "{profile}");
+    let faults = profile["faults"].as_u64().unwrap();
+    let by_tier = profile["by_tier"].as_object().unwrap();
+    assert_eq!(by_tier.values().map(|it| it.as_u64().unwrap()).sum::<u64>(), faults);
+    expect_well_formed(&svg);
+
+    // By the number of `softswap run`, in words.
+    let picture = dir.path().join("again.svg");
+    let path = picture.to_str().unwrap();
+    let text = wait_until("what leads, in words", || {
+        let output = ask(&["record", &program.supervisor(), "--seconds", "1", "-o", path]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let leads = lines.get(2).is_some_and(|it| it.contains("touch_cold, called by look_up"));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        must_be(leads && text.contains("of make_cold, touched by touch_cold"), &text)
+            .map_err(|text| format!("{text}{errors}"))?;
+        Ok(text)
+    });
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("softswap: sites (pid ") && lines[0].contains(" stalled over"));
+    assert_eq!(lines.last(), Some(&format!("Flame graph: {path}").as_str()));
+
+    // It ends with who asked.
+    let mut program = program;
+    program.expect_alive();
+}
+
+#[test]
+fn code_that_is_made_at_run_time_has_the_names_that_the_program_tells() {
+    let program = Program::start(&[], &compiled("sites"), &["--seconds", "0", "--made", "1"]);
+    let dir = tempfile::tempdir().unwrap();
+    let pid = program.pid();
+    let map = tempfile::TempPath::try_from_path(format!("/tmp/perf-{pid}.map")).unwrap();
+    record_until(dir.path(), &pid, "3", |profile, _| {
+        let functions = profile["functions"].as_array().unwrap();
+        let made = functions.iter().find(|it| it["function"] == "jitted_touch");
+        let made = made.ok_or("it has a name")?;
+        must_be(made["caller"] == "sites" && share(made, profile) > 0.2, "it is called by sites")
+    });
+    map.close().unwrap();
+}
+
+#[test]
+fn a_process_that_ends_meanwhile_is_told_of_as_far_as_it_came() {
+    let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
+    let dir = tempfile::tempdir().unwrap();
+    let picture = dir.path().join("ended.svg");
+    let path = picture.to_str().unwrap();
+    let pid = program.pid();
+    let mut record = Command::new(softswap());
+    let record =
+        Running::start(record.args(["record", &pid, "--seconds", "3600", "--output", path]));
+    wait_for_samples(&program, &record, &picture);
+    program.finish().expect_ok("sites");
+    let recorded = record.finish(PATIENCE);
+    recorded.expect_success("record");
+    assert_eq!(recorded.stderr, "");
+    let text = recorded.stdout_text();
+    let parts = ["touch_cold", "The process ended after "];
+    assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    assert!(std::fs::metadata(&picture).unwrap().len() > 0);
+    refused(&["record", &pid], 1, &["no such process"]);
+}
+
+#[test]
+fn a_signal_ends_it_before_its_time_with_what_there_is() {
+    let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
+    let dir = tempfile::tempdir().unwrap();
+    let picture = dir.path().join("enough.svg");
+    let path = picture.to_str().unwrap();
+    for signal in [2, 15] {
+        let mut record = Command::new(softswap());
+        record.args(["record", &program.pid(), "--seconds", "3600", "--output", path]);
+        let record = Running::start(&mut record);
+        wait_for_samples(&program, &record, &picture);
+        softswap_sys::child::send(record.id(), signal).unwrap();
+        let ended = record.finish(PATIENCE);
+        ended.expect_success("record");
+        assert!(ended.stdout_text().contains("touch_cold"), "{}", ended.stdout_text());
+        expect_well_formed(&std::fs::read_to_string(&picture).unwrap());
+        std::fs::remove_file(&picture).unwrap();
+    }
+}
+
+#[test]
+fn where_nothing_can_be_recorded_it_says_why_and_leaves_no_picture() {
+    let dir = tempfile::tempdir().unwrap();
+    let picture = dir.path().join("none.svg");
+    let path = picture.to_str().unwrap();
+    let idle = Program::script("import time; print('ready', flush=True); time.sleep(1000)");
+    let pid = idle.pid();
+    let ask_for = |pid: &str| ask(&["record", pid, "--seconds", "1", "--output", path]);
+    // It has said that it is ready before it sleeps: what it touches in between may come in.
+    wait_until("no fault", || {
+        let output = ask_for(&pid);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        if !errors.contains("had no fault in ") {
+            let _ = std::fs::remove_file(&picture);
+            return Err(String::from_utf8_lossy(&output.stdout).into_owned() + &errors);
+        }
+        says(&output, 1, &["record for longer"]);
+        Ok(())
+    });
+    assert!(!picture.exists());
+    refused(&["record", &pid, "-o", "/nowhere/at/all.svg"], 1, &["cannot be written", "--output"]);
+    refused(&["record", &pid, "--seconds", "0"], 2, &["--seconds"]);
+    says(&ask_for(&std::process::id().to_string()), 1, &["is not managed by softswap"]);
+
+    let mut command = Command::new(softswap());
+    command.args(["run", "-q", "--memory", "64M", "--", "sleep", "1000"]);
+    let asleep = Running::start(&mut command);
+    let number = asleep.id().to_string();
+    let message = wait_until("a program that sleeps", || {
+        let errors = String::from_utf8_lossy(&ask_for(&number).stderr).into_owned();
+        if errors.contains("sleeps") { Ok(errors) } else { Err(errors) }
+    });
+    assert!(message.contains("(sleep) sleeps: what it has fits its budget"), "{message}");
+    assert!(!picture.exists());
+}
+
+#[test]
+fn only_the_user_and_root_may_record() {
+    if !is_root() {
+        return refused(&["record", "1"], 1, &["process 1", "belongs to uid 0", "as root"]);
+    }
+    let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
+    let binaries = binaries_for_all();
+    let nobody = || as_nobody(binaries.path());
+    let output = nobody().args(["record", &program.pid()]).output().unwrap();
+    says(&output, 1, &["belongs to uid 0", "as that user, or as root"]);
+
+    // Their own they may, and root that, too.
+    let own = || -> TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        dir
+    };
+    let (swap, sockets, pictures) = (own(), own(), own());
+    let copy = binaries.path().join("sites");
+    std::fs::copy(compiled("sites"), &copy).unwrap();
+    let mut command = nobody();
+    command.args(["run", "-q", "--awake", "--memory", "32M", "--reserve", "0", "--swap"]);
+    command.arg(swap.path()).arg("--").arg(&copy).args(["--seconds", "0"]);
+    let mut theirs = Running::start(command.env(DIR_VARIABLE, sockets.path()));
+    theirs.wait_for_line("ready");
+    let number = theirs.id().to_string();
+    let arguments = ["record", &number, "--seconds", "2", "--json", "--output"];
+    let path = pictures.path().join("own.svg");
+    let leads = |profile: &Value| {
+        let first = &profile["functions"][0]["function"];
+        if first == "touch_cold" { Ok(()) } else { Err(profile.to_string()) }
+    };
+    wait_until("what leads", || {
+        let output = nobody().args(arguments).arg(&path).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        if errors.contains("had no fault in") {
+            return Err(errors);
+        }
+        assert!(output.status.success(), "{errors}");
+        leads(&json(&String::from_utf8(output.stdout).unwrap()))
+    });
+    assert!(path.exists());
+    record_until(pictures.path(), &number, "1", |profile, _| leads(profile));
+}

@@ -1,0 +1,248 @@
+//! Swap areas on a cluster: programs in a quarter of their memory, with no local area, while
+//! the helper and the cluster's nodes are killed. Without `redis-server` they are skipped.
+
+use crate::bed::{Bed, bed, eventually};
+use crate::support::tree::{HELPER, child_called, kill};
+use crate::support::{LIMIT, Report, Running, Swapped, plain, python, softswap};
+use std::ffi::OsString;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Reads and changes 40 MiB, and prints the number of each round.
+const PROGRAM: &str = "
+import hashlib, os, random, sys
+source = random.Random(7)
+blocks = [bytearray(source.randbytes(1 << 20)) for _ in range(40)]
+total = hashlib.sha256()
+for turn in range(4):
+    print('turn', turn, flush=True)
+    order = list(range(len(blocks)))
+    source.shuffle(order)
+    for at in order:
+        block = blocks[at]
+        total.update(block)
+        for byte in range(turn, len(block), 8192):
+            block[byte] ^= at + turn
+if len(sys.argv) > 1:
+    # A child reads what its parent left, and writes its own.
+    child = os.fork()
+    for at, block in enumerate(blocks):
+        total.update(block)
+        block[at] ^= 1 if child else 2
+    for block in blocks:
+        total.update(block)
+    if child == 0:
+        print(total.hexdigest(), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+print(total.hexdigest())
+";
+
+fn arguments(more: &[&str]) -> Vec<OsString> {
+    ["-c", PROGRAM].iter().chain(more).map(OsString::from).collect()
+}
+
+/// With no area but the cluster.
+fn swapped(url: &str) -> Swapped {
+    Swapped::within("12M").option("--codec=none").option(format!("--swap={url}"))
+}
+
+/// Keys of softswap's on all primaries.
+fn keys(bed: &Bed) -> i64 {
+    bed.primaries().into_iter().map(|at| bed.nodes[at].number(&["DBSIZE"])).sum()
+}
+
+/// Waits until the program says something.
+fn await_output(running: &mut Running, text: &str) {
+    let end = Instant::now() + Duration::from_secs(300);
+    while !String::from_utf8_lossy(&running.stdout_so_far()).contains(text) {
+        assert!(!running.has_ended() && Instant::now() < end, "{}", running.stderr_so_far());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn expect_same(report: &Report, what: &str, more: &[&str]) {
+    let expected = plain(python(), &arguments(more));
+    expected.expect_success("plain");
+    report.ended.expect_success(what);
+    assert_eq!(report.ended.stdout_text(), expected.stdout_text(), "{what}");
+    assert!(report.figure("pages_out") > 5_000, "{what}: {}", report.figures);
+    assert_eq!(report.figure("read_errors"), 0, "{what}");
+    assert_eq!(report.figure("checksum_errors"), 0, "{what}");
+}
+
+#[test]
+fn a_program_and_its_child_run_in_a_quarter_of_their_memory_and_leave_nothing() {
+    let Some(bed) = bed() else { return };
+    let swapped = swapped(&bed.secure_url("&size=256M"));
+    let report = swapped.run(python(), &arguments(&["fork"]));
+    expect_same(&report, "on a cluster", &["fork"]);
+    let areas = report.figures["settings"].to_string();
+    assert!(areas.contains("rediss://127.0.0.1"), "{areas}");
+    assert!(!report.figures.to_string().contains(crate::bed::PASSWORD));
+    eventually("nothing is left there", || keys(&bed) == 0);
+}
+
+#[test]
+fn the_helper_and_a_primary_are_killed_and_the_answer_is_the_same() {
+    let Some(mut bed) = bed() else { return };
+    let swapped = swapped(&bed.plain_url("&size=256M&deadline=30s"));
+    let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
+    for turn in 1..3 {
+        await_output(&mut running, &format!("turn {turn}"));
+        let helper = || child_called(running.id(), HELPER);
+        eventually("there is a helper", || helper().is_some());
+        helper().into_iter().for_each(kill);
+    }
+    await_output(&mut running, "turn 3");
+    let primary = bed.primaries()[0];
+    bed.nodes[primary].kill();
+    let ended = running.finish(LIMIT);
+    let told = ended.stderr.matches("started again").count();
+    let report = swapped.report_of(ended);
+    expect_same(&report, "while helpers and a primary are killed", &[]);
+    assert!(told >= 1, "{}", report.ended.stderr);
+}
+
+#[test]
+fn within_another_run_pages_stay_and_helpers_end() {
+    let Some(bed) = bed() else { return };
+    let url = format!("--swap={}", bed.plain_url("&size=256M"));
+    let python = python();
+    let inner = ["run", "-q", "--memory", "12M", "--codec=none", &url, "--"];
+    let inner = inner.map(OsString::from);
+    let program: Vec<OsString> =
+        inner.into_iter().chain([python.clone().into()]).chain(arguments(&[])).collect();
+    let expected = plain(&python, &arguments(&[]));
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
+    for outer in [format!("--swap={}", directory.path().display()), url] {
+        let outer = Swapped::within("24M").option("--codec=none").option(outer);
+        let mut running = Running::start(&mut outer.command(softswap(), &program));
+        await_output(&mut running, "turn 1");
+        let run = child_called(running.id(), "softswap").expect("the run within");
+        let helper = child_called(run, HELPER).expect("its helper");
+        let maps = std::fs::read_to_string(format!("/proc/{helper}/maps")).unwrap_or_default();
+        assert!(!maps.contains("libsoftswap.so"), "it is none of the tree's: {maps}");
+        let ended = running.finish(LIMIT);
+        ended.expect_success("within another run");
+        assert_eq!(ended.stdout_text(), expected.stdout_text());
+        eventually("nothing is left there", || keys(&bed) == 0);
+        let has_ended = || !std::path::Path::new(&format!("/proc/{helper}")).exists();
+        eventually("the helper ends", has_ended);
+    }
+}
+
+#[test]
+fn what_a_killed_program_had_is_removed_though_its_helper_was_killed_with_it() {
+    let Some(bed) = bed() else { return };
+    let swapped = swapped(&bed.plain_url("&size=256M"));
+    let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
+    await_output(&mut running, "turn 1");
+    assert!(keys(&bed) > 20);
+    let name = python().file_name().expect("a name").to_string_lossy().into_owned();
+    let program = child_called(running.id(), &name).expect("the program");
+    let helper = child_called(running.id(), HELPER).expect("the helper");
+    // The helper first: one that dies after `run` has looked leaves what there is to `gc`.
+    kill(helper);
+    eventually("it has ended", || child_called(running.id(), HELPER) != Some(helper));
+    kill(program);
+    assert!(!running.finish(LIMIT).status.success());
+    eventually("nothing is left there", || keys(&bed) == 0);
+}
+
+#[test]
+fn beside_a_directory_losing_the_cluster_costs_time_only() {
+    let Some(mut bed) = bed() else { return };
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
+    let swapped = swapped(&bed.plain_url("&size=256M&deadline=2s"))
+        .option(format!("--swap={}", directory.path().display()));
+    let mut running = Running::start(&mut swapped.command(python(), &arguments(&["fork"])));
+    await_output(&mut running, "turn 1");
+    eventually("the cluster has pages, too", || keys(&bed) > 20);
+    for at in 0..bed.nodes.len() {
+        bed.nodes[at].kill();
+    }
+    let ended = running.finish(LIMIT);
+    let report = swapped.report_of(ended);
+    expect_same(&report, "while the cluster is lost", &["fork"]);
+}
+
+#[test]
+fn where_a_primary_is_full_pages_go_to_a_directory_of_lower_priority() {
+    let Some(bed) = bed() else { return };
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
+    let swapped = swapped(&bed.plain_url("&size=256M&copies=2&pri=5"))
+        .option(format!("--swap={}", directory.path().display()));
+    let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
+    await_output(&mut running, "turn 1");
+    eventually("the cluster has pages", || keys(&bed) > 20);
+    let primary = bed.primaries()[0];
+    bed.nodes[primary].set("maxmemory", "4mb");
+    let ended = running.finish(LIMIT);
+    let report = swapped.report_of(ended);
+    expect_same(&report, "while a primary is full", &[]);
+    assert!(report.figure("write_errors") > 0, "{}", report.figures);
+}
+
+#[test]
+fn with_no_server_left_the_program_is_stopped_and_told_where_they_were() {
+    let Some(mut bed) = bed() else { return };
+    let swapped = swapped(&bed.plain_url("&size=256M&deadline=8s"));
+    let mut running = Running::start(&mut swapped.command(python(), &arguments(&[])));
+    await_output(&mut running, "turn 1");
+    for at in 0..bed.nodes.len() {
+        bed.nodes[at].kill();
+    }
+    let ended = running.finish(LIMIT);
+    assert!(!ended.status.success(), "{}", ended.stderr);
+    assert!(ended.stderr.contains("cannot be used now"), "it is told before: {}", ended.stderr);
+    assert!(ended.stderr.contains("127.0.0.1:"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("softswap:{"), "the key is told: {}", ended.stderr);
+}
+
+#[test]
+fn one_server_that_is_no_cluster_serves_beside_a_directory() {
+    let Some(server) = crate::bed::alone() else { return };
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory on a disk");
+    let swapped = swapped(&server.url("&size=256M&single=1"))
+        .option(format!("--swap={}", directory.path().display()));
+    let report = swapped.run(python(), &arguments(&[]));
+    expect_same(&report, "beside a directory", &[]);
+    eventually("nothing is left there", || server.node.number(&["DBSIZE"]) == 0);
+}
+
+#[test]
+fn what_cannot_serve_is_refused_before_the_program_starts() {
+    let refused = |swap: &str, part: &str| {
+        let mut command = Command::new(softswap());
+        command.args(["run", "--swap", swap, "--", "echo", "started"]);
+        let ended = Running::start(&mut command).finish(LIMIT);
+        assert!(!ended.status.success() && ended.stdout.is_empty(), "{swap}: {}", ended.stderr);
+        assert!(ended.stderr.contains(part), "{swap}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("hunter2"), "{}", ended.stderr);
+    };
+    refused("redis://user:hunter2@127.0.0.1:1?size=1G", "SOFTSWAP_REMOTE_PASSWORD");
+    refused("redis://127.0.0.1:1", "size=");
+    refused("redis://127.0.0.1:1?size=1G&copies=local", "--swap");
+    refused("redis://127.0.0.1:1?size=1G&single=1", "copies=local");
+    refused("redis://127.0.0.1:1?size=1G&deadline=1s", "127.0.0.1:1");
+    let Some(bed) = bed() else { return };
+    let doctor_at = |options: &str| {
+        let url = bed.plain_url(options);
+        let output = Command::new(softswap()).args(["doctor", "--json", "--swap", &url]).output();
+        let found: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+        let checks = found["checks"].as_array().unwrap();
+        let of_cluster = checks.iter().filter(|check| check["name"] == "swap-cluster");
+        of_cluster.map(|it| format!("{} {}", it["status"], it["detail"])).collect::<Vec<_>>()
+    };
+    let doctor = || doctor_at("&size=16M");
+    assert!(doctor()[0].starts_with("\"ok\" \"primaries: 3;"), "{:?}", doctor());
+    // What `run` would refuse before it looks at the cluster.
+    let told = doctor_at("");
+    assert!(told[0].starts_with("\"fatal\"") && told[0].contains("size="), "{told:?}");
+    let primary = bed.primaries()[0];
+    bed.nodes[primary].set("maxmemory-policy", "allkeys-lru");
+    refused(&bed.plain_url("&size=16M"), "noeviction");
+    let told = doctor();
+    assert!(told[0].starts_with("\"fatal\"") && told[0].contains("noeviction"), "{told:?}");
+}

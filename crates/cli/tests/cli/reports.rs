@@ -1,0 +1,202 @@
+//! `softswap run --report` as JSON and as a page, `softswap report`, `softswap advise`.
+
+use crate::support::control_client::{ask, refused, told, wait_until};
+use crate::support::{LIMIT, Running, compiled, softswap, wait_for_rounds};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Runs `hog` within that budget, with a report of that name in `dir`.
+fn run(dir: &Path, name: &str, memory: &str, seconds: &str) -> PathBuf {
+    let path = dir.join(name);
+    let mut command = Command::new(softswap());
+    command.args(["run", "-q", "--reserve", "0", "--memory", memory, "--report"]).arg(&path);
+    command.args(["--swap"]).arg(dir).arg("--").arg(compiled("hog"));
+    command.args(["--mib", "64", "--seconds", seconds]);
+    Running::start(&mut command).finish(LIMIT).expect_success("hog");
+    path
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn a_report_says_what_was_so_over_time_and_is_compared_with_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = run(dir.path(), "small.json", "24M", "2");
+    let large = run(dir.path(), "large.json", "256M", "1");
+    let report = json(&small);
+    let history = &report["history"];
+    let rows = history["at_s"].as_array().unwrap().len();
+    assert!((5..=513).contains(&rows), "{rows}");
+    let columns = ["used_bytes", "resident_bytes", "disk_bytes", "stalled_ns", "bytes_read"];
+    for column in columns {
+        let values = history[column].as_array().unwrap();
+        assert_eq!(values.len(), rows, "{column}");
+        assert!(values.iter().any(|value| value.as_u64() > Some(0)), "{column} is 0 throughout");
+    }
+    let budget = report["budget_bytes"].as_u64();
+    let used = history["used_bytes"].as_array().unwrap();
+    assert!(used.iter().all(|used| used.as_u64() <= budget), "{used:?}");
+    let disk: Vec<u64> = history["faults"]["disk"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it.as_u64().unwrap())
+        .collect();
+    assert!(disk.is_sorted() && disk.last() == report["faults"]["disk"]["count"].as_u64().as_ref());
+    let of_tier: u64 = report["latencies"]["disk"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|bucket| bucket[1].as_u64().unwrap())
+        .sum();
+    assert_eq!(Some(of_tier), report["faults"]["disk"]["count"].as_u64());
+    assert_eq!(report["settings"]["codec"], "auto");
+    assert!(report["machine"]["processors"].as_u64() >= Some(1));
+
+    let [small, large] = [small, large].map(|path| path.to_str().unwrap().to_string());
+    let compared = told(&["report", &small, &large]);
+    let line = compared.lines().find(|line| line.starts_with("budget")).unwrap();
+    assert!(line.contains("24.0 MiB") && line.contains("256.0 MiB"), "{compared}");
+    let page = dir.path().join("both.html");
+    told(&["report", &small, &large, "--html", page.to_str().unwrap()]);
+    assert_eq!(std::fs::read_to_string(&page).unwrap().matches("<svg").count(), 3);
+    // The small one waited, the large one did not need all that it had.
+    assert!(told(&["advise", &small]).contains("--memory "), "{}", told(&["advise", &small]));
+    let advice = told(&["advise", &large]);
+    assert!(advice.contains("Nothing") || advice.contains("Less would do"), "{advice}");
+
+    refused(&["report", &small], 2, &["required"]);
+    let wrong = dir.path().join("wrong.json");
+    std::fs::write(&wrong, "{\"schema\": 9}").unwrap();
+    refused(&["advise", wrong.to_str().unwrap()], 1, &["wrong.json", "schema 9", "--report FILE"]);
+    refused(&["advise", "/nowhere/at/all"], 1, &["cannot be read"]);
+}
+
+/// Has Chromium, without a network, open a page; what it says on its console.
+fn open(page: &Path) -> Option<(String, String)> {
+    let mut chromium = Command::new("chromium");
+    chromium.args([
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        "--v=0",
+    ]);
+    let profile = TempDir::new().unwrap();
+    chromium.arg(format!("--user-data-dir={}", profile.path().display()));
+    // Nothing can be reached by way of a proxy that is not there.
+    chromium.args(["--proxy-server=127.0.0.1:9", "--dump-dom"]);
+    let output = chromium.arg(format!("file://{}", page.display())).output();
+    let Ok(output) = output else {
+        eprintln!("skipped: chromium is not installed");
+        return None;
+    };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Some((text(&output.stdout), text(&output.stderr)))
+}
+
+#[test]
+fn a_page_shows_in_a_browser_all_that_there_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = run(dir.path(), "page.html", "24M", "1");
+    let text = std::fs::read_to_string(&page).unwrap();
+    assert!(text.starts_with("<!DOCTYPE html>") && text.len() < 1 << 20, "{}", text.len());
+    // Whether enough came back to tell what another budget had done depends on the machine.
+    let plots = text.matches("<svg").count();
+    assert!((6..=7).contains(&plots), "{plots}");
+    // One that sleeps has hardly anything to plot.
+    let asleep = dir.path().join("asleep.html");
+    let mut command = Command::new(softswap());
+    command.args(["run", "-q", "--memory", "64M", "--report"]).arg(&asleep).args(["--", "true"]);
+    Running::start(&mut command).finish(LIMIT).expect_success("true");
+    let text = std::fs::read_to_string(&asleep).unwrap();
+    assert!(text.contains("all of it fitted 64.0 MiB"), "{text}");
+    for (page, plots) in [(&page, plots), (&asleep, text.matches("<svg").count())] {
+        let Some((dom, console)) = open(page) else { return };
+        assert_eq!(dom.matches("<svg").count(), plots, "{console}");
+        assert!(!console.contains("CONSOLE"), "{console}");
+        assert!(dom.contains("</html>") && dom.contains("Settings and machine"));
+    }
+}
+
+#[test]
+fn a_report_of_a_shell_shows_what_its_children_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let [report, page] = ["shell.json", "shell.html"].map(|name| dir.path().join(name));
+    let mut command = Command::new(softswap());
+    command.args(["run", "-q", "--reserve", "0", "--memory", "24M", "--report"]).arg(&report);
+    command.arg("--swap").arg(dir.path()).args(["--", "sh", "-c"]);
+    command.arg("\"$0\" --mib 64 --seconds 2 & wait $!").arg(compiled("hog"));
+    Running::start(&mut command).finish(LIMIT).expect_success("a shell with a child");
+    told(&["report", report.to_str().unwrap(), "--html", page.to_str().unwrap()]);
+    let report = json(&report);
+    // The shell itself slept.
+    assert!(report["pages_out"] == 0 && report["faults"]["disk"]["count"] == 0, "{report}");
+    let tree = &report["tree"];
+    let disk = tree["faults_by_tier"]["disk"].as_u64().unwrap();
+    assert!(disk > 0 && tree["faults_by_tier"]["zero"].as_u64() > Some(0), "{tree}");
+    let columns = &report["history"]["tree"];
+    let rows = report["history"]["at_s"].as_array().unwrap().len();
+    let column = |values: &Value| -> Vec<u64> {
+        values.as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).collect()
+    };
+    let sizes = ["resident_bytes", "disk_bytes", "bytes_read", "bytes_written"];
+    for name in sizes {
+        let values = column(&columns[name]);
+        assert!(values.len() == rows && values.iter().any(|it| *it > 0), "{name}: {columns}");
+    }
+    let seen = column(&columns["faults_by_tier"]["disk"]);
+    assert!(seen.is_sorted() && seen.last() > Some(&0) && seen.last() <= Some(&disk), "{seen:?}");
+    let page = std::fs::read_to_string(&page).unwrap();
+    for title in ["DRAM of the tree", "On the disk", "Faults by tier", "Traffic of the disk"] {
+        assert!(page.contains(&format!("<figcaption>{title}</figcaption>")), "{title}");
+    }
+    assert!(page.contains("faults of all processes") && !page.contains("Pages that went out"));
+}
+
+#[test]
+fn a_tree_of_more_processes_than_are_kept_is_a_page_that_says_how_many_are_left_out() {
+    const PROCESSES: usize = 110;
+    let dir = tempfile::tempdir().unwrap();
+    let [page, report] = ["tree.html", "tree.json"].map(|name| dir.path().join(name));
+    // They end when all are there, and have been looked at.
+    let script = format!(
+        "i=0; while [ $i -lt {PROCESSES} ]; do i=$((i+1)); \
+         (while [ ! -e {0}/done ]; do sleep 1; done) & done; wait",
+        dir.path().display()
+    );
+    for path in [&page, &report] {
+        let mut command = Command::new(softswap());
+        command.args(["run", "-q", "--awake", "--reserve", "0", "--memory", "512M", "--report"]);
+        command.arg(path).arg("--swap").arg(dir.path()).args(["--", "sh", "-c", &script]);
+        let running = Running::start(&mut command);
+        wait_until("all processes", || {
+            let output = ask(&["stat", &running.id().to_string(), "--json"]);
+            let stat: Value = serde_json::from_slice(&output.stdout)
+                .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())?;
+            match stat["tree"]["processes"].as_array().map_or(0, Vec::len) {
+                some if some > PROCESSES => Ok(()),
+                some => Err(format!("{some} processes")),
+            }
+        });
+        wait_for_rounds(running.id(), 3);
+        std::fs::write(dir.path().join("done"), "").unwrap();
+        running.finish(LIMIT).expect_success("sh");
+        std::fs::remove_file(dir.path().join("done")).unwrap();
+    }
+    let tree = &json(&report)["tree"];
+    let kept = tree["largest"].as_array().unwrap().len() as u64;
+    assert!(tree["processes_peak"].as_u64() >= Some(PROCESSES as u64), "{tree}");
+    assert_eq!(kept, 100);
+    assert!(kept + tree["left_out"]["processes"].as_u64().unwrap() > PROCESSES as u64, "{tree}");
+    let Some((dom, console)) = open(&page) else { return };
+    assert!(!console.contains("CONSOLE"), "{console}");
+    let (_, processes) = dom.split_once("<h2>Processes</h2>").unwrap();
+    let (processes, _) = processes.split_once("<h2>Settings").unwrap();
+    assert_eq!(processes.matches("<tr>").count(), 1 + 100, "{processes}");
+    assert!(processes.contains(" more are left out, with "), "{processes}");
+}

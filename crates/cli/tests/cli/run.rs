@@ -1,0 +1,338 @@
+//! The program's input, output, signals, stops and end pass through `run`.
+//! Needs the runtime library (`cargo build --workspace` puts it in place).
+
+use crate::common::{run, std_run};
+use crate::support::control_client::{PATIENCE, wait_until};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Stdio};
+
+fn shell(dir: &Path, text: &str) -> std::process::Command {
+    let mut command = std_run(dir);
+    command.args(["--quiet", "--", "sh", "-c", text]);
+    command
+}
+
+/// Starts a shell that says a first line; that line.
+fn start(dir: &Path, text: &str) -> (Child, BufReader<ChildStdout>, String) {
+    let mut child = shell(dir, text).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    (child, out, line.trim().to_string())
+}
+
+fn send(pid: u32, signal: i32) {
+    softswap_sys::child::send(pid as i32, signal).unwrap();
+}
+
+/// The state letter in /proc; `None` when the process is gone.
+fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+fn await_state(pid: u32, what: &str, reached: impl Fn(Option<char>) -> bool) {
+    wait_until(&format!("process {pid} to be {what}"), || match state(pid) {
+        state if reached(state) => Ok(()),
+        state => Err(format!("{state:?}")),
+    });
+}
+
+/// Waits until a process that takes SIGCHLD in has taken in all that has happened to its children.
+fn await_attention(pid: u32) {
+    let pending = |status: &str, of: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(of)).unwrap_or("0");
+        u64::from_str_radix(line.trim(), 16).unwrap() >> (libc::SIGCHLD - 1) & 1 == 1
+    };
+    wait_until("softswap to look at its children", || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let is_pending = pending(&status, "ShdPnd:") || pending(&status, "SigPnd:");
+        match state(pid) {
+            Some('S' | 'T') if !is_pending => Ok(()),
+            state => Err(format!("{state:?}\n{status}")),
+        }
+    });
+}
+
+#[test]
+fn the_exit_status_is_the_programs() {
+    let dir = tempfile::tempdir().unwrap();
+    for status in [0, 1, 42, 127, 255] {
+        run(dir.path()).args(["-q", "sh", "-c", &format!("exit {status}")]).assert().code(status);
+    }
+}
+
+#[test]
+fn death_by_a_signal_is_death_by_the_same_signal() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, number) in
+        [("TERM", libc::SIGTERM), ("KILL", libc::SIGKILL), ("SEGV", libc::SIGSEGV)]
+    {
+        let status = shell(dir.path(), &format!("kill -{name} $$")).status().unwrap();
+        assert_eq!(status.signal(), Some(number));
+        assert!(!status.core_dumped(), "softswap leaves no core file of its own");
+    }
+}
+
+#[test]
+fn arguments_input_output_and_name_pass_through() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = run(dir.path())
+        .args(["--", "sh", "-c", "cat; echo \"$0:$#:$2\" >&2; exit 3", "name", "-x", "a  b"])
+        .write_stdin("in")
+        .assert()
+        .code(3)
+        .stdout("in")
+        .get_output()
+        .clone();
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("name:2:a  b\n"));
+    let output = shell(dir.path(), "readlink /proc/self/cwd").output().unwrap();
+    let here = std::env::current_dir().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), here.to_str().unwrap());
+}
+
+#[test]
+fn signals_sent_to_softswap_reach_the_program_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGUSR1, libc::SIGUSR2] {
+        let text = format!(
+            "n=0; trap 'n=$((n+1)); echo got' {signal}; echo ready; \
+             i=0; while [ $n -eq 0 ] && [ $i -lt 2400 ]; do sleep 0.05; i=$((i+1)); done; \
+             sleep 0.2; exit $n"
+        );
+        let (mut child, _out, ready) = start(dir.path(), &text);
+        assert_eq!(ready, "ready");
+        send(child.id(), signal);
+        assert_eq!(child.wait().unwrap().code(), Some(1), "signal {signal}");
+    }
+}
+
+#[test]
+fn a_signal_that_the_program_sends_to_its_group_reaches_it_once() {
+    use std::os::unix::process::CommandExt;
+    let dir = tempfile::tempdir().unwrap();
+    for sender in ["kill -USR1 0", "sh -c 'trap \"\" USR1; kill -USR1 0; sleep 0.2; :'"] {
+        let text = format!(
+            "n=0; trap 'n=$((n+1))' USR1; \
+             for i in 1 2 3; do {sender}; sleep 0.2; done; exit $n"
+        );
+        let status = shell(dir.path(), &text).process_group(0).status().unwrap();
+        assert_eq!(status.code(), Some(3), "{sender}");
+    }
+}
+
+/// Runs a program on a terminal of its own, types Ctrl-C, prints what it says.
+const TERMINAL: &str = r#"
+import os, pty, sys
+pid, master = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+said, is_typed = b"", False
+while True:
+    try:
+        some = os.read(master, 1000)
+    except OSError:
+        break
+    if not some:
+        break
+    said += some
+    if b"ready" in said and not is_typed:
+        is_typed = True
+        os.write(master, b"\x03")
+print(said.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"#;
+
+#[test]
+fn an_interrupt_typed_at_the_terminal_reaches_the_program_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "n=0; trap 'n=$((n+1))' INT; echo ready; \
+                i=0; while [ $n -eq 0 ] && [ $i -lt 2400 ]; do sleep 0.05; i=$((i+1)); done; \
+                sleep 0.2; exit $n";
+    let inner = shell(dir.path(), text);
+    let mut outer = std::process::Command::new("python3");
+    outer.args(["-c", TERMINAL]).arg(inner.get_program()).args(inner.get_args());
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => outer.env(name, value),
+            None => outer.env_remove(name),
+        };
+    }
+    let output = outer.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.trim_end().ends_with(" 1"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_program_that_a_passed_on_signal_ends_ends_softswap_likewise() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut child, _out, _) = start(dir.path(), "echo ready; exec sleep 1000");
+    send(child.id(), libc::SIGTERM);
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+}
+
+#[test]
+fn a_program_that_is_stopped_and_continued_by_its_number_does_not_leave_softswap_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut child, _out, pid) = start(dir.path(), "echo $$; kill -STOP $$; exit 9");
+    let program: u32 = pid.parse().unwrap();
+    await_state(program, "stopped", |state| state == Some('T'));
+    await_attention(child.id());
+    send(program, libc::SIGCONT);
+    await_state(child.id(), "ended", |state| state == Some('Z'));
+    assert_eq!(child.wait().unwrap().code(), Some(9));
+}
+
+/// A shell with job control on a terminal of its own: runs a program in the foreground, types
+/// Ctrl-Z if it says so, and continues the group when it has stopped.
+const JOB_CONTROL: &str = r#"
+import os, pty, signal, sys
+pid, master = pty.fork()
+if pid == 0:
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    child = os.fork()
+    os.setpgid(child, child or os.getpid())
+    os.tcsetpgrp(0, child or os.getpid())
+    if child == 0:
+        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+        os.execv(sys.argv[1], sys.argv[1:])
+    _, status = os.waitpid(child, os.WUNTRACED)
+    print("stopped" if os.WIFSTOPPED(status) else "ended", flush=True)
+    os.killpg(child, signal.SIGCONT)
+    print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    os._exit(0)
+said, is_typed = b"", False
+while True:
+    try:
+        some = os.read(master, 1000)
+    except OSError:
+        break
+    if not some:
+        break
+    said += some
+    if b"ready" in said and not is_typed:
+        is_typed = True
+        os.write(master, b"\x1a")
+print(said.decode().replace("\r", "").replace("^Z", ""))
+"#;
+
+#[test]
+fn a_job_that_is_stopped_at_the_terminal_stops_softswap_and_both_continue() {
+    let dir = tempfile::tempdir().unwrap();
+    let typed = "trap 'exit 9' CONT; echo ready; while :; do :; done";
+    let by_itself = "trap 'exit 9' CONT; kill -TSTP $$; while :; do :; done";
+    for text in [typed, by_itself] {
+        let inner = shell(dir.path(), text);
+        let mut outer = std::process::Command::new("timeout");
+        outer.args(["-k", "1", "120", "python3", "-c", JOB_CONTROL]);
+        outer.arg(inner.get_program()).args(inner.get_args());
+        let output = outer.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.trim_end().ends_with("stopped\nstatus 9"), "{text}: {said}");
+    }
+}
+
+#[test]
+fn nothing_is_left_when_softswap_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut child, _out, pid) = start(dir.path(), "echo $$; exec sleep 1000");
+    let program: u32 = pid.parse().unwrap();
+    assert!(state(program).is_some());
+    send(child.id(), libc::SIGKILL);
+    child.wait().unwrap();
+    // Where nobody reaps orphans a dead one stays as a zombie.
+    await_state(program, "gone", |state| matches!(state, None | Some('Z' | 'X')));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no file is left");
+}
+
+#[test]
+fn a_pipe_closes_when_the_program_closes_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut child, mut out, _) = start(dir.path(), "echo ready; exec sleep 1000 >&-");
+    let (end, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || end.send(out.read_to_end(&mut Vec::new()).unwrap()));
+    assert_eq!(ended.recv_timeout(PATIENCE), Ok(0), "softswap kept the pipe open");
+    send(child.id(), libc::SIGKILL);
+    child.wait().unwrap();
+}
+
+#[test]
+fn an_ignored_child_signal_does_not_lose_the_status() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut outer = std::process::Command::new("sh");
+    outer.args([
+        "-c",
+        "trap '' CHLD; exec \"$0\" run -q --reserve 0 --swap \"$1\" -- sh -c 'exit 6'",
+    ]);
+    outer.arg(crate::common::bin_dir().join("softswap")).arg(dir.path());
+    assert_eq!(outer.status().unwrap().code(), Some(6));
+}
+
+#[test]
+fn the_summary_goes_to_stderr_and_quiet_leaves_it_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = run(dir.path()).args(["echo", "hello"]).assert().code(0).get_output().clone();
+    assert_eq!(output.stdout, b"hello\n");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("softswap: echo exited with status 0 after"), "{text}");
+    run(dir.path()).args(["--quiet", "echo", "hello"]).assert().code(0).stderr("");
+}
+
+#[test]
+fn the_report_is_written_even_when_the_program_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let swap = tempfile::tempdir().unwrap();
+    let path = dir.path().join("report.json");
+    std::fs::write(&path, "x".repeat(100_000)).unwrap();
+    let status = std_run(swap.path())
+        .args(["-q", "--report"])
+        .arg(&path)
+        .args(["sh", "-c", "kill -KILL $$"])
+        .status()
+        .unwrap();
+    assert_eq!(status.signal(), Some(libc::SIGKILL));
+    let report: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(report["schema"], 1);
+    assert_eq!(report["outcome"]["kind"], "killed");
+    assert_eq!(report["outcome"]["signal_name"], "SIGKILL");
+    assert_eq!(report["exit_status"], 137);
+    assert_eq!(report["budget_bytes"], 64 << 20);
+    for key in [
+        "wall_s",
+        "used_peak_bytes",
+        "resident_peak_bytes",
+        "pool_peak_bytes",
+        "disk_peak_bytes",
+        "same_filled_share",
+        "compression_ratio",
+        "bytes_written",
+        "bytes_read",
+        "stalled_ns",
+        "direct_reclaims",
+        "reclaimed_ahead",
+    ] {
+        assert!(report.get(key).is_some(), "{key} is missing");
+    }
+    for tier in ["zero", "staged", "standby", "filled", "pool", "disk"] {
+        assert!(report["faults"][tier]["count"].is_u64(), "{tier}");
+    }
+}
+
+#[test]
+fn no_report_is_left_when_the_program_does_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("report.json");
+    run(dir.path()).arg("--report").arg(&path).arg("no-such-program-here").assert().code(127);
+    assert!(!path.exists());
+}
+
+#[test]
+fn the_runtime_comes_up_in_the_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("report.json");
+    run(dir.path()).args(["-q", "--awake", "--report"]).arg(&path).arg("true").assert().code(0);
+    let report: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(report["engine_started"], true);
+}

@@ -1,0 +1,179 @@
+//! What others can see of a program's memory: on the disk, and in a core dump.
+
+use crate::support::{LIMIT, Running, Swapped, compiled, python, softswap};
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+/// What `secrets` has in each of its pages.
+const PLAINTEXT: &[u8] = b"this plaintext is known to the test";
+
+/// A swap file, formatted.
+fn swap_file(dir: &TempDir) -> PathBuf {
+    let path = dir.path().join("swap");
+    let file = File::create(&path).unwrap();
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 48 * MIB).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let made = Command::new(softswap()).arg("mkswap").arg(&path).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    path
+}
+
+fn dir() -> TempDir {
+    tempfile::tempdir_in("/var/tmp").expect("a directory on a disk")
+}
+
+fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
+    let mut rest = bytes;
+    while let Some(at) = rest.iter().position(|byte| *byte == wanted[0]) {
+        if rest[at..].starts_with(wanted) {
+            return true;
+        }
+        rest = &rest[at + 1..];
+    }
+    false
+}
+
+/// What is left in the swap file of a program that was mostly there, and
+/// whether its run says that it was encrypted.
+fn left_by_a_run(options: &[&str]) -> (Vec<u8>, bool) {
+    let dir = dir();
+    let file = swap_file(&dir);
+    let swap = format!("--swap={}", file.display());
+    let swapped = Swapped::within("16M").option("--pool=1M").option(swap);
+    let swapped = options.iter().fold(swapped, |swapped, option| swapped.option(option));
+    let report = swapped.run_ok("secrets", &[]);
+    assert!(report.figure("bytes_written") > 4 * MIB, "{}", report.figures);
+    // Whole pages, and compressed ones that share a slot.
+    assert!(report.figures["pool"]["packed_slots"].as_u64() > Some(0), "{}", report.figures);
+    let summary = &report.ended.stderr;
+    let encrypts = report.figure("encrypts") == 1;
+    assert_eq!(summary.contains("not encrypted"), !encrypts, "{summary}");
+    (std::fs::read(file).unwrap(), encrypts)
+}
+
+#[test]
+fn the_disk_does_not_show_what_a_program_holds() {
+    let (left, encrypts) = left_by_a_run(&[]);
+    assert!(encrypts && !contains(&left, PLAINTEXT), "{encrypts}");
+    let (left, encrypts) = left_by_a_run(&["--no-encrypt"]);
+    assert!(!encrypts && contains(&left, PLAINTEXT), "{encrypts}");
+}
+
+/// A lock is not inherited, and the child reads with the same key.
+#[test]
+fn a_forked_child_keeps_the_key_locked() {
+    let script = "\
+import os
+def locked():
+    return [line for line in open('/proc/self/status') if line.startswith('VmLck')]
+print(locked(), flush=True)
+if os.fork() == 0:
+    print(locked(), flush=True)
+    os._exit(0)
+os.wait()
+";
+    let dir = dir();
+    let swap = format!("--swap={}", dir.path().display());
+    let swapped = Swapped::within("32M").option(swap).option("--awake");
+    let report = swapped.run(python(), &["-c", script]);
+    report.ended.expect_success("a program that forks");
+    let stdout = report.ended.stdout_text();
+    let lines: Vec<_> = stdout.lines().collect();
+    assert_eq!(lines[0], lines[1]);
+    assert_eq!(lines[0].contains(" 0 kB"), report.figure("key_unlocked") == 1, "{stdout}");
+}
+
+/// As root the child is another user's. Past the handlers it inherits no memory of the engine's.
+#[test]
+fn a_child_learns_nothing_that_its_parent_wrote_after_the_fork() {
+    let dir = dir();
+    for (way, options) in
+        [("fork", &[][..]), ("fork", &["--no-io-uring"]), ("fork", &["--pool=1M"]), ("raw", &[])]
+    {
+        let swap = format!("--swap={}", dir.path().display());
+        let swapped = Swapped::within("24M").option(swap);
+        let swapped = options.iter().fold(swapped, |swapped, option| swapped.option(option));
+        let report = swapped.run_ok("worker", &[way]);
+        assert_eq!(report.ended.stdout_text(), "ok worker\n", "{way} {options:?}");
+        assert!(report.figure("bytes_written") > 4 * MIB, "{}", report.figures);
+    }
+}
+
+/// The core dump that a program left in its directory.
+fn core_in(dir: &Path) -> Option<File> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let is_core = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("core");
+    let core = entries.into_iter().find(|entry| is_core(&entry.file_name()))?;
+    Some(File::open(core.path()).unwrap())
+}
+
+/// Calls `look` with all of a file that is no hole, in pieces that overlap.
+fn each_piece(file: &File, mut look: impl FnMut(&[u8])) {
+    const OVERLAP: u64 = 64;
+    let mut buffer = vec![0; 4 << 20];
+    let mut at = 0;
+    while let Ok(start) = rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+        let end = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(start)).unwrap();
+        at = start;
+        while at < end {
+            let len = buffer.len().min((end - at) as usize);
+            file.read_exact_at(&mut buffer[..len], at).unwrap();
+            look(&buffer[..len]);
+            at += if at + len as u64 == end { len as u64 } else { len as u64 - OVERLAP };
+        }
+    }
+}
+
+/// 16 bytes from each word of the key on that look random: the rounds of the
+/// cipher and the tables of the tag, not lengths and pointers between them.
+fn parts_of_key(mapping: &[u8]) -> HashSet<[u8; 16]> {
+    let windows = (0..mapping.len() - 15).step_by(4).map(|at| &mapping[at..at + 16]);
+    let looks_random = |bytes: &&[u8]| bytes.iter().collect::<HashSet<_>>().len() >= 11;
+    windows.filter(looks_random).map(|bytes| bytes.try_into().unwrap()).collect()
+}
+
+#[test]
+fn a_core_dump_does_not_contain_the_key() {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    if !pattern.starts_with("core") {
+        eprintln!("skipped: core dumps go elsewhere: {}", pattern.trim());
+        return;
+    }
+    let dir = dir();
+    let key = dir.path().join("key");
+    let swapped = Swapped::within("16M").option(format!("--swap={}", dir.path().display()));
+    let mut command = swapped.command(compiled("secrets"), &[key.as_os_str()]);
+    let ended = Running::start(command.current_dir(dir.path())).finish(LIMIT);
+    match (ended.status.code(), ended.status.signal()) {
+        (Some(3), _) => return eprintln!("skipped: the key cannot be locked here"),
+        (Some(4), _) => return eprintln!("skipped: no core may be dumped here"),
+        (_, Some(6)) => {}
+        _ => panic!("{}: {}", ended.status, ended.stderr),
+    }
+    let parts = parts_of_key(&std::fs::read(&key).unwrap());
+    assert!(parts.len() >= 60, "{} parts: is that a key?", parts.len());
+    let core = core_in(dir.path()).expect("a core dump");
+    let dumped: [u8; 64] = std::array::from_fn(|at| (at * 37 + 11) as u8);
+    let (mut bytes, mut is_dumped, mut found) = (0, false, 0);
+    // Most bytes of a dump are ruled out by their first two.
+    let begins: HashSet<[u8; 2]> = parts.iter().map(|part| [part[0], part[1]]).collect();
+    let mut may_begin = vec![false; 1 << 16];
+    begins.iter().for_each(|two| may_begin[usize::from(u16::from_ne_bytes(*two))] = true);
+    each_piece(&core, |piece| {
+        bytes += piece.len();
+        is_dumped |= contains(piece, &dumped);
+        let windows = piece.windows(16).step_by(4);
+        found += windows
+            .filter(|at| may_begin[usize::from(u16::from_ne_bytes([at[0], at[1]]))])
+            .filter(|at| parts.contains(*at))
+            .count();
+    });
+    assert!(is_dumped, "{bytes} bytes of a dump without the program's data");
+    assert_eq!(found, 0, "parts of the key are in {bytes} bytes of a dump");
+}

@@ -1,0 +1,84 @@
+//! A process has no engine as long as it fits its budget, and gets one when it does not. The
+//! programs compare all that they have, before and after.
+
+use crate::support::{LIMIT, Running, compiled, softswap};
+use std::process::Command;
+
+/// What a case says, with a budget.
+fn said(memory: &str, case: &str) -> String {
+    let mut command = Command::new(softswap());
+    command.args(["run", "-q", "--reserve", "0", "--memory-per-process", memory, "--"]);
+    let ended = Running::start(command.arg(compiled("sleeping")).arg(case)).finish(LIMIT);
+    ended.expect_ok(case);
+    ended.stdout_text()
+}
+
+#[test]
+fn a_program_that_fits_has_no_filter_and_no_thread_of_ours() {
+    assert_eq!(said("256M", "fits"), "threads 1\nawake 0\nok fits\n");
+}
+
+#[test]
+fn all_that_a_program_had_is_there_when_it_has_woken() {
+    assert_eq!(said("64M", "wakes"), "asleep 1\nawake 1\nok wakes\n");
+}
+
+#[test]
+fn reservations_count_when_they_are_committed() {
+    assert_eq!(said("128M", "reserves"), "asleep 1\nawake 1\nok reserves\n");
+}
+
+#[test]
+fn what_is_larger_than_the_budget_wakes_before_it_is_touched() {
+    assert_eq!(said("64M", "lazy"), "awake 1\nok lazy\n");
+}
+
+#[test]
+fn a_forked_child_wakes_by_itself() {
+    assert_eq!(said("64M", "forks"), "awake 0\nok forks\n");
+}
+
+#[test]
+fn signals_are_as_they_were_set_when_a_process_of_threads_has_woken() {
+    assert_eq!(said("64M", "threads"), "awake 1\nok threads\n");
+}
+
+#[test]
+fn it_wakes_in_whatever_state_its_threads_are() {
+    let cases = "small_stack c11_thread vforks restarts main_ends cancels no_queue";
+    for case in cases.split(' ') {
+        assert_eq!(said("64M", case), format!("awake 1\nok {case}\n"));
+    }
+}
+
+#[test]
+fn the_summary_and_the_report_say_that_it_slept() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let report = dir.path().join("report.json");
+    let mut command = Command::new(softswap());
+    command.args(["run", "--memory", "256M", "--report"]).arg(&report).args(["--", "true"]);
+    let ended = Running::start(&mut command).finish(LIMIT);
+    assert!(ended.stderr.contains("  asleep   "), "{}", ended.stderr);
+    let text = std::fs::read_to_string(report).expect("a report");
+    let report: serde_json::Value = serde_json::from_str(&text).expect("an object");
+    assert_eq!(report["slept"], true);
+    assert_eq!(report["engine_started"], false);
+}
+
+#[test]
+fn where_no_engine_could_come_up_the_start_says_so() {
+    let mut command = Command::new(compiled("sleeping"));
+    command.arg("without-userfaultfd").arg(softswap());
+    command.args(["run", "-q", "--memory", "256M", "--", "true"]);
+    let ended = Running::start(&mut command).finish(LIMIT);
+    assert_eq!(ended.status.code(), Some(125), "{}", ended.stderr);
+    assert!(ended.stderr.contains("userfaultfd"), "{}", ended.stderr);
+}
+
+#[test]
+fn who_is_asked_to_be_awake_is() {
+    let mut command = Command::new(softswap());
+    command.args(["run", "--awake", "--memory", "256M", "--", "true"]);
+    let ended = Running::start(&mut command).finish(LIMIT);
+    assert!(ended.stderr.contains("  budget   256.0 MiB"), "{}", ended.stderr);
+}

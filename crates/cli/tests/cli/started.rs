@@ -1,0 +1,245 @@
+//! Programs that managed programs start: with any environment they are managed, and a program that
+//! cannot be managed runs as without softswap.
+
+use crate::support::cgroup::MemoryGroup;
+use crate::support::control_client::wait_for;
+use crate::support::{Ended, LIMIT, Running, Swapped, compiled, plain, python, softswap, sources};
+use serde_json::Value;
+use std::process::Command;
+
+/// Prints whether it is managed, and has more memory than the budget.
+const MANAGED: &str = r#"
+import hashlib
+block = bytearray(i * 167 % 251 for i in range(4096)) * (96 << 8)
+print("managed" if "libsoftswap" in open("/proc/self/maps").read() else "UNMANAGED",
+      hashlib.md5(block).hexdigest(), flush=True)
+"#;
+
+fn shell(script: &str, arguments: &[&str]) -> Ended {
+    let mut command = Command::new(softswap());
+    command.args(["run", "-q", "--memory", "48M", "--", "sh", "-c", script, "sh"]);
+    Running::start(command.args(arguments)).finish(LIMIT)
+}
+
+#[test]
+fn a_program_without_its_parents_environment_keeps_the_budget() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("managed.py");
+    std::fs::write(&program, MANAGED).unwrap();
+    let [python, program] = [python(), program].map(|path| path.display().to_string());
+    let ways = [
+        "export LD_PRELOAD=libm.so.6; \"$1\" \"$2\"",
+        "LD_PRELOAD= \"$1\" \"$2\"",
+        "env -u LD_PRELOAD \"$1\" \"$2\"",
+        "env -i \"$1\" \"$2\"",
+        "unset LD_PRELOAD; \"$1\" \"$2\"",
+        "\"$1\" -c 'import subprocess, sys; subprocess.run(sys.argv[1:], env={})' \"$1\" \"$2\"",
+        "\"$1\" -c 'import os, sys; os.execve(sys.argv[1], sys.argv[1:], {})' \"$1\" \"$2\"",
+        "\"$1\" -c 'import os, sys; os.environ.clear(); os.system(\" \".join(sys.argv[1:]))' \
+         \"$1\" \"$2\"",
+        "\"$1\" -c 'import os, sys; sys.stdout.write(os.popen(\" \".join(sys.argv[1:])).read())' \
+         \"$1\" \"$2\"",
+    ];
+    let expected = plain(&python, &[&program]).stdout_text().replace("UNMANAGED", "managed");
+    for way in ways {
+        // More than the budget, and less than what the program has.
+        let group = MemoryGroup::limited_to(96 << 20);
+        let mut command = match &group {
+            Ok(group) => group.command(softswap()),
+            Err(why) => {
+                eprintln!("without a control group: {why}");
+                Command::new(softswap())
+            }
+        };
+        command.args(["run", "-q", "--memory", "48M", "--", "sh", "-c", way, "sh"]);
+        let ended = Running::start(command.args([&python, &program])).finish(LIMIT);
+        ended.expect_success(way);
+        assert_eq!(ended.stdout_text(), expected, "{way}");
+    }
+}
+
+#[test]
+fn a_program_sees_the_variables_that_it_or_the_user_has_set_and_no_others() {
+    let script = "env | grep -E 'LD_PRELOAD|SOFTSWAP_RT'; \
+                  LD_PRELOAD=libutil.so.1:$LD_PRELOAD env | grep -E 'LD_PRELOAD|SOFTSWAP_RT'";
+    let mut command = Command::new(softswap());
+    command.args(["run", "-q", "--memory", "48M", "--", "sh", "-c", script]);
+    let ended = Running::start(command.env("LD_PRELOAD", "libm.so.6")).finish(LIMIT);
+    assert_eq!(
+        ended.stdout_text(),
+        "LD_PRELOAD=libm.so.6\nLD_PRELOAD=libutil.so.1:libm.so.6\n",
+        "{}",
+        ended.stderr
+    );
+    // A shell that popen starts, and the program itself afterwards.
+    let script = r#"
+import os
+print(os.popen("env | grep -cE 'LD_PRELOAD|SOFTSWAP_RT'").read().strip())
+os.environ["ADDED"] = "1"
+print(os.popen("env | grep -E '^ADDED='").read().strip())
+libc = __import__("ctypes").CDLL(None)
+print(libc.getenv(b"SOFTSWAP_RT_MEMORY"), libc.getenv(b"LD_PRELOAD"))
+"#;
+    let ended = shell("\"$1\" -c \"$2\"", &[&python().display().to_string(), script]);
+    assert_eq!(ended.stdout_text(), "0\nADDED=1\n0 0\n", "{}", ended.stderr);
+}
+
+#[test]
+fn what_the_program_preloads_stays_in_front_and_what_the_user_does_behind() {
+    let script = "LD_PRELOAD=libutil.so.1:$LD_PRELOAD cat /proc/self/environ | tr '\\0' '\\n' | \
+                  grep LD_PRELOAD";
+    let mut command = Command::new(softswap());
+    command.args(["run", "-q", "--memory", "48M", "--", "sh", "-c", script]);
+    let ended = Running::start(command.env("LD_PRELOAD", "libm.so.6")).finish(LIMIT);
+    let preloaded = ended.stdout_text();
+    let entries: Vec<_> = preloaded.trim().split(['=', ':']).collect();
+    assert!(
+        matches!(entries[..], ["LD_PRELOAD", "libutil.so.1", library, "libm.so.6"]
+            if library.ends_with("/libsoftswap.so")),
+        "{preloaded}"
+    );
+}
+
+#[test]
+fn a_program_that_is_to_be_unmanaged_is() {
+    let count = "grep -c softswap-window /proc/self/maps; tr '\\0' '\\n' < /proc/self/environ | \
+                 grep -c SOFTSWAP_RT_MEMORY=.";
+    let ended = shell(
+        "SOFTSWAP_RT_MEMORY= cat /proc/self/environ | tr '\\0' '\\n' | \
+                       grep -c SOFTSWAP_RT_MEMORY=.",
+        &[],
+    );
+    assert_eq!(ended.stdout_text(), "0\n", "{}", ended.stderr);
+    let mut command = Command::new(softswap());
+    command.args(["run", "-q", "--children", "plain", "--memory", "48M", "--"]);
+    command.args(["sh", "-c", "env -i sh -c \"$1\"", "sh", count]);
+    let ended = Running::start(&mut command).finish(LIMIT);
+    assert_eq!(ended.stdout_text(), "0\n0\n", "{}", ended.stderr);
+}
+
+fn ask(arguments: &[&str]) -> std::process::Output {
+    Command::new(softswap()).args(arguments).output().unwrap()
+}
+
+/// Compiles a test program with further options.
+fn compile(dir: &std::path::Path, name: &str, source: &str, options: &[&str]) -> String {
+    let path = dir.join(name);
+    let compiler = Command::new("gcc")
+        .args(["-O2", "-fno-stack-protector", "-o"])
+        .args([&path, &sources().join(source)])
+        .args(options)
+        .output()
+        .expect("gcc, which the tests need");
+    assert!(compiler.status.success(), "{}", String::from_utf8_lossy(&compiler.stderr));
+    path.display().to_string()
+}
+
+#[test]
+fn a_program_of_another_loader_runs_without_the_library() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let bare = ["-static", "-nostdlib", "-ffreestanding"];
+    let loader = compile(dir, "ld-other-x86_64.so.1", "foreign_loader.c", &bare);
+    let option = format!("-Wl,--dynamic-linker={loader}");
+    let program = compile(dir, "program", "emulated.c", &[&option]);
+    let script = dir.join("script");
+    std::fs::write(&script, format!("#! {program} argument\n")).unwrap();
+    let python = python().display().to_string();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, executable).unwrap();
+    for way in [
+        "\"$1\"; echo $?",
+        "env \"$1\"; echo $?",
+        "\"$2\" -c 'import os, sys; print(os.waitstatus_to_exitcode(os.waitpid(\
+         os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ), 0)[1]))' \"$1\"",
+        "\"$2\" -c 'import os, sys; print(os.waitstatus_to_exitcode(os.waitpid(\
+         os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ), 0)[1]))' \"$1\"",
+    ] {
+        for program in [&program, &script.display().to_string()] {
+            let ended = shell(way, &[program, &python]);
+            assert_eq!(ended.stdout_text(), "free\n7\n", "{way}: {}", ended.stderr);
+            assert_eq!(ended.stderr, "", "{way}");
+        }
+    }
+}
+
+#[test]
+fn a_program_without_a_budget_is_named_with_its_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("block.c"), dir.path().join("block"));
+    let text = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
+                int main() { char *block = malloc(64 << 20); memset(block, 1, 64 << 20); \
+                puts(\"ready\"); fflush(stdout); return getchar() == EOF ? block[5] - 1 : 2; }";
+    std::fs::write(&source, text).unwrap();
+    let compiler = Command::new("gcc").arg("-static").arg("-o").args([&program, &source]).output();
+    if !compiler.is_ok_and(|it| it.status.success()) {
+        eprintln!("skipped: there is no static C library");
+        return;
+    }
+    let [log, report] = ["log", "report.json"].map(|name| dir.path().join(name));
+    let fifo = dir.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let mut command = Command::new(softswap());
+    command.args(["run", "--memory", "48M", "--log"]).arg(&log).arg("--report").arg(&report);
+    command.args(["--", "sh", "-c", "\"$1\" < \"$2\"; exit $?", "sh"]).args([&program, &fifo]);
+    let running = Running::start(&mut command);
+    // Its input ends when this is closed.
+    let input = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();
+    wait_for("the process and its memory", || {
+        let stat = ask(&["stat", "--json", &running.id().to_string()]);
+        let stat: Value = serde_json::from_slice(&stat.stdout).ok()?;
+        let bytes = stat["tree"]["unmanaged"][0]["anonymous_bytes"].as_u64()?;
+        (bytes >= 64 << 20).then_some(())
+    });
+    drop(input);
+    let ended = running.finish(LIMIT);
+    ended.expect_success("block");
+    assert!(ended.stderr.contains("note: block (pid "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("other processes had no budget"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("  UNMANAGED  64."), "{}", ended.stderr);
+    let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    let largest = &report["unmanaged"]["largest"][0];
+    assert_eq!(largest["name"], "block", "{report}");
+    assert!(largest["anonymous_peak_bytes"].as_u64() >= Some(64 << 20), "{report}");
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(log.matches("\"event\":\"unmanaged\"").count(), 1, "{log}");
+}
+
+#[test]
+fn a_musl_program_runs_as_without_softswap() {
+    if Command::new("musl-gcc").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no musl-gcc");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("hello.c"), dir.path().join("hello"));
+    std::fs::write(&source, "int puts(const char *); int main() { puts(\"musl\"); return 3; }")
+        .unwrap();
+    let compiled = Command::new("musl-gcc").arg("-o").args([&program, &source]).status();
+    assert!(compiled.unwrap().success());
+    let program = program.display().to_string();
+    for children in ["managed", "plain"] {
+        let mut command = Command::new(softswap());
+        command.args(["run", "-q", "--children", children, "--memory", "48M", "--"]);
+        command.args(["sh", "-c", "\"$1\"; echo $?", "sh", &program]);
+        let ended = Running::start(&mut command).finish(LIMIT);
+        assert_eq!(ended.stdout_text(), "musl\n3\n", "{children}");
+        assert_eq!(ended.stderr, "", "{children}");
+    }
+}
+
+#[test]
+fn a_program_under_an_emulator_that_has_no_userfaultfd_runs_unmanaged() {
+    let emulated = compiled("emulated");
+    let report =
+        Swapped::within("48M").run("sh", &["-c", "\"$0\" echo hi", emulated.to_str().unwrap()]);
+    report.ended.expect_success("an emulated program");
+    assert_eq!(report.ended.stdout_text(), "hi\n");
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no valgrind");
+        return;
+    }
+    let ended = shell("valgrind -q echo hi", &[]);
+    ended.expect_success("valgrind");
+    assert_eq!((ended.stdout_text().as_str(), ended.stderr.as_str()), ("hi\n", ""));
+}

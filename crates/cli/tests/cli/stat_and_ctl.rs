@@ -1,0 +1,607 @@
+//! `softswap stat` and `softswap ctl`: running programs are asked and told,
+//! each by its own socket, and nothing else about them changes.
+
+use crate::support::control_client::{
+    PATIENCE, Program, ask, refused, says, told, wait_for, wait_until,
+};
+use crate::support::other_user::{NOBODY, as_nobody, binaries_for_all, is_root};
+use crate::support::{Running, Swapped, compiled, python, softswap};
+use serde_json::Value;
+use softswap_engine::base::stats::{Counter, Tier};
+use softswap_engine::door::control_protocol::MAX_ANSWER_BYTES;
+use softswap_sys::control_socket::{self, DIR_VARIABLE};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+fn mode(path: &Path) -> u32 {
+    std::fs::symlink_metadata(path).unwrap().mode() & 0o777
+}
+
+fn kill(pid: &str, signal: i32) {
+    softswap_sys::child::send(pid.parse().unwrap(), signal).unwrap();
+}
+
+#[test]
+fn stat_tells_how_a_program_fares_in_words_and_as_json() {
+    let program = Program::under_pressure(&[]);
+    let pid = program.pid();
+    // By its own number, and by that of `softswap run`.
+    for number in [&pid, &program.supervisor()] {
+        let text = told(&["stat", number]);
+        assert!(text.starts_with("softswap: "), "{text}");
+        for part in [
+            &format!("hog (pid {pid}) has been running for"),
+            "budget   32.0 MiB",
+            "peaks    resident",
+            "faults            count",
+            "settings",
+            "io.poll              auto",
+        ] {
+            assert!(text.contains(part), "{part:?} is missing in: {text}");
+        }
+    }
+    let stat: Value = serde_json::from_str(&told(&["stat", &pid, "--json"])).unwrap();
+    assert_eq!(stat["schema"], 1);
+    assert_eq!(stat["outcome"]["kind"], "running");
+    assert_eq!(stat["exit_status"], Value::Null);
+    assert_eq!(stat["budget_bytes"], 32 << 20);
+    assert_eq!(stat["settings"]["io.poll"], "auto");
+    assert_eq!(stat["engine_started"], true);
+    assert!(stat["pages_out"].as_u64() > Some(0), "{stat}");
+    assert!(stat["program"][0].as_str().unwrap().ends_with("hog"));
+    // Figures move while the program does.
+    let out = |stat: &Value| stat["pages_out"].as_u64().unwrap();
+    wait_for("more pages out", || {
+        let later: Value = serde_json::from_str(&told(&["stat", &pid, "--json"])).unwrap();
+        (out(&later) > out(&stat)).then_some(())
+    });
+}
+
+/// As servers do that show their state in place of their arguments.
+#[test]
+fn stat_that_repeats_itself_ends_with_the_program() {
+    let program = Program::under_pressure(&[]);
+    let mut command = Command::new(softswap());
+    command.args(["stat", &program.pid(), "--json", "--every", "1"]);
+    let repeats = Running::start(&mut command);
+    let figures = |text: &str| -> Vec<Option<u64>> {
+        // Only whole lines.
+        let (lines, _) = text.rsplit_once('\n').unwrap_or_default();
+        let answers = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        answers.map(|stat| stat["pages_out"].as_u64()).collect()
+    };
+    wait_until("three answers, and more pages out", || {
+        let so_far = figures(&String::from_utf8(repeats.stdout_so_far()).unwrap());
+        let is_enough = so_far.len() >= 3 && so_far.last() > so_far.first();
+        if is_enough { Ok(()) } else { Err(format!("{so_far:?}")) }
+    });
+    program.finish().expect_ok("hog");
+    let ended = repeats.finish(PATIENCE);
+    ended.expect_success("stat");
+    assert_eq!(ended.stderr, "");
+    let pages_out = figures(&ended.stdout_text());
+    assert!(pages_out.is_sorted(), "{pages_out:?}");
+}
+
+#[test]
+fn a_program_that_overwrites_its_environment_is_found() {
+    let program = Program::script(
+        r"
+import ctypes, time
+first = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), 'environ')[0]
+ctypes.memset(first, 0, len(open('/proc/self/environ', 'rb').read()))
+assert not open('/proc/self/environ', 'rb').read().strip(b'\0')
+print('ready', flush=True)
+time.sleep(1000)
+",
+    );
+    let stat = || {
+        let mut command = Command::new(softswap());
+        let sockets = program.sockets.path();
+        command.args(["stat", &program.supervisor()]).env(DIR_VARIABLE, sockets).output().unwrap()
+    };
+    wait_for("its figures", || {
+        let said = String::from_utf8_lossy(&stat().stdout).into_owned();
+        said.contains("has been running for").then_some(())
+    });
+}
+
+#[test]
+fn stat_has_every_figure_of_the_report() {
+    let program = Program::under_pressure(&[]);
+    let of = |pid| serde_json::from_str::<Value>(&told(&["stat", pid, "--json"])).unwrap();
+    let [of_tree, of_one] = [&program.supervisor(), &program.pid()].map(|pid| of(pid));
+    let report = Swapped::within("32M").run("true", &[] as &[&str]).figures;
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let mut expected = keys(&report);
+    // What is only known in the end, and whom it was.
+    expected.retain(|key| !["history", "machine"].contains(&key.as_str()));
+    expected.push("pid".to_string());
+    expected.sort();
+    assert_eq!(keys(&of_one), expected);
+    // The report of a program that was alone does not tell of its tree.
+    expected.push("tree".to_string());
+    expected.sort();
+    assert_eq!(keys(&of_tree), expected);
+}
+
+/// With the budget that these programs have.
+const REST_AS_IT_IS: &str = "memory = 32M\npool.limit = auto\n";
+const ALL_KEYS: &str = "bounce.peak, codec, io.poll, io.poll_sleep, memory and pool.limit";
+
+/// All settings but the first, a peak that has some value.
+fn settings_after_the_peak(pid: &str) -> String {
+    let all = told(&["ctl", pid, "get"]);
+    let (peak, rest) = all.split_once('\n').unwrap();
+    let pages: u64 = peak.strip_prefix("bounce.peak = ").unwrap().parse().unwrap();
+    assert!(pages > 0);
+    rest.to_string()
+}
+
+#[test]
+fn the_peak_of_the_bounce_buffers_begins_again() {
+    // One that does nothing more, so that few are in use then.
+    let mut program = Program::script(
+        "import os, time\n\
+         block = [os.urandom(1 << 20) for _ in range(64)]\n\
+         print('ready', flush=True); time.sleep(1000)",
+    );
+    let pid = program.pid();
+    settings_after_the_peak(&pid);
+    let stat = || serde_json::from_str::<Value>(&told(&["stat", &pid, "--json"])).unwrap();
+    let before = stat()["bounce"].clone();
+    assert!(
+        before["taken"].as_u64() > Some(0) && before["slots"].as_u64() >= before["used"].as_u64()
+    );
+    let peak_before = before["peak_slots"].as_u64().unwrap();
+    // What was under way in the background comes to its end.
+    wait_until("a lower peak", || {
+        told(&["ctl", &pid, "set", "bounce.peak", "0"]);
+        let peak = told(&["ctl", &pid, "get", "bounce.peak"]);
+        let peak: u64 = peak.trim().parse().unwrap();
+        if peak < peak_before { Ok(()) } else { Err(format!("{peak} {before}")) }
+    });
+    refused(&["ctl", &pid, "set", "bounce.peak", "5"], 2, &["bounce.peak: \"5\"", "set to 0"]);
+    program.expect_alive();
+}
+
+#[test]
+fn the_budget_moves_down_and_up() {
+    let mut program = Program::under_pressure_by_itself();
+    let pid = program.pid();
+    let stat = || serde_json::from_str::<Value>(&told(&["stat", &pid, "--json"])).unwrap();
+    for limit in ["24M", "96M", "20M"] {
+        // Until it holds, what does is told beside it.
+        assert!(
+            told(&["ctl", &pid, "set", "memory", limit]).starts_with(&format!("memory = {limit}"))
+        );
+        wait_for("the budget", || {
+            let is_kept = told(&["ctl", &pid, "get", "memory"]) == format!("{limit}\n");
+            let [used, budget] = ["used_bytes", "budget_bytes"].map(|it| stat()[it].as_u64());
+            (is_kept && used <= budget).then_some(())
+        });
+    }
+    assert_eq!(stat()["budget_peak_bytes"], 96 << 20);
+    refused(&["ctl", &pid, "set", "memory", "1M"], 2, &["memory: 1M is too little", "at least"]);
+    refused(&["ctl", &pid, "set", "memory", "50%"], 2, &["memory: \"50%\" is no size"]);
+    program.expect_alive();
+}
+
+#[test]
+fn the_pool_can_be_made_smaller() {
+    let mut program = Program::under_pressure(&["--codec", "zstd"]);
+    let pid = program.pid();
+    assert_eq!(told(&["ctl", &pid, "set", "pool.limit", "1M"]), "pool.limit = 1048576B\n");
+    wait_for("a smaller pool", || {
+        let stat: Value = serde_json::from_str(&told(&["stat", &pid, "--json"])).unwrap();
+        assert_eq!(stat["pool"]["limit_bytes"], 1 << 20);
+        (stat["pool"]["used_bytes"].as_u64().unwrap() <= 1 << 20).then_some(())
+    });
+    program.expect_alive();
+}
+
+#[test]
+fn a_setting_holds_from_when_it_is_set() {
+    let program = Program::under_pressure(&["--poll", "interrupt"]);
+    let pid = program.pid();
+    assert_eq!(
+        settings_after_the_peak(&pid),
+        format!("codec = auto\nio.poll = interrupt\nio.poll_sleep = auto\n{REST_AS_IT_IS}")
+    );
+    assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "interrupt\n");
+    let polled = || program.stats().get(Counter::IoPolled);
+    assert_eq!(polled(), 0);
+    assert_eq!(told(&["ctl", &pid, "set", "io.poll", "poll"]), "io.poll = poll\n");
+    assert_eq!(told(&["ctl", &pid, "set", "io.poll_sleep", "20us"]), "io.poll_sleep = 20us\n");
+    assert_eq!(
+        settings_after_the_peak(&pid),
+        format!("codec = auto\nio.poll = poll\nio.poll_sleep = 20us\n{REST_AS_IT_IS}")
+    );
+    assert!(told(&["stat", &pid]).contains("io.poll_sleep        20us"));
+    if program.stats().get(Counter::UsesIoUring) == 0 {
+        return eprintln!("skipped: there is no polling without io_uring");
+    }
+    wait_for("a polled read", || (polled() > 0).then_some(()));
+    told(&["ctl", &program.supervisor(), "set", "io.poll", "interrupt"]);
+    // One thread: at most one read had been begun when the setting changed.
+    let (before, read) = (polled(), || program.stats().faults(Tier::Disk));
+    let enough = read() + 200;
+    wait_for("more reads", || (read() > enough).then_some(()));
+    assert!(polled() <= before + 1);
+}
+
+#[test]
+fn the_codec_can_be_changed_while_pages_come_and_go() {
+    let mut program = Program::under_pressure(&["--codec", "zstd:3", "--pool", "80%"]);
+    let pid = program.pid();
+    assert_eq!(told(&["ctl", &pid, "get", "codec"]), "zstd:3\n");
+    let out = || program.stats().get(Counter::PagesOut);
+    for (codec, shown) in [
+        ("lz4", "lz4"),
+        ("zstd", "zstd"),
+        ("none", "none"),
+        ("zstd:-1", "zstd:-1"),
+        ("auto", "auto"),
+    ] {
+        let set = told(&["ctl", &pid, "set", "codec", codec]);
+        assert_eq!(set, format!("codec = {shown}\n"));
+        assert_eq!(told(&["ctl", &pid, "get", "codec"]), format!("{shown}\n"));
+        let before = out();
+        wait_for("pages that leave", || (out() > before + 500).then_some(()));
+    }
+    assert_eq!(program.stats().get(Counter::UnpackErrors), 0);
+    program.expect_alive();
+}
+
+#[test]
+fn each_area_can_be_waited_for_in_its_own_way() {
+    let swap = "--swap=/var/tmp,poll=interrupt";
+    let program = Program::under_pressure(&["--poll", "poll", swap, "--swap=/var/tmp"]);
+    let pid = program.pid();
+    assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "0:interrupt 1:poll\n");
+    assert_eq!(told(&["ctl", &pid, "set", "io.poll", "0:hybrid"]), "io.poll = 0:hybrid 1:poll\n");
+    assert_eq!(told(&["ctl", &pid, "set", "io.poll", "auto"]), "io.poll = auto\n");
+    for bad in ["2:auto", ":auto", "x:auto", "0:banana"] {
+        let refused = ask(&["ctl", &pid, "set", "io.poll", bad]);
+        assert!(!refused.status.success(), "{bad}");
+    }
+    assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "auto\n");
+}
+
+#[test]
+fn unknown_keys_and_bad_values_change_nothing() {
+    let program = Program::under_pressure(&["--poll", "hybrid"]);
+    let pid = program.pid();
+    let long = "x".repeat(1000);
+    for (arguments, parts) in [
+        (vec!["get", "io.pol"], vec!["\"io.pol\"", ALL_KEYS]),
+        (vec!["get", ""], vec!["no key", "ctl --help"]),
+        (vec!["set", "io.pol", "poll"], vec!["\"io.pol\"", ALL_KEYS]),
+        (vec!["set", "codec", "snappy"], vec!["codec: \"snappy\"", "zstd:LEVEL"]),
+        (vec!["set", "codec", "zstd:99"], vec!["codec: \"zstd:99\"", "from -5 to 9"]),
+        (vec!["set", "io.poll", "banana"], vec!["io.poll: \"banana\"", "poll, hybrid or auto"]),
+        (vec!["set", "io.poll", ""], vec!["io.poll: \"\"", "poll, hybrid or auto"]),
+        (vec!["set", "io.poll_sleep", "-5us"], vec!["io.poll_sleep: \"-5us\"", "at most 100ms"]),
+        (vec!["set", "io.poll_sleep", "101ms"], vec!["\"101ms\"", "at most 100ms"]),
+        (vec!["set", "io.poll", "auto\nset io.poll auto"], vec!["no value", "ctl --help"]),
+        (vec!["set", "io.poll", &long], vec!["no value", "256 bytes"]),
+        (vec!["set", "pool.limit", "81%"], vec!["pool.limit: \"81%\"", "from 0% to 80%"]),
+        (vec!["set", "io.poll"], vec!["VALUE"]),
+        (vec!["drop"], vec!["drop"]),
+    ] {
+        refused(&[&["ctl", &pid], &arguments[..]].concat(), 2, &parts);
+    }
+    assert_eq!(
+        settings_after_the_peak(&pid),
+        format!("codec = auto\nio.poll = hybrid\nio.poll_sleep = auto\n{REST_AS_IT_IS}")
+    );
+}
+
+#[test]
+fn processes_that_cannot_be_asked_are_told_apart() {
+    for pid in ["0", "-1", "banana", "99999999999"] {
+        refused(&["stat", pid], 2, &[pid]);
+    }
+    refused(&["stat", "2147483647"], 1, &["2147483647", "no such process"]);
+    let ourselves = std::process::id().to_string();
+    refused(&["stat", &ourselves], 1, &[&ourselves, "not managed", "softswap run"]);
+    refused(&["ctl", &ourselves, "get"], 1, &[&ourselves, "not managed", "softswap run"]);
+    let plain = Program::start(
+        &["--children", "plain"],
+        Path::new("/bin/sh"),
+        &["-c", "sleep 1000 & echo child $!; echo ready; wait"],
+    );
+    let mut plain = plain;
+    let child = plain.wait_for_line("child");
+    wait_for("the child's exec", || {
+        told(&["stat", &plain.pid()]).contains("sh (pid").then_some(())
+    });
+    wait_for("another program", || {
+        let name = std::fs::read_to_string(format!("/proc/{child}/comm")).ok()?;
+        (name.trim() == "sleep").then_some(())
+    });
+    refused(&["stat", &child], 1, &["(sleep) is not managed"]);
+    let stopped = plain.pid();
+    kill(&stopped, libc::SIGSTOP);
+    wait_for("its stop", || {
+        let stat = std::fs::read_to_string(format!("/proc/{stopped}/stat")).ok()?;
+        stat.contains(") T ").then_some(())
+    });
+    refused(&["stat", &stopped], 1, &["is stopped", "kill -CONT"]);
+    kill(&stopped, libc::SIGCONT);
+}
+
+#[test]
+fn only_the_user_and_root_may_ask() {
+    if !is_root() {
+        return refused(&["stat", "1"], 1, &["process 1", "belongs to uid 0", "as root"]);
+    }
+    let program = Program::under_pressure(&[]);
+    let binaries = binaries_for_all();
+    let output = as_nobody(binaries.path()).args(["stat", &program.pid()]).output().unwrap();
+    says(&output, 1, &["belongs to uid 0", "as that user, or as root"]);
+
+    let (swap, sockets) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for dir in [&swap, &sockets] {
+        chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let mut command = as_nobody(binaries.path());
+    command.args(["run", "-q", "--awake", "--memory", "32M", "--reserve", "0", "--swap"]);
+    command.arg(swap.path()).args(["--", "sleep", "1000"]).env(DIR_VARIABLE, sockets.path());
+    let theirs = Running::start(&mut command);
+    let pid = theirs.id().to_string();
+    // The tree answers before the program does.
+    wait_for("an answer to root", || {
+        let output = ask(&["stat", &pid]);
+        String::from_utf8(output.stdout).unwrap().contains("sleep (pid").then_some(())
+    });
+    let own = as_nobody(binaries.path()).args(["ctl", &pid, "get", "io.poll"]).output().unwrap();
+    assert_eq!(own.stdout, b"auto\n", "{}", String::from_utf8_lossy(&own.stderr));
+}
+
+#[test]
+fn a_program_that_became_somebody_else_does_not_answer_who_it_was() {
+    if !is_root() {
+        return eprintln!("skipped: only root can become somebody else");
+    }
+    let mut program = Program::script(&format!(
+        "import os, time; print('ready', flush=True)\n\
+         while not os.path.exists(os.environ['{DIR_VARIABLE}'] + '/go'): time.sleep(0.01)\n\
+         os.setresuid({NOBODY}, {NOBODY}, {NOBODY})\n\
+         print('changed', flush=True); time.sleep(1000)"
+    ));
+    let pid = program.pid();
+    std::fs::write(program.sockets.path().join("go"), "").unwrap();
+    program.wait_for_line("changed");
+    assert!(told(&["stat", &pid]).contains("running"), "root may always ask");
+    // Whoever opens the socket's directory to others is still asked for.
+    let open = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(program.sockets.path(), 0o755);
+    open(&program.socket(), 0o666);
+    let mut other = Command::new("python3");
+    other.uid(1).gid(1).current_dir("/").arg("-c").arg(format!(
+        "import socket; s = socket.socket(socket.AF_UNIX); s.connect('{}')\n\
+         s.sendall(b'softswap 1 set io.poll poll\\n'); print(s.recv(1000).decode())",
+        program.socket().display()
+    ));
+    // A program does not wait for long for a request: it is repeated on a busy machine.
+    let answer = wait_until("an answer", || {
+        let output = other.output().unwrap();
+        let answer = String::from_utf8(output.stdout).unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        if answer.trim().is_empty() { Err(errors) } else { Ok(answer) }
+    });
+    assert!(answer.starts_with("denied it belongs to uid 65534, not to uid 1"), "{answer}");
+    assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "auto\n");
+}
+
+#[test]
+fn sockets_are_their_users_alone_and_go_with_their_programs() {
+    let sockets = tempfile::tempdir().unwrap();
+    let dir = sockets.path().join("new");
+    let swapped = Swapped::within("32M");
+    let program = compiled("hog");
+    let mut command = swapped.command(&program, &["--mib", "64", "--seconds", "0"]);
+    let running = Running::start(command.env(DIR_VARIABLE, &dir));
+    let of_run = dir.join(format!("{}.sock", running.id()));
+    let path = wait_for("a socket", || {
+        let paths = std::fs::read_dir(&dir).ok()?.flatten().map(|entry| entry.path());
+        paths.into_iter().find(|path| *path != of_run)
+    });
+    let pid = path.file_stem().unwrap().to_str().unwrap().to_string();
+    wait_for("an answer", || ask(&["stat", &pid]).status.success().then_some(()));
+    assert_eq!((mode(&dir), mode(&path)), (0o700, 0o600));
+    // Killed, it cannot take its socket along; `softswap run` does.
+    kill(&pid, libc::SIGKILL);
+    running.finish(PATIENCE);
+    assert!(!path.exists() && !of_run.exists());
+    refused(&["stat", &pid], 1, &["no such process"]);
+
+    for text in ["exit 3", "sh -c 'exit 3'", "exec python3 -c 'raise SystemExit(3)'"] {
+        let mut command = swapped.command("/bin/sh", &["-c", text]);
+        let ended = Running::start(command.env(DIR_VARIABLE, &dir)).finish(PATIENCE);
+        assert_eq!(ended.status.code(), Some(3), "{}", ended.stderr);
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "{text}");
+    }
+}
+
+#[test]
+fn programs_that_end_by_themselves_leave_no_socket_even_for_a_while() {
+    let program = Program::start(
+        &[],
+        Path::new("/bin/sh"),
+        &[
+            "-c",
+            "for i in 1 2 3 4 5 6 7 8; do sh -c 'exit 0'; /bin/true; done; echo ready; sleep 1000",
+        ],
+    );
+    // The shell's own, and that of `sleep`, once it is up.
+    let names = program.names();
+    assert!(names.len() <= 2 && names.contains(&format!("{}.sock", program.pid())), "{names:?}");
+}
+
+#[test]
+fn a_stale_socket_is_removed_by_who_meets_it() {
+    let program = Program::under_pressure(&[]);
+    let (pid, path) = (program.pid(), program.socket());
+    let Program { running, sockets, .. } = program;
+    // The program dies with `softswap run`, and nobody is left to clean up.
+    kill(&running.id().to_string(), libc::SIGKILL);
+    running.finish(PATIENCE);
+    assert!(path.exists());
+    std::fs::write(sockets.path().join("1.note"), "not a socket").unwrap();
+    let stat = || {
+        let mut command = Command::new(softswap());
+        command.args(["stat", &pid]).env(DIR_VARIABLE, sockets.path()).output().unwrap()
+    };
+    // It takes a moment to die: its socket is closed before it is gone.
+    wait_for("its removal", || {
+        stat();
+        let is_there = Path::new("/proc").join(&pid).exists();
+        (!path.exists() && !is_there).then_some(())
+    });
+    says(&stat(), 1, &[&pid, "no such process"]);
+    assert!(sockets.path().join("1.note").exists());
+}
+
+#[test]
+fn clients_that_do_not_behave_are_no_trouble() {
+    let mut program = Program::under_pressure(&[]);
+    let (pid, path) = (program.pid(), program.socket());
+    let silent: Vec<_> =
+        (0..5).map(|_| control_socket::connect(&path, PATIENCE).unwrap()).collect();
+    assert!(told(&["stat", &pid]).contains("running"));
+    let short = Duration::from_secs(10);
+    for garbage in [
+        &b"\n"[..],
+        b"\0\0\0\0\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"softswap 1 set io.poll\xff poll\n",
+        b"softswap 2 stat\n",
+        &[b'x'; 255],
+        &vec![b'x'; 8 << 20],
+    ] {
+        let client = control_socket::connect(&path, PATIENCE).unwrap();
+        // It may be gone before it has taken everything.
+        let _ = client.write_all(garbage, short);
+        let answer = client.read_to_end(MAX_ANSWER_BYTES, PATIENCE).unwrap_or_default();
+        assert!(answer.is_empty() || answer.starts_with(b"error "), "{garbage:.20?}");
+    }
+    // Asks, and does not wait for the answer. Where this comes late it is sent away.
+    for _ in 0..20 {
+        let client = control_socket::connect(&path, PATIENCE).unwrap();
+        let _ = client.write_all(b"softswap 1 stat\n", PATIENCE);
+    }
+    drop(silent);
+    let askers: Vec<_> = (0..8)
+        .map(|_| {
+            let pid = pid.clone();
+            std::thread::spawn(move || (0..5).for_each(|_| drop(told(&["stat", &pid]))))
+        })
+        .collect();
+    askers.into_iter().for_each(|asker| asker.join().unwrap());
+    assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "auto\n");
+    program.expect_alive();
+}
+
+#[test]
+fn a_forked_child_neither_has_the_socket_nor_takes_it_away() {
+    let mut program = Program::script(&format!(
+        "import os, stat, sys, time
+parent = os.getpid()
+while not os.path.exists(os.environ['{DIR_VARIABLE}'] + f'/{{parent}}.sock'): time.sleep(0.01)
+def is_socket(fd):
+    try: return stat.S_ISSOCK(os.fstat(fd).st_mode)
+    except OSError: return False
+def sockets(): return [fd for fd in range(1 << 16) if is_socket(fd)]
+assert not sockets(), 'the program sees the socket'
+for leave in (sys.exit, os._exit):
+    pid = os.fork()
+    if pid == 0:
+        if sockets(): os._exit(9)
+        leave(0)
+    assert os.waitpid(pid, 0)[1] == 0
+pid = os.fork()
+if pid == 0:
+    print('child', os.getpid(), flush=True)
+    time.sleep(1000)
+print('ready', flush=True)
+time.sleep(1000)"
+    ));
+    let child = program.wait_for_line("child");
+    let pid = program.pid();
+    assert!(program.socket().exists(), "a child that ended took it away");
+    refused(&["stat", &child], 1, &[&child, "forked", &format!("process {pid}")]);
+    let (path, child_lives) = (program.socket(), Path::new("/proc").join(&child));
+    kill(&pid, libc::SIGKILL);
+    program.running.finish(PATIENCE);
+    assert!(child_lives.exists() && !path.exists(), "the child kept the socket open");
+    kill(&child, libc::SIGKILL);
+}
+
+#[test]
+fn programs_that_are_started_have_sockets_of_their_own() {
+    let mut program = Program::script(
+        "import os, subprocess, time\n\
+         child = subprocess.Popen(['sleep', '1000'])\n\
+         print('child', child.pid, flush=True)\n\
+         print('ready', flush=True)\n\
+         child.wait()",
+    );
+    let child = program.wait_for_line("child");
+    let text = wait_for("the child's answer", || {
+        let output = ask(&["stat", &child]);
+        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+    });
+    assert!(text.contains(&format!("sleep (pid {child})")), "{text}");
+    told(&["ctl", &child, "set", "io.poll", "poll"]);
+    assert_eq!(told(&["ctl", &program.pid(), "get", "io.poll"]), "auto\n");
+}
+
+#[test]
+fn the_socket_follows_an_exec() {
+    let program = Program::start(
+        &[],
+        Path::new("/bin/sh"),
+        &[
+            "-c",
+            "sleep 0.2; exec \"$0\" -c 'import time; print(\"ready\", flush=True); time.sleep(1000)'",
+            python().to_str().unwrap(),
+        ],
+    );
+    let text = wait_for("an answer", || {
+        let output = ask(&["stat", &program.pid()]);
+        output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+    });
+    assert!(text.contains("python"), "{text}");
+    assert_eq!(program.names().len(), 1);
+}
+
+/// The numbers that a program's descriptors get are its own business.
+#[test]
+fn descriptors_are_the_programs() {
+    let program = Program::script(&format!(
+        "import os, time
+os.closerange(3, 1 << 16)
+first = os.open('/dev/null', os.O_RDONLY)
+os.close(first)
+print('ready', flush=True)
+rounds = 0
+while not os.path.exists(os.environ['{DIR_VARIABLE}'] + '/done'):
+    fd = os.open('/dev/null', os.O_RDONLY)
+    assert fd == first, (fd, first)
+    os.close(fd)
+    rounds += 1
+print('rounds', rounds)"
+    ));
+    let pid = program.pid();
+    for _ in 0..30 {
+        told(&["stat", &pid]);
+    }
+    program.finish().expect_success("a program that counts on its descriptors");
+}

@@ -1,0 +1,183 @@
+//! Programs that are asked by `softswap stat` and `softswap ctl`.
+
+use super::{Ended, Running, Swapped, compiled, python, softswap};
+use serde_json::Value;
+use softswap_engine::base::stats::Stats;
+use softswap_engine::door::control_protocol::{Answer, MAX_ANSWER_BYTES, Request, Snapshot};
+use softswap_sys::control_socket::{self, DIR_VARIABLE};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A guard against hangs, not an expectation of speed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    wait_until(what, || look().ok_or_else(String::new))
+}
+
+/// The same, where the error of `look` describes what was there instead.
+pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match look() {
+            Ok(found) => return found,
+            Err(instead) => {
+                assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}: {instead}");
+            }
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A program under `softswap run`, with a directory for its sockets.
+pub(crate) struct Program {
+    pub(crate) running: Running,
+    pub(crate) sockets: TempDir,
+    _swapped: Swapped,
+}
+
+impl Program {
+    /// Starts it, and waits until it has said `ready`.
+    pub(crate) fn start<A: AsRef<OsStr>>(
+        options: &[&str],
+        program: &Path,
+        arguments: &[A],
+    ) -> Program {
+        Program::start_in(Swapped::within("32M"), options, program, arguments)
+    }
+
+    fn start_in<A: AsRef<OsStr>>(
+        swapped: Swapped,
+        options: &[&str],
+        program: &Path,
+        arguments: &[A],
+    ) -> Program {
+        let sockets = tempfile::tempdir().unwrap();
+        let swapped = options.iter().fold(swapped, |swapped, option| swapped.option(option));
+        let mut command = swapped.command(program, arguments);
+        // One that sleeps answers nothing.
+        command.env(DIR_VARIABLE, sockets.path()).env("SOFTSWAP_AWAKE", "1");
+        let running = Running::start(&mut command);
+        let mut started = Program { running, sockets, _swapped: swapped };
+        started.wait_for_line("ready");
+        started
+    }
+
+    /// A program that keeps touching more memory than it is granted.
+    pub(crate) fn under_pressure(options: &[&str]) -> Program {
+        Program::start(options, &compiled("hog"), &["--mib", "64", "--seconds", "0"])
+    }
+
+    /// The same, with a budget that is not its tree's.
+    pub(crate) fn under_pressure_by_itself() -> Program {
+        let swapped = Swapped::within("32M").per_process();
+        Program::start_in(swapped, &[], &compiled("hog"), &["--mib", "64", "--seconds", "0"])
+    }
+
+    pub(crate) fn script(text: &str) -> Program {
+        Program::start(&[], &python(), &["-c", text])
+    }
+
+    /// The rest of the line in its output that begins with `word`.
+    pub(crate) fn wait_for_line(&mut self, word: &str) -> String {
+        self.running.wait_for_line(word)
+    }
+
+    /// The number of `softswap run`.
+    pub(crate) fn supervisor(&self) -> String {
+        self.running.id().to_string()
+    }
+
+    /// The program's own number.
+    pub(crate) fn pid(&self) -> String {
+        wait_until("an answer of the program", || {
+            let output = ask(&["stat", &self.supervisor(), "--json"]);
+            let stat: Value = serde_json::from_slice(&output.stdout)
+                .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())?;
+            // Where it does not answer yet, its tree does.
+            match stat.get("program") {
+                Some(_) => Ok(stat["pid"].to_string()),
+                None => Err(stat.to_string()),
+            }
+        })
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.sockets.path().join(format!("{}.sock", self.pid()))
+    }
+
+    /// The sockets of programs: that of `softswap run` is not among them.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let own = format!("{}.sock", self.supervisor());
+        let entries = std::fs::read_dir(self.sockets.path()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| *name != own).collect()
+    }
+
+    /// The counters, past the command.
+    pub(crate) fn stats(&self) -> Stats {
+        let socket = self.socket();
+        // A program does not wait for long for a request: it is repeated on a busy machine.
+        wait_until("the counters", || {
+            let line = Request::Stat.line().unwrap();
+            let answer = control_socket::connect(&socket, PATIENCE).and_then(|peer| {
+                peer.write_all(line.as_bytes(), PATIENCE)?;
+                peer.read_to_end(MAX_ANSWER_BYTES, PATIENCE)
+            });
+            let answer = answer.map_err(|error| error.to_string())?;
+            match Answer::parse(&answer) {
+                Answer::Ok(body) => Ok(Snapshot::parse(&body).unwrap().stats),
+                _ if answer.is_empty() => Err("no answer".to_string()),
+                other => panic!("{other:?}"),
+            }
+        })
+    }
+
+    pub(crate) fn expect_alive(&mut self) {
+        assert!(!self.running.has_ended(), "the program has ended");
+    }
+
+    /// Lets a script see the end of its work.
+    pub(crate) fn finish(self) -> Ended {
+        std::fs::write(self.sockets.path().join("done"), "").unwrap();
+        self.running.finish(PATIENCE)
+    }
+}
+
+/// Runs the command. It is run again if a process did not answer in time, as on a busy machine.
+pub(crate) fn ask(arguments: &[&str]) -> Output {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let mut command = Command::new(softswap());
+        let output = command.args(arguments).env_remove(DIR_VARIABLE).output().unwrap();
+        let is_late = String::from_utf8_lossy(&output.stderr).contains("gave no answer within");
+        if !is_late || Instant::now() >= end {
+            return output;
+        }
+    }
+}
+
+/// What the command prints when it succeeds.
+pub(crate) fn told(arguments: &[&str]) -> String {
+    let output = ask(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.is_empty(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What it says when it refuses with `status`.
+pub(crate) fn refused(arguments: &[&str], status: i32, parts: &[&str]) {
+    says(&ask(arguments), status, parts);
+}
+
+pub(crate) fn says(output: &Output, status: i32, parts: &[&str]) {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{errors}");
+    assert!(output.stdout.is_empty(), "refusals go to standard error");
+    for part in parts {
+        assert!(errors.contains(part), "{part:?} is missing in: {errors}");
+    }
+}

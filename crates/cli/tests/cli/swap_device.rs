@@ -1,0 +1,180 @@
+//! Block devices and active swap as `softswap mkswap` and `swapon-check` meet
+//! them: what somebody has is refused, whoever that is, and not touched.
+//! Nearly all of this needs root.
+
+use crate::common::area::*;
+use crate::common::{Loop, is_root, skip, tool};
+use crate::support::control_client::wait_until;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command as Std;
+
+/// A swap file that the kernel uses until this is dropped.
+struct Active(PathBuf);
+
+impl Active {
+    fn on(path: &Path) -> Option<Active> {
+        succeeds(tool("swapon")?.arg(path)).then(|| Active(path.to_path_buf()))
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        let _ = tool("swapoff").unwrap().arg(&self.0).status();
+    }
+}
+
+/// `swapon-check` where /proc/swaps is empty.
+fn unlisted_check(path: &Path) -> Option<Std> {
+    let within = |script: &str| {
+        let mut command = tool("unshare")?;
+        command
+            .args(["--mount", "sh", "-c", script, "sh"])
+            .arg(crate::common::bin_dir().join("softswap"));
+        Some(command)
+    };
+    const HIDE: &str = "mount --bind /dev/null /proc/swaps";
+    succeeds(&mut within(HIDE)?).then_some(())?;
+    let mut command = within(&format!("{HIDE} && exec \"$@\""))?;
+    command.arg("swapon-check").arg(path);
+    Some(command)
+}
+
+#[test]
+fn the_kernel_swaps_to_what_we_formatted_and_then_it_is_refused() {
+    let control = Place::of(2 * MIB);
+    let Some(mut theirs) = tool("mkswap").filter(|_| is_root()) else {
+        return skip("swapon needs root and mkswap");
+    };
+    assert!(succeeds(theirs.arg("-f").arg(&control.path)));
+    // It may be forbidden here, or the file system may not do for it.
+    if Active::on(&control.path).is_none() {
+        return skip("the kernel does not swap to a file here");
+    }
+    let place = Place::area(2 * MIB);
+    let Some(active) = Active::on(&place.path) else {
+        panic!("the kernel refuses our header");
+    };
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap();
+    assert!(swaps.contains(place.text()), "{swaps}");
+    let parts = ["active kernel swap", "not touched", "swapoff"];
+    check_refused(&place.path, &parts);
+    mkswap_refused(&place.path, &["--force"], &parts);
+    // By a name that /proc/swaps does not have.
+    let other = place.dir.path().join("other");
+    std::os::unix::fs::symlink(&place.path, &other).unwrap();
+    check_refused(&other, &parts);
+    // Where /proc/swaps does not tell, the kernel's refusal to write does.
+    match unlisted_check(&place.path) {
+        None => skip("a mount namespace of one's own is not to be had here"),
+        Some(check) => message(&mut assert_cmd::Command::from_std(check), &parts),
+    }
+    drop(active);
+    found(&place.path);
+}
+
+/// Takes a device as a file system or an array does.
+fn hold(device: &Path) -> Option<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(device).ok()
+}
+
+/// A child that another test has just forked may hold it a little longer.
+fn let_go(holder: File, device: &Path) {
+    drop(holder);
+    wait_until("the device to be free", || match hold(device) {
+        Some(_) => Ok(()),
+        None => Err(format!("{} is held", device.display())),
+    });
+}
+
+#[test]
+fn a_device_serves_only_when_nobody_has_it() {
+    let place = Place::of(4 * MIB);
+    let Some(device) = Loop::over(&place.path) else {
+        return skip("no loop device to be had");
+    };
+    check_refused(device.path(), &["no swap header", "softswap mkswap"]);
+    formatted(device.path(), &["--label", "disk", "--uuid", UUID]);
+    let facts = found(device.path());
+    assert_eq!(
+        (&facts["kind"], &facts["usable_bytes"]),
+        (&"device".into(), &(4 * MIB - 4096).into())
+    );
+    assert_eq!((&facts["area"]["extents"], &facts["area"]["label"]), (&1.into(), &"disk".into()));
+    let behind = ["behind /dev/loop", "not touched", "losetup --detach"];
+    check_refused(&place.path, &behind);
+    mkswap_refused(&place.path, &["--force"], &behind);
+
+    let holder = hold(device.path()).unwrap();
+    let parts = ["in use by another program", "not touched"];
+    check_refused(device.path(), &parts);
+    mkswap_refused(device.path(), &["--force"], &parts);
+    holder.lock().unwrap();
+    check_refused(device.path(), &["is locked by another softswap", "not touched"]);
+    let_go(holder, device.path());
+
+    match Active::on(device.path()) {
+        None => skip("the kernel does not swap to a loop device here"),
+        Some(active) => {
+            let parts = ["active kernel swap", "not touched", "swapoff"];
+            check_refused(device.path(), &parts);
+            mkswap_refused(device.path(), &["--force"], &parts);
+            drop(active);
+        }
+    }
+    found(device.path());
+}
+
+/// A file system that is mounted until this is dropped.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = tool("umount").unwrap().arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_device_with_a_file_system_is_refused_and_a_mounted_one_always() {
+    let place = Place::of(8 * MIB);
+    let Some(device) = Loop::over(&place.path) else {
+        return skip("no loop device to be had");
+    };
+    let Some(mut mkfs) = tool("mkfs.ext4") else {
+        return skip("there is no mkfs.ext4 here");
+    };
+    assert!(succeeds(mkfs.arg("-q").arg("-F").arg(device.path())));
+    let holds = ["holds an ext2/3/4 file system", "not touched", "--force"];
+    check_refused(device.path(), &holds);
+    mkswap_refused(device.path(), &[], &holds);
+    // A blank in the mount point, which the kernel's tables write otherwise.
+    let point = place.dir.path().join("mount point");
+    std::fs::create_dir(&point).unwrap();
+    if !succeeds(tool("mount").unwrap().arg(device.path()).arg(&point)) {
+        return skip("nothing may be mounted here");
+    }
+    let mounted = Mounted(point.clone());
+    let parts = ["is mounted at", point.to_str().unwrap(), "not touched", "umount"];
+    check_refused(device.path(), &parts);
+    mkswap_refused(device.path(), &["--force"], &parts);
+    drop(mounted);
+    formatted(device.path(), &["--force"]);
+    if let Some(mut blkid) = tool("blkid") {
+        assert_says(
+            &output_of(blkid.args(["-p", "-o", "export"]).arg(device.path())),
+            &["TYPE=swap\n"],
+        );
+    }
+    found(device.path());
+}
+
+#[test]
+fn a_device_that_is_write_protected_is_refused() {
+    let place = Place::area(2 * MIB);
+    let Some(device) = Loop::read_only(&place.path) else {
+        return skip("no loop device to be had");
+    };
+    check_refused(device.path(), &["can only be read", "for writing"]);
+    mkswap_refused(device.path(), &["--force"], &["can only be read", "for writing"]);
+}

@@ -1,0 +1,324 @@
+//! `softswap mkswap` and `softswap swapon-check`: headers go both ways between
+//! softswap and the system's tools, and what cannot serve is refused, each
+//! with its reason and the way out, and left exactly as it was.
+
+use crate::common::area::*;
+use crate::common::{as_nobody, is_root, set_mode, skip, softswap, tool};
+use serde_json::Value;
+use std::fs::{File, read};
+use std::path::Path;
+use std::process::Command as Std;
+
+#[test]
+fn a_header_that_mkswap_wrote_is_accepted() {
+    let place = Place::of(3 * MIB);
+    let Some(mut theirs) = tool("mkswap") else {
+        return skip("there is no mkswap here");
+    };
+    assert!(succeeds(theirs.args(["-f", "-L", "theirs", "-U", UUID]).arg(&place.path)));
+    let facts = found(&place.path);
+    assert_eq!(facts["kind"], "file");
+    assert_eq!(facts["usable_bytes"], 3 * MIB - 4096);
+    // There may be one about the file system.
+    let warnings = facts["warnings"].to_string();
+    assert!(!warnings.contains("insecure") && !warnings.contains("not used"), "{facts}");
+    let area = &facts["area"];
+    assert_eq!((&area["label"], &area["uuid"]), (&"theirs".into(), &UUID.into()));
+    assert_eq!((&area["pages"], &area["byte_order"]), (&768.into(), &"native".into()));
+    assert_eq!(area["bad_pages"], Value::Array(Vec::new()));
+    let output = check(&place.path).assert().success().get_output().clone();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_says(&text, &["(file) can be used: 3.0 MiB", "theirs", UUID, "768, of them 1"]);
+}
+
+#[test]
+fn a_header_of_the_other_byte_order_is_accepted() {
+    let place = Place::of(2 * MIB);
+    let Some(mut theirs) = tool("mkswap") else {
+        return skip("there is no mkswap here");
+    };
+    let theirs = theirs.args(["-f", "-L", "other", "-U", UUID, "--endianness=big"]);
+    if !succeeds(theirs.arg(&place.path)) {
+        skip("this mkswap has no --endianness; its header is turned around here");
+        assert!(succeeds(
+            tool("mkswap").unwrap().args(["-f", "-L", "other", "-U", UUID]).arg(&place.path)
+        ));
+        let page = read(&place.path).unwrap();
+        for at in (1024..1036).step_by(4) {
+            let number: Vec<u8> = page[at..at + 4].iter().rev().copied().collect();
+            place.put(at as u64, &number);
+        }
+    }
+    let area = &found(&place.path)["area"];
+    assert_eq!((&area["label"], &area["uuid"]), (&"other".into(), &UUID.into()));
+    assert_eq!((&area["pages"], &area["byte_order"]), (&512.into(), &"other".into()));
+}
+
+#[test]
+fn bad_pages_in_a_header_are_left_out() {
+    let place = Place::area(2 * MIB);
+    place.put(1032, &2_u32.to_le_bytes());
+    place.put(1536, &[9, 0, 0, 0, 4, 0, 0, 0]);
+    let facts = found(&place.path);
+    assert_eq!(facts["area"]["bad_pages"], serde_json::json!([4, 9]));
+    assert_eq!(facts["usable_bytes"], 2 * MIB - 3 * 4096);
+}
+
+#[test]
+fn our_header_is_recognised_by_the_tools_of_the_system() {
+    let place = Place::of(2 * MIB + 5000);
+    let text = formatted(&place.path, &["--label", "0123456789abcdef", "--uuid", UUID]);
+    assert_says(&text, &[place.text(), "2.0 MiB (2097152 bytes)", "0123456789abcdef", UUID]);
+    match tool("blkid") {
+        None => skip("there is no blkid here"),
+        Some(mut blkid) => {
+            let text = output_of(blkid.args(["-p", "-o", "export"]).arg(&place.path));
+            let label = "LABEL=0123456789abcdef\n";
+            assert_says(&text, &["TYPE=swap\n", "VERSION=1\n", label, &format!("UUID={UUID}\n")]);
+        }
+    }
+    match tool("file") {
+        None => skip("there is no `file` here"),
+        Some(mut file) => {
+            let text = output_of(file.arg(&place.path));
+            assert_says(&text, &["swap file", "version 1", "size 512 pages", UUID]);
+        }
+    }
+}
+
+#[test]
+fn only_the_header_is_written_and_the_boot_loader_stays() {
+    let place = Place::of(2 * MIB);
+    let text = formatted(&place.path, &[]);
+    let content = read(&place.path).unwrap();
+    assert!(content[..1024].iter().all(|&byte| byte == 0x5a));
+    assert!(content[4096..].iter().all(|&byte| byte == 0x5a));
+    assert_eq!(content.len() as u64, 2 * MIB);
+    // Random, unless it is given.
+    assert!(text.contains("no label"), "{text}");
+    let uuid = |path| found(path)["area"]["uuid"].as_str().unwrap().to_string();
+    let first = uuid(&place.path);
+    assert!(text.contains(&first), "{text}");
+    formatted(&place.path, &["--force"]);
+    assert_ne!(uuid(&place.path), first);
+}
+
+#[test]
+fn what_a_file_holds_is_destroyed_only_by_force() {
+    let place = Place::of(2 * MIB);
+    for (name, offset, magic) in [
+        ("an ext2/3/4 file system", 0x438, &b"\x53\xef"[..]),
+        ("an XFS file system", 0, b"XFSB"),
+        ("a btrfs file system", 0x1_0040, b"_BHRfS_M"),
+        ("a partition table", 0x1fe, b"\x55\xaa"),
+        ("a partition table", 0x200, b"EFI PART"),
+        ("a hibernated system", 4086, b"S1SUSPEND\0"),
+    ] {
+        place.put(offset, magic);
+        mkswap_refused(&place.path, &[], &["holds", name, "not touched", "--force"]);
+        if offset != 0x1fe {
+            check_refused(&place.path, &["holds", name, "not touched", "softswap mkswap --force"]);
+        }
+        formatted(&place.path, &["--force"]);
+        found(&place.path);
+        mkswap_refused(&place.path, &[], &["holds a swap area", "not touched", "--force"]);
+        place.put(4086, &[0; 10]);
+    }
+}
+
+#[test]
+fn a_file_with_holes_is_refused() {
+    let place = Place::of(0);
+    File::options().write(true).open(&place.path).unwrap().set_len(4 * MIB).unwrap();
+    let parts = ["has a hole at byte 0", &format!("fallocate -l {} ", 4 * MIB), "dd"];
+    mkswap_refused(&place.path, &["--force"], &parts);
+    // All of it but one page.
+    let place = Place::area(4 * MIB);
+    let file = File::options().write(true).open(&place.path).unwrap();
+    let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    if rustix::fs::fallocate(&file, flags, MIB, 64 << 10).is_err() {
+        return skip("this file system does not make holes");
+    }
+    let parts = [&format!("has a hole at byte {MIB}"), "fallocate", "dd"];
+    check_refused(&place.path, &parts);
+    mkswap_refused(&place.path, &["--force"], &parts);
+}
+
+#[test]
+fn a_file_that_was_only_claimed_will_do() {
+    let place = Place::of(0);
+    let file = File::options().write(true).open(&place.path).unwrap();
+    let claimed = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 4 * MIB);
+    let tells = softswap_sys::fiemap::extents(std::os::fd::AsFd::as_fd(&file)).is_ok();
+    if claimed.is_err() || !tells {
+        return skip("this file system does not claim storage, or does not tell");
+    }
+    formatted(&place.path, &[]);
+    let facts = found(&place.path);
+    assert!(facts["area"]["extents"].as_u64() >= Some(1), "{facts}");
+}
+
+#[test]
+fn a_file_that_shares_its_storage_is_refused() {
+    let place = Place::area(2 * MIB);
+    let copy = place.dir.path().join("copy");
+    if !succeeds(Std::new("cp").arg("--reflink=always").arg(&place.path).arg(&copy)) {
+        return skip("this file system has no reflinks");
+    }
+    let parts = ["shares storage with another file", "reflink", "fallocate"];
+    check_refused(&place.path, &parts);
+    mkswap_refused(&copy, &["--force"], &parts);
+}
+
+#[test]
+fn an_area_that_another_process_has_locked_is_refused() {
+    let place = Place::area(2 * MIB);
+    let holder = File::open(&place.path).unwrap();
+    holder.lock().unwrap();
+    let parts = ["is locked by another softswap", "not touched", "end that program"];
+    check_refused(&place.path, &parts);
+    mkswap_refused(&place.path, &["--force"], &parts);
+    holder.unlock().unwrap();
+    found(&place.path);
+}
+
+#[test]
+fn a_truncated_file_is_refused_and_one_that_has_grown_is_not() {
+    let place = Place::area(4 * MIB);
+    let file = File::options().append(true).open(&place.path).unwrap();
+    file.set_len(3 * MIB).unwrap();
+    let size = (4 * MIB).to_string();
+    check_refused(&place.path, &["has 768 pages", "shorter", "1024 pages", &size, "--force"]);
+    std::io::Write::write_all(&mut &file, &vec![0; 2 * MIB as usize]).unwrap();
+    let facts = found(&place.path);
+    assert_eq!(facts["area"]["pages"], 1024);
+    let warnings = facts["warnings"].to_string();
+    assert_says(&warnings, &["larger than its swap header says", "1048576 bytes are not used"]);
+}
+
+#[test]
+fn wrong_sizes_are_refused() {
+    for bytes in [0, 1, 4096, 40_960, 2 * MIB - 1] {
+        let place = Place::of(bytes);
+        let parts = [&format!("has {bytes} bytes"), "at least 2097152", "fallocate -l SIZE"];
+        mkswap_refused(&place.path, &["--force"], &parts);
+        check_refused(&place.path, &parts);
+    }
+    let place = Place::area(4 * MIB);
+    place.put(1028, &510_u32.to_le_bytes());
+    check_refused(&place.path, &["only 2093056", "at least 2097152", "softswap mkswap --force"]);
+}
+
+#[test]
+fn damaged_headers_are_refused() {
+    for (offset, number, part) in [
+        (1024, 2, "version 2"),
+        (1028, 0, "is empty"),
+        (1032, 638, "638 bad pages, and there is room for 637"),
+        (1032, 1, "lists page 0 as bad, and its pages are 1 to 511"),
+        (4086, 0, "carries no swap header"),
+    ] {
+        let place = Place::area(2 * MIB);
+        place.put(offset, &u32::to_le_bytes(number));
+        check_refused(&place.path, &[part, "softswap mkswap"]);
+    }
+    let place = Place::area(2 * MIB);
+    place.put(4086, b"SWAP-SPACE");
+    check_refused(&place.path, &["version 0"]);
+    let place = Place::of(2 * MIB);
+    place.put((64 << 10) - 10, b"SWAPSPACE2");
+    check_refused(&place.path, &["pages of 65536 bytes", "4096 bytes here"]);
+    mkswap_refused(&place.path, &[], &["a swap area for pages of 64 KiB"]);
+}
+
+#[test]
+fn a_user_who_may_not_write_to_it_is_refused() {
+    let place = Place::area(2 * MIB);
+    set_mode(&place.path, 0o444);
+    let before = State::of(&place.path);
+    let nobody = |command: &str| {
+        let mut softswap = as_nobody(place.dir.path());
+        softswap.arg(command).arg(&place.path);
+        softswap
+    };
+    let parts = [place.text(), "may not be read and written by this user", "permissions"];
+    message(&mut nobody("swapon-check"), &parts);
+    message(nobody("mkswap").arg("--force"), &parts);
+    assert!(before == State::of(&place.path));
+}
+
+#[test]
+fn others_who_can_read_a_swap_file_are_warned_of() {
+    let place = Place::of(2 * MIB);
+    set_mode(&place.path, 0o644);
+    let output = mkswap(&place.path, &[]).assert().success().get_output().clone();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_says(&text, &["insecure permissions 0644", &format!("chmod 0600 {}", place.text())]);
+    assert_says(&found(&place.path)["warnings"].to_string(), &["insecure permissions 0644"]);
+    set_mode(&place.path, 0o600);
+    let output = mkswap(&place.path, &["--force"]).assert().success().get_output().clone();
+    assert!(!String::from_utf8(output.stderr).unwrap().contains("insecure"));
+    if is_root() {
+        std::os::unix::fs::chown(&place.path, Some(crate::common::NOBODY), None).unwrap();
+        let warnings = found(&place.path)["warnings"].to_string();
+        assert_says(&warnings, &["belongs to user 65534", "chown 0"]);
+    }
+}
+
+#[test]
+fn what_is_no_storage_and_what_is_no_value_is_refused() {
+    let place = Place::of(2 * MIB);
+    let pipe = place.dir.path().join("pipe");
+    assert!(succeeds(Std::new("mkfifo").arg(&pipe)));
+    for (path, parts) in [
+        (Path::new("/no/such/file"), ["does not exist", "fallocate -l SIZE /no/such/file"]),
+        (Path::new("/dev/null"), ["is a character device", "a file or a block device"]),
+        (&pipe, ["is a pipe", "a file or a block device"]),
+        (place.dir.path(), ["is a directory", "a file or a block device"]),
+    ] {
+        message(&mut mkswap(path, &[]), &parts);
+        if !path.is_dir() {
+            message(&mut check(path), &parts);
+        }
+    }
+    for (options, parts) in [
+        (["--label", "0123456789abcdefg"], ["has 17 bytes", "at most 16"]),
+        (["--uuid", "banana"], ["banana", "not a UUID"]),
+        (["--uuid", ""], ["--uuid", "not a UUID"]),
+        (["--banana", "1"], ["--banana", "--help"]),
+    ] {
+        let before = State::of(&place.path);
+        message(&mut mkswap(&place.path, &options), &parts);
+        assert!(before == State::of(&place.path));
+    }
+    message(softswap().arg("mkswap"), &["PATH"]);
+    message(softswap().arg("swapon-check"), &["PATH"]);
+}
+
+#[test]
+fn a_directory_is_checked_as_run_would_take_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = check(dir.path()).arg("--json").output().unwrap();
+    let facts: Value = serde_json::from_slice(&output.stdout).unwrap();
+    if facts["usable"] == false {
+        return skip("the disk is nearly full");
+    }
+    assert_eq!(facts["kind"], "directory");
+    assert!(facts["usable_bytes"].as_u64() > Some(0), "{facts}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    let closed = dir.path().join("closed");
+    std::fs::create_dir(&closed).unwrap();
+    set_mode(&closed, 0o555);
+    message(as_nobody(dir.path()).arg("swapon-check").arg(&closed), &["not writable"]);
+}
+
+#[test]
+fn a_refusal_is_also_told_as_json() {
+    let place = Place::of(2 * MIB);
+    let output = check(&place.path).arg("--json").assert().code(2).get_output().clone();
+    let facts: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&facts["schema"], &facts["usable"]), (&1.into(), &false.into()));
+    let why = facts["refusal"].as_str().unwrap();
+    assert_says(why, &["carries no swap header", "softswap mkswap"]);
+    assert!(String::from_utf8(output.stderr).unwrap().contains(why));
+}

@@ -1,0 +1,37 @@
+//! A program that only waits for pages is told so while it runs, unless it asked for quiet.
+
+use crate::support::control_client::wait_until;
+use crate::support::{LIMIT, Running, Swapped, compiled};
+use std::time::Duration;
+
+const NOTE: &str = "the program has waited for pages";
+/// After so long a second note would come.
+const WINDOW: Duration = Duration::from_secs(11);
+
+#[test]
+fn a_program_that_thrashes_is_told_so_once_and_only_then() {
+    let told = tempfile::tempdir().expect("a temporary directory");
+    // What fits is not waited for.
+    let swapped = [
+        (Swapped::within("16M"), "128"),
+        (Swapped::within("16M").option("--quiet"), "128"),
+        (Swapped::within("16M"), "4"),
+    ];
+    let mut running = swapped.each_ref().map(|(swapped, mib)| {
+        let mut command = swapped.command(compiled("hog"), &["--mib", mib, "--seconds", "0"]);
+        Running::start(command.env("SOFTSWAP_RUNTIME_DIR", told.path()))
+    });
+    running.iter_mut().for_each(|running| drop(running.wait_for_line("ready")));
+    wait_until("a note", || match running[0].stderr_so_far() {
+        said if said.contains(NOTE) => Ok(()),
+        said => Err(said),
+    });
+    std::thread::sleep(WINDOW);
+    std::fs::write(told.path().join("done"), "").expect("a file");
+    let notes = running.map(|running| {
+        let ended = running.finish(LIMIT);
+        ended.expect_success("hog");
+        ended.stderr.matches(NOTE).count()
+    });
+    assert_eq!(notes, [1, 0, 0]);
+}

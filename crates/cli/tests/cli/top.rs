@@ -1,0 +1,388 @@
+//! `softswap top` in a real terminal, which tmux is.
+
+use crate::support::control_client::{Program, refused, told, wait_for, wait_until};
+use crate::support::{compiled, softswap};
+use std::path::Path;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// A uid that runs nothing else.
+const LONELY: u32 = 65_533;
+
+/// A shell in a terminal of tmux's own.
+struct Terminal {
+    dir: TempDir,
+}
+
+impl Terminal {
+    /// With that size; `None` where tmux is missing.
+    fn open(width: u16, height: u16) -> Option<Terminal> {
+        if Command::new("tmux").arg("-V").output().is_err() {
+            eprintln!("skipped: tmux is not installed");
+            return None;
+        }
+        let terminal = Terminal { dir: tempfile::tempdir().unwrap() };
+        let (width, height) = (width.to_string(), height.to_string());
+        let place = terminal.dir.path().to_str().unwrap();
+        let size = ["-x", &width, "-y", &height];
+        let session = [&["new-session", "-d", "-c", place][..], &size, &["sh"]].concat();
+        let started = terminal.tmux(&session);
+        assert!(started.status.success(), "{started:?}");
+        terminal.tmux(&["set-option", "-g", "window-size", "manual"]);
+        terminal.tmux(&["resize-window", "-x", &width, "-y", &height]);
+        Some(terminal)
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> Output {
+        let mut tmux = Command::new("tmux");
+        tmux.args(["-u", "-f", "/dev/null", "-S"]).arg(self.dir.path().join("socket"));
+        // That of the user may be none, as with nobody.
+        tmux.args(arguments)
+            .env("SHELL", "/bin/sh")
+            .env("LANG", "C.UTF-8")
+            .env("PS1", "$ ")
+            .env_remove("TMUX");
+        tmux.output().unwrap()
+    }
+
+    fn press(&self, keys: &[&str]) {
+        assert!(self.tmux(&[&["send-keys"], keys].concat()).status.success());
+    }
+
+    /// Has the shell do that, once it asks: what is typed before is shown twice, in the midst of
+    /// other lines.
+    fn command(&self, text: &str) {
+        self.wait_until("a prompt", |screen| screen.trim_end().ends_with('$'));
+        self.tmux(&["send-keys", "-l", text]);
+        self.press(&["Enter"]);
+    }
+
+    fn screen(&self) -> String {
+        let captured = self.tmux(&["capture-pane", "-p"]);
+        String::from_utf8_lossy(&captured.stdout).into_owned()
+    }
+
+    /// Waits until all of these parts are on the screen.
+    fn wait(&self, parts: &[&str]) -> String {
+        let has_all = |screen: &str| parts.iter().all(|part| screen.contains(part));
+        self.wait_until(&format!("{parts:?}"), has_all)
+    }
+
+    /// Waits until the screen is so.
+    fn wait_until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
+        wait_until(what, || {
+            let screen = self.screen();
+            if is_so(&screen) { Ok(screen) } else { Err(format!("\n{screen}")) }
+        })
+    }
+
+    /// Types a value, and waits until all of it is shown.
+    fn fill_in(&self, value: &str) {
+        self.tmux(&["send-keys", "-l", value]);
+        self.wait(&[&format!("{value}_")]);
+    }
+
+    /// Starts `top`, and a line that says how it ended and whether the terminal echoes.
+    fn top(&self, program: &Path, argument: &str) {
+        let program = program.display();
+        self.command(&format!(
+            "clear; {program} top {argument}; echo left $?; stty -a | grep -o ' -\\?echo '"
+        ));
+    }
+
+    fn pid_of_top(&self) -> i32 {
+        wait_for("the number of top", || {
+            let pane = self.tmux(&["display-message", "-p", "#{pane_pid}"]);
+            below(String::from_utf8_lossy(&pane.stdout).trim(), "softswap")
+        })
+    }
+
+    /// Waits until `top` has left, and the terminal is as it was.
+    fn expect_left(&self, status: i32) -> String {
+        let screen = self.wait(&[&format!("left {status}\n")]);
+        let screen = if screen.contains(" echo") { screen } else { self.wait(&[" echo"]) };
+        assert!(!screen.contains(" -echo"), "{screen}");
+        screen
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+/// The process of that name that this one, or one that it has started, has started.
+fn below(pid: &str, name: &str) -> Option<i32> {
+    if std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim() == name {
+        return pid.parse().ok();
+    }
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().find_map(|child| below(child, name))
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn a_program_is_watched_resized_sorted_and_told() {
+    let Some(terminal) = Terminal::open(80, 24) else { return };
+    let program = Program::under_pressure(&[]);
+    let pid = program.pid();
+    terminal.top(&softswap(), &program.supervisor());
+    let screen = terminal.wait(&[
+        "softswap top: 1 tree, 1 process (0 asleep)",
+        "of 32.0 MiB",
+        "resident",
+        "stalled",
+        "STALL%",
+        &pid,
+        "awake",
+    ]);
+    // All of it is in view, and nothing wraps.
+    let lines: Vec<&str> = screen.lines().collect();
+    assert!(lines.len() <= 24 && lines[0].starts_with("softswap top:"), "{screen}");
+    assert!(lines.iter().all(|line| line.chars().count() <= 80), "{screen}");
+    assert!(!screen.contains("WRITE/S") && !screen.contains("standby"), "{screen}");
+    // Rates come with the second look.
+    terminal.wait(&["%  "]);
+    terminal.tmux(&["resize-window", "-x", "200", "-y", "60"]);
+    terminal.wait(&["WRITE/S", "standby"]);
+    terminal.press(&["h"]);
+    terminal.wait(&["this help", "Ctrl-Z suspends"]);
+    terminal.press(&["x"]);
+    terminal.press(&[">", "r"]);
+    // A wrong value changes nothing, and says why.
+    for (value, said) in [("quick", "codec: "), ("lz4", "codec = lz4")] {
+        terminal.press(&["c"]);
+        terminal.wait(&["Change a setting", "codec of hog"]);
+        terminal.fill_in(value);
+        terminal.press(&["Enter"]);
+        terminal.wait(&[&format!("to {value}?")]);
+        terminal.press(&["y"]);
+        terminal.wait(&[said]);
+    }
+    assert_eq!(told(&["ctl", &pid, "get", "codec"]), "lz4\n");
+    terminal.press(&["m"]);
+    terminal.wait(&["memory of the tree"]);
+    terminal.fill_in("48M");
+    terminal.press(&["Enter"]);
+    terminal.wait(&["to 48M?"]);
+    terminal.press(&["n"]);
+    terminal.wait(&["memory was not changed"]);
+    assert_eq!(told(&["ctl", &program.supervisor(), "get", "memory"]), "32M\n");
+    terminal.tmux(&["resize-window", "-x", "30", "-y", "8"]);
+    terminal.tmux(&["resize-window", "-x", "80", "-y", "24"]);
+    terminal.wait(&["softswap top: 1 tree", "STALL%"]);
+    terminal.press(&["q"]);
+    terminal.expect_left(0);
+}
+
+#[test]
+fn a_tree_that_ends_meanwhile_stays_with_what_it_had() {
+    let Some(terminal) = Terminal::open(80, 24) else { return };
+    let program = Program::under_pressure(&[]);
+    let pid: i32 = program.pid().parse().unwrap();
+    terminal.top(&softswap(), &pid.to_string());
+    terminal.wait(&["STALL%", "awake"]);
+    softswap_sys::child::send(pid, 9).unwrap();
+    terminal.wait(&["has ended", "- of 32.0 MiB", "ended", "out -", "0 processes"]);
+    assert!(!terminal.screen().contains("awake"), "{}", terminal.screen());
+    terminal.press(&["m"]);
+    terminal.wait(&["this tree has ended"]);
+    terminal.press(&["C-c"]);
+    terminal.expect_left(0);
+}
+
+#[test]
+fn one_that_sleeps_is_shown_and_a_signal_gives_the_terminal_back() {
+    let Some(terminal) = Terminal::open(100, 30) else { return };
+    let mut sleeper = Command::new(softswap());
+    sleeper.args(["run", "--memory", "64M", "--", "sleep", "1000"]);
+    let sleeper = crate::support::Running::start(&mut sleeper);
+    let root = sleeper.id().to_string();
+    wait_for("the program", || {
+        let children = format!("/proc/{root}/task/{root}/children");
+        std::fs::read_to_string(children).ok().filter(|text| !text.is_empty())
+    });
+    terminal.top(&softswap(), &root);
+    terminal.wait(&["0 awake, 1 asleep", "sleep 1000", "sleeps: what it has fits its budget"]);
+    terminal.press(&["c"]);
+    terminal.wait(&["has no engine"]);
+    softswap_sys::child::send(terminal.pid_of_top(), 15).unwrap();
+    terminal.expect_left(0);
+}
+
+#[test]
+fn it_ends_when_its_terminal_is_gone() {
+    let Some(terminal) = Terminal::open(80, 24) else { return };
+    let program = Program::under_pressure(&[]);
+    terminal.top(&softswap(), &program.supervisor());
+    terminal.wait(&["STALL%", "awake"]);
+    let top = terminal.pid_of_top();
+    drop(terminal);
+    let place = format!("/proc/{top}");
+    wait_for("its end", || (!Path::new(&place).exists()).then_some(()));
+}
+
+#[test]
+fn a_run_shows_on_a_terminal_how_it_fares_and_nowhere_else() {
+    let Some(terminal) = Terminal::open(130, 30) else { return };
+    let (softswap, hog) = (softswap(), compiled("hog"));
+    let run = format!(
+        "{} run -q --progress --reserve 0 --memory 32M -- {} --mib 64 --seconds",
+        softswap.display(),
+        hog.display()
+    );
+    terminal.command(&format!("clear; {run} 1000"));
+    terminal.wait(&["of 32.0 MiB", "stalled", "on disk", "faults/s"]);
+    terminal.press(&["C-c"]);
+    terminal.command(&format!("clear; {run} 2 2>err >out; echo left $?"));
+    terminal.wait(&["left 0\n"]);
+    let screen = terminal.screen();
+    assert!(!screen.contains("stalled"), "{screen}");
+    let dir = terminal.tmux(&["display-message", "-p", "#{pane_current_path}"]);
+    let dir = String::from_utf8_lossy(&dir.stdout).trim().to_string();
+    assert_eq!(std::fs::read_to_string(Path::new(&dir).join("err")).unwrap(), "");
+}
+
+#[test]
+fn the_line_of_a_run_stays_one_line_and_is_gone_in_the_end() {
+    let Some(terminal) = Terminal::open(80, 24) else { return };
+    let run = format!("{} run -q --progress --memory 64M -- sh -c", softswap().display());
+    // The line once that much time has passed, in seconds; how much it shows.
+    let beside = |what: &str, least: u64| {
+        wait_until("the line below what was written", || {
+            let screen = terminal.screen();
+            let (before, line) = screen.split_once("softswap: ").ok_or_else(|| screen.clone())?;
+            // To the right of a line of its own.
+            let is_below = before.trim_end_matches(' ').ends_with(&format!("{what}\n"));
+            assert!(!line.contains("softswap: "), "{screen}");
+            let seconds = line.split_once(" s, ").and_then(|(seconds, _)| seconds.parse().ok());
+            let is_it = is_below && before.ends_with("    ");
+            seconds.filter(|seconds| is_it && *seconds >= least).ok_or_else(|| screen.clone())
+        })
+    };
+    terminal.command(&format!("clear; {run} 'printf 52730; read x; printf 43747072; read x'"));
+    let seconds: u64 = beside("52730", 0);
+    beside("52730", seconds + 3);
+    terminal.press(&["Enter"]);
+    // The terminal has ended the line, the program began the next one.
+    beside("52730\n43747072", 0);
+    terminal.press(&["Enter"]);
+    terminal.command("echo left $?");
+    let screen = terminal.wait(&["\nleft 0\n"]);
+    assert!(!screen.contains("softswap: "), "{screen}");
+    assert!(screen.contains("52730\n43747072\n"), "{screen}");
+}
+
+#[test]
+fn a_program_that_fills_the_terminal_has_it_for_itself() {
+    let Some(terminal) = Terminal::open(80, 24) else { return };
+    let all = terminal.dir.path().join("all");
+    let pipe = format!("cat > {}", all.display());
+    terminal.tmux(&["pipe-pane", &pipe]);
+    // A line that was being written meanwhile is there before it begins.
+    let script = "stty -icanon; sleep 1; echo be''gun; sleep 3; echo ov''er; stty icanon; \
+                  sleep 1000";
+    let run = format!("{} run -q --progress --memory 64M", softswap().display());
+    terminal.command(&format!("clear; {run} -- sh -c \"{script}\""));
+    // With whole lines it is there again.
+    terminal.wait(&["over", "softswap: "]);
+    let written = wait_for("what was written", || {
+        let written = std::fs::read_to_string(&all).ok()?;
+        written.rsplit_once("over\r\n").is_some_and(|it| it.1.contains(" s, ")).then_some(written)
+    });
+    let (_, meanwhile) = written.split_once("begun\r\n").unwrap();
+    let (meanwhile, _) = meanwhile.split_once("over\r\n").unwrap();
+    assert_eq!(meanwhile, "");
+    terminal.press(&["C-c"]);
+}
+
+#[test]
+fn a_signal_stops_it_as_the_key_does_and_it_goes_on_where_it_was() {
+    let Some(terminal) = Terminal::open(80, 24) else { return };
+    let program = Program::under_pressure(&[]);
+    terminal.command(&format!("clear; {} top {}", softswap().display(), program.supervisor()));
+    terminal.wait(&["STALL%", "awake"]);
+    let top = terminal.pid_of_top();
+    let flag = |name: &str| {
+        let shown = terminal.tmux(&["display-message", "-p", &format!("#{{{name}}}")]);
+        String::from_utf8_lossy(&shown.stdout).trim().to_string()
+    };
+    for by_key in [false, true] {
+        match by_key {
+            true => terminal.press(&["C-z"]),
+            false => softswap_sys::child::send(top, 20).unwrap(),
+        }
+        wait_for("the terminal's own screen", || (flag("alternate_on") == "0").then_some(()));
+        terminal.command("echo here; stty -a | grep -o ' -\\?icanon '");
+        let screen = terminal.wait(&["\nhere\n icanon"]);
+        assert!(!screen.contains("STALL%"), "{screen}");
+        assert_eq!(flag("cursor_flag"), "1");
+        terminal.command("clear; fg");
+        terminal.wait(&["STALL%", "awake"]);
+        assert_eq!((flag("alternate_on"), flag("cursor_flag")), ("1".into(), "0".into()));
+    }
+    // Single keys are read again.
+    terminal.press(&["h"]);
+    terminal.wait(&["this help"]);
+    terminal.press(&["x", "q"]);
+    // What is typed before is top's.
+    wait_for("its end", || (flag("alternate_on") == "0").then_some(()));
+    terminal.command("echo left; stty -a | grep -o ' -\\?echo '");
+    terminal.wait(&["\nleft\n echo"]);
+}
+
+#[test]
+fn what_cannot_be_shown_says_why() {
+    if let Some(terminal) = Terminal::open(100, 30) {
+        terminal.command(&format!("clear; TERM=dumb {} top; echo left $?", softswap().display()));
+        terminal.wait(&["this terminal is dumb", "prints figures again", "left 1\n"]);
+    }
+    refused(&["top"], 1, &["needs a terminal", "softswap stat PID"]);
+    let Some(terminal) = Terminal::open(100, 30) else { return };
+    terminal.top(&softswap(), &std::process::id().to_string());
+    terminal.wait(&["is not managed by softswap; start it with `softswap run`", "left 1"]);
+    if !is_root() {
+        return;
+    }
+    // Somebody else's, and nobody's.
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    let copied = Command::new("cp").arg(softswap()).arg(dir.path()).status();
+    assert!(copied.unwrap().success());
+    let program = Program::start(&[], &compiled("hog"), &["--mib", "64", "--seconds", "0"]);
+    let lonely = dir.path().join("lonely");
+    let text = format!(
+        "#!/bin/sh\nexec setpriv --reuid={LONELY} --regid={LONELY} --clear-groups {} \"$@\"\n",
+        dir.path().join("softswap").display()
+    );
+    std::fs::write(&lonely, text).unwrap();
+    std::fs::set_permissions(&lonely, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    terminal.top(&lonely, &program.pid());
+    terminal.wait(&["belongs to uid 0; ask as that user, or as root", "left 1"]);
+    terminal.top(&lonely, "");
+    terminal.wait(&["No program of yours runs under softswap"]);
+    terminal.press(&["Escape"]);
+    terminal.expect_left(0);
+}
+
+#[test]
+fn a_run_that_is_stopped_leaves_no_line_to_the_shell() {
+    let Some(terminal) = Terminal::open(100, 24) else { return };
+    let run = format!("{} run -q --progress --memory 64M -- sh -c", softswap().display());
+    terminal.command(&format!("clear; {run} 'read x'"));
+    terminal.wait(&["softswap: ", " s, "]);
+    terminal.press(&["C-z"]);
+    let screen = terminal.wait(&["Stopped"]);
+    assert!(!screen.contains("softswap: "), "{screen}");
+    terminal.command("fg");
+    terminal.wait(&["softswap: "]);
+    terminal.press(&["Enter"]);
+    terminal.command("echo left $?");
+    let screen = terminal.wait(&["\nleft 0\n"]);
+    assert!(!screen.contains("softswap: "), "{screen}");
+}

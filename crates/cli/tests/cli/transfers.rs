@@ -1,0 +1,156 @@
+//! Long transfers under memory pressure: no byte of the program is on a disk in clear, and a disk
+//! that fails costs a call or the program, but no byte.
+
+use crate::support::cgroup::MemoryGroup;
+use crate::support::{Ended, LIMIT, Running, compiled, mix64, softswap};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// The program puts this into each page. It is not in the program's file.
+const MARKER: &[u8] = b"MARKED-MARKED-MARKED-MARKED-MARK";
+
+/// Makes a directory with the program. It is not in `/tmp` or `/var/tmp` if possible, so that a
+/// test can mount its device there.
+fn scratch() -> TempDir {
+    let own = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let parent = if own.is_dir() { own } else { Path::new("/var/tmp") };
+    let dir = tempfile::tempdir_in(parent).expect("a directory");
+    std::fs::copy(compiled("transfers"), dir.path().join("transfers")).expect("the program");
+    dir
+}
+
+/// Returns the reason why this user cannot mount a file system of its own.
+fn why_not() -> Option<String> {
+    let script = "mount -t tmpfs none /mnt && command -v mkfs.ext4 losetup";
+    let tried = Command::new("unshare").args(["--mount", "sh", "-c", script]).output();
+    match tried {
+        Ok(tried) if tried.status.success() => None,
+        Ok(tried) => Some(String::from_utf8_lossy(&tried.stderr).trim().to_string()),
+        Err(error) => Some(format!("unshare: {error}")),
+    }
+}
+
+/// Runs a script in a mount namespace of its own, in `dir`, and in a control group if one can be
+/// made: the kernel then writes dirty pages back, and drops them. The script's first
+/// argument is softswap.
+fn run(dir: &Path, script: &str, arguments: &[&str]) -> Ended {
+    let group = MemoryGroup::limited_to(160 << 20);
+    let mut command = match &group {
+        Ok(group) => group.command("unshare"),
+        Err(_) => Command::new("unshare"),
+    };
+    command.args(["--mount", "sh", "-ec", script, "sh"]).arg(softswap());
+    command.args(arguments).current_dir(dir);
+    Running::start(&mut command).finish(LIMIT)
+}
+
+/// Counts the markers in a file.
+fn markers_in(path: &Path) -> usize {
+    let mut file = File::open(path).expect("the device's file");
+    let mut buffer = vec![0; MARKER.len() + (4 << 20)];
+    let (mut kept, mut count) = (0, 0);
+    loop {
+        let got = file.read(&mut buffer[kept..]).expect("the device's file");
+        if got == 0 {
+            return count;
+        }
+        let end = kept + got;
+        let starts = (0..=end.saturating_sub(MARKER.len())).filter(|at| buffer[*at] == MARKER[0]);
+        count += starts.filter(|at| buffer[*at..end].starts_with(MARKER)).count();
+        kept = (MARKER.len() - 1).min(end);
+        buffer.copy_within(end - kept..end, 0);
+    }
+}
+
+/// The swap area, `/tmp` and `/var/tmp` are on one device, which is read afterwards.
+const ON_A_DEVICE: &str = "
+    truncate -s 512M disk.img
+    mkfs.ext4 -q -F disk.img
+    mkdir -p mounted out
+    device=$(losetup --find --show disk.img)
+    trap 'losetup --detach $device' EXIT
+    mount $device mounted
+    chmod 1777 mounted
+    mkdir mounted/swap
+    here=$PWD softswap=$1
+    for directory in /var/tmp /tmp; do
+        case \" $here $softswap\" in *\" $directory/\"*) ;; *) mount --bind mounted $directory ;; esac
+    done
+    shift
+    status=0
+    $softswap run -q --memory 16M --swap $here/mounted/swap --reserve 64M \"$@\" \\
+        -- $here/transfers $here/mounted $here/out || status=$?
+    umount /tmp /var/tmp 2>/dev/null || true
+    umount $here/mounted
+    exit $status
+";
+
+#[test]
+fn no_long_transfer_shows_a_byte_on_the_disk() {
+    if let Some(why) = why_not() {
+        println!("skipped: {why}");
+        return;
+    }
+    let dir = scratch();
+    let ended = run(dir.path(), ON_A_DEVICE, &[]);
+    ended.expect_success("long transfers");
+    assert_eq!(markers_in(&dir.path().join("disk.img")), 0, "pages of the program in clear");
+    // The search finds what is there.
+    run(dir.path(), ON_A_DEVICE, &["--no-encrypt"]).expect_success("long transfers");
+    assert!(markers_in(&dir.path().join("disk.img")) > 1000, "the swap area is in clear now");
+}
+
+/// The swap area of the highest priority is on a device that takes a part of what is written to
+/// it and then fails.
+const ON_A_FAILING_DEVICE: &str = "
+    softswap=$1 size=$2 first=$3 second=$4
+    mkdir -p store mounted out other
+    mount -t tmpfs -o size=${size}M none store
+    truncate -s 2G store/disk.img
+    mkfs.ext4 -q -F -E lazy_itable_init=1,nodiscard -O ^has_journal store/disk.img
+    device=$(losetup --find --show store/disk.img)
+    trap 'losetup --detach $device' EXIT
+    mount $device mounted
+    status=0
+    $softswap run -q --memory 16M --swap $PWD/mounted,pri=$first --swap $PWD/other,pri=$second \\
+        --reserve 64M -- $PWD/transfers $PWD/mounted $PWD/out || status=$?
+    umount mounted || true
+    exit $status
+";
+
+/// How often by default; `SOFTSWAP_TRANSFERS_FAULTS` says another number.
+const FAULTS: u64 = 2;
+
+#[test]
+fn a_disk_that_fails_costs_no_byte_of_a_long_transfer() {
+    if let Some(why) = why_not() {
+        println!("skipped: {why}");
+        return;
+    }
+    let number = |name: &str, otherwise| {
+        std::env::var(name).map_or(otherwise, |text| text.parse::<u64>().expect(name))
+    };
+    let (count, seed) =
+        (number("SOFTSWAP_TRANSFERS_FAULTS", FAULTS), number("SOFTSWAP_FAULTS_SEED", 1));
+    let (mut right, mut failed, mut stopped) = (0, 0, 0);
+    for turn in 0..count {
+        let dir = scratch();
+        let chance = mix64(seed << 32 | turn);
+        // From what the file system itself takes to more than all that leaves.
+        let size = (4 + chance % 90).to_string();
+        let (first, second) = if chance >> 32 & 1 == 0 { ("100", "1") } else { ("1", "100") };
+        let ended = run(dir.path(), ON_A_FAILING_DEVICE, &[&size, first, second]);
+        match (ended.status.code(), ended.status.signal()) {
+            (Some(0), _) => right += 1,
+            (Some(2), _) => failed += 1,
+            // The message names the page that cannot be had.
+            (Some(code), _) if code > 2 && ended.stderr.contains("softswap: ") => stopped += 1,
+            _ => panic!("a device of {size} MiB: {}\n{}", ended.status, ended.stderr),
+        }
+    }
+    println!("{count} devices failed: {right} right, {failed} calls failed, {stopped} stopped");
+}

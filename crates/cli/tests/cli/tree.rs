@@ -1,0 +1,441 @@
+//! One budget for all processes of a tree.
+
+use crate::support::cgroup::MemoryGroup;
+use crate::support::control_client::{ask, refused, told, wait_for, wait_until};
+use crate::support::tree::{BUDGET, BUDGET_BYTES, Tree, bytes, kill, processes};
+use crate::support::{LIMIT, Running, compiled, plain, python, softswap};
+use serde_json::Value;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn two_that_want_more_than_the_budget_stay_within_it() {
+    // Beside the budget: 4 MiB for each process that lives at once, and for the command.
+    let group = MemoryGroup::limited_to(BUDGET_BYTES + (4 << 20) * 4);
+    let command = match &group {
+        Ok(group) => group.command(softswap()),
+        Err(why) => {
+            eprintln!("without a control group: {why}");
+            Command::new(softswap())
+        }
+    };
+    let tree = Tree::of_two_hogs(command);
+    let (mut seen, mut looks) = (0, 0);
+    wait_for("twenty looks, and half of the budget", || {
+        let stat = tree.stat()?;
+        assert!(bytes(&stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
+        assert!(bytes(&stat, "used_bytes") <= BUDGET_BYTES, "{stat}");
+        seen = seen.max(bytes(&stat, "used_bytes"));
+        looks += 1;
+        (looks >= 20 && seen > BUDGET_BYTES / 2).then_some(())
+    });
+    tree.wait_until_ready(2);
+    let ended = tree.finish();
+    ended.expect_success("two hogs");
+    assert_eq!(ended.stdout_text().matches("ok hog").count(), 2);
+    assert!(ended.stderr.contains("  tree     96.0 MiB, at most "), "{}", ended.stderr);
+}
+
+/// The rule for many small processes: the budget, or 8 MiB for each, and 4 MiB of unmanaged memory
+/// for each of them, the shell and the command.
+#[test]
+fn many_small_processes_stay_within_eight_mib_each() {
+    const CHILDREN: usize = 8;
+    let group = match MemoryGroup::limited_to((12 * CHILDREN as u64 + 8) << 20) {
+        Ok(group) => group,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let script = r"
+import os, time
+block = bytearray(os.urandom(1 << 20)) * 12
+print('ready', flush=True)
+while not os.path.exists(os.environ['SOFTSWAP_RUNTIME_DIR'] + '/done'): time.sleep(0.05)
+assert all(block[at] == block[at % (1 << 20)] for at in range(0, len(block), 4096))
+print('whole', flush=True)
+";
+    let start = r#"for child in 1 2 3 4 5 6 7 8; do "$0" -c "$1" & done; wait"#;
+    let program =
+        ["sh".into(), "-c".into(), start.into(), python().as_os_str().to_owned(), script.into()];
+    let command = group.command(softswap());
+    let tree = Tree::start(command, &["-q", "--memory", "32M"], &program);
+    tree.wait_until_ready(CHILDREN);
+    let ended = tree.finish();
+    ended.expect_success("small processes");
+    assert_eq!(ended.stdout_text().matches("whole").count(), CHILDREN);
+}
+
+/// A forked child counts what it inherits, but the peak of the tree counts a page once.
+#[test]
+fn the_peak_of_a_tree_counts_shared_pages_once() {
+    let script = r"
+import os, time
+block = bytearray(os.urandom(1 << 20)) * 80
+pids = []
+for child in range(3):
+    pid = os.fork()
+    if pid == 0:
+        own = bytearray(b'x') * (4 << 20)
+        print('ready', flush=True)
+        while not os.path.exists(os.environ['SOFTSWAP_RUNTIME_DIR'] + '/done'): time.sleep(0.05)
+        os._exit(0)
+    pids.append(pid)
+assert all(os.waitpid(pid, 0)[1] == 0 for pid in pids)
+";
+    let program = [python().as_os_str().to_owned(), "-c".into(), script.into()];
+    let tree = Tree::start(Command::new(softswap()), &["--memory", "128M"], &program);
+    tree.wait_until_ready(3);
+    let ended = tree.finish();
+    ended.expect_success("children that share");
+    let line = ended.stderr.lines().find_map(|line| line.split_once("MiB, at most "));
+    let used = line.and_then(|(_, rest)| rest.split_once(" MiB")).map(|(used, _)| used.parse());
+    // 80 MiB, 4 MiB for each child, and the memory of Python and the engines.
+    assert!(used.is_some_and(|used: Result<f64, _>| used.unwrap() < 140.0), "{}", ended.stderr);
+}
+
+#[test]
+fn a_pipeline_of_five_gives_the_same_answer() {
+    let script = "seq 1 400000 | rev | sort -S 200M | uniq -c | sort -n -S 200M | md5sum";
+    let expected = plain("sh", &["-c", script]);
+    let tree =
+        Tree::start(Command::new(softswap()), &["-q", "--memory", "64M"], &["sh", "-c", script]);
+    let ended = tree.running.finish(LIMIT);
+    ended.expect_success("a pipeline");
+    assert_eq!(ended.stdout_text(), expected.stdout_text());
+}
+
+#[test]
+fn what_a_process_had_that_is_killed_comes_back() {
+    let tree = Tree::of_two_hogs(Command::new(softswap()));
+    tree.wait_until_ready(2);
+    let stat = tree.answer();
+    let all = processes(&stat).len();
+    let hog = processes(&stat).iter().find(|it| it["name"] == "hog").unwrap();
+    kill(bytes(hog, "pid") as i32);
+    tree.wait_for_answer("the other to have what was its", |stat| {
+        let left = processes(stat);
+        let had_by_one = left.iter().map(|it| bytes(it, "granted_bytes")).max();
+        left.len() == all - 1 && had_by_one > Some(BUDGET_BYTES * 3 / 4)
+    });
+    let ended = tree.finish();
+    assert_eq!(ended.stdout_text().matches("ok hog").count(), 1);
+}
+
+#[test]
+fn a_forked_child_has_a_part_of_its_own() {
+    let script = r"
+import os, sys, time
+block = bytearray(os.urandom(1 << 20)) * 24
+if os.fork() == 0:
+    before = bytes(block)
+    for at in range(0, len(block), 4096): block[at] ^= 255
+    for at in range(0, len(block), 4096): assert block[at] == before[at] ^ 255
+    print('ready', flush=True)
+    while not os.path.exists(os.environ['SOFTSWAP_RUNTIME_DIR'] + '/done'): time.sleep(0.05)
+    os._exit(0)
+print('child', os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+";
+    let program = [python().as_os_str().to_owned(), "-c".into(), script.into()];
+    let tree = Tree::start(Command::new(softswap()), &["-q", "--memory", "128M"], &program);
+    tree.wait_until_ready(1);
+    let stat = tree.answer();
+    assert_eq!(processes(&stat).len(), 2, "{stat}");
+    assert!(bytes(&stat, "granted_bytes") <= 128 << 20, "{stat}");
+    let ended = tree.finish();
+    ended.expect_success("fork");
+    assert!(ended.stdout_text().ends_with("child 0\n"), "{}", ended.stdout_text());
+}
+
+#[test]
+fn children_that_outgrow_a_parent_that_sleeps_share_its_budget() {
+    // Half of the budget for the parent: there is nothing free for what a child inherits.
+    let script = r"
+import os, time
+block = bytearray(os.urandom(1 << 20)) * 50
+pids = []
+for child in range(3):
+    pid = os.fork()
+    if pid == 0:
+        for at in range(0, len(block), 4096): block[at] ^= 255
+        own = [bytearray(os.urandom(1 << 20)) for _ in range(60)]
+        print('ready', flush=True)
+        while not os.path.exists(os.environ['SOFTSWAP_RUNTIME_DIR'] + '/done'): time.sleep(0.05)
+        assert len(set(map(bytes, own))) == 60
+        assert all(block[at] ^ 255 == block[1 << 20 | at] ^ 255 for at in range(0, 1 << 20, 4096))
+        os._exit(0)
+    pids.append(pid)
+print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids], flush=True)
+";
+    let program = [python().as_os_str().to_owned(), "-c".into(), script.into()];
+    let tree = Tree::start(Command::new(softswap()), &["-q", "--memory", BUDGET], &program);
+    tree.wait_until_ready(3);
+    tree.wait_for_answer("the budget to be kept", |stat| {
+        bytes(stat, "used_bytes") <= BUDGET_BYTES + BUDGET_BYTES / 10
+    });
+    let ended = tree.finish();
+    ended.expect_success("three children");
+    assert!(ended.stdout_text().ends_with("[0, 0, 0]\n"), "{}", ended.stdout_text());
+    // None has gone on without a budget.
+    assert_eq!(ended.stderr, "");
+}
+
+/// What the largest process of a tree holds, in bytes.
+fn most_granted(stat: &Value) -> u64 {
+    processes(stat).iter().map(|it| bytes(it, "granted_bytes")).max().unwrap_or(0)
+}
+
+/// No process has less, whatever others want.
+const LEAST_SHARE_BYTES: u64 = 8 << 20;
+
+#[test]
+fn a_process_that_sleeps_is_woken_where_another_wants_what_it_has() {
+    // The other begins when one has been seen to sleep.
+    let script = "\"$0\" --mib 60 --seconds 0 & \
+                  until [ -e \"$SOFTSWAP_RUNTIME_DIR/seen\" ]; do sleep 0.1; done; \
+                  \"$0\" --mib 90 --seconds 0; wait";
+    let tree = Tree::of_hogs(Command::new(softswap()), &["--memory", BUDGET], script);
+    tree.wait_until_ready(1);
+    let sleeps = |hog: &Value| !ask(&["stat", &hog["pid"].to_string()]).status.success();
+    let stat = tree.answer();
+    let first = &processes(&stat)[0];
+    assert!(sleeps(first), "{stat}");
+    let had_by_first = bytes(first, "granted_bytes");
+    std::fs::write(tree.sockets.path().join("seen"), "").unwrap();
+    tree.wait_for_answer("both to be awake, and the second to have some of the first's", |stat| {
+        assert!(bytes(stat, "granted_bytes") <= BUDGET_BYTES, "{stat}");
+        let hogs = processes(stat).iter().filter(|it| it["name"] == "hog");
+        let (one, others): (Vec<_>, Vec<_>) = hogs.partition(|it| it["pid"] == first["pid"]);
+        let ([one], [other]) = (&one[..], &others[..]) else { return false };
+        // How large a share is depends on how long each waits, on this machine.
+        let has_share = bytes(other, "granted_bytes") > BUDGET_BYTES - had_by_first
+            && bytes(one, "granted_bytes") >= LEAST_SHARE_BYTES;
+        has_share && !sleeps(one) && !sleeps(other)
+    });
+    let ended = tree.finish();
+    assert_eq!(ended.stdout_text().matches("ok hog").count(), 2);
+}
+
+#[test]
+fn a_process_that_sleeps_is_woken_where_the_limit_falls_below_what_it_has() {
+    // The shell is there, too: it is not alone.
+    let script = "\"$0\" --mib 60 --seconds 0 & wait";
+    let tree = Tree::of_hogs(Command::new(softswap()), &["--memory", BUDGET], script);
+    tree.wait_until_ready(1);
+    let stat = tree.answer();
+    assert!(most_granted(&stat) >= 60 << 20, "{stat}");
+    let set = told(&["ctl", &tree.pid(), "set", "memory", "24M"]);
+    assert!(set.starts_with("memory = 24M"), "{set}");
+    tree.wait_for_answer("it to keep the limit", |stat| most_granted(stat) <= 24 << 20);
+    let ended = tree.finish();
+    assert_eq!(ended.stdout_text().matches("ok hog").count(), 1);
+    assert!(ended.stderr.contains("  tree     24.0 MiB, at most "), "{}", ended.stderr);
+}
+
+#[test]
+fn a_process_that_is_alone_sleeps_without_a_thread() {
+    let script = "exec \"$0\" --mib 60 --seconds 0";
+    let tree = Tree::of_hogs(Command::new(softswap()), &["--memory", BUDGET], script);
+    tree.wait_until_ready(1);
+    let stat = tree.answer();
+    let pid = bytes(&processes(&stat)[0], "pid");
+    assert_eq!(std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count(), 1);
+    let ended = tree.finish();
+    assert!(ended.stderr.contains("  asleep   "), "{}", ended.stderr);
+}
+
+#[test]
+fn the_limit_of_the_tree_moves_down_and_up() {
+    let tree = Tree::of_two_hogs(Command::new(softswap()));
+    tree.wait_until_ready(2);
+    let run = tree.pid();
+    for (limit, bytes_then) in [("48M", 48 << 20), ("80M", 80 << 20)] {
+        let set = told(&["ctl", &run, "set", "memory", limit]);
+        assert!(set.starts_with(&format!("memory = {limit}")), "{set}");
+        tree.wait_for_answer(&format!("the tree to keep {limit}, and to use it"), |stat| {
+            assert_eq!(bytes(stat, "budget_bytes"), bytes_then);
+            let granted = bytes(stat, "granted_bytes");
+            granted <= bytes_then && granted > bytes_then * 3 / 4
+        });
+    }
+    assert_eq!(told(&["ctl", &run, "get", "memory"]), "80M\n");
+    refused(&["ctl", &run, "set", "memory", "2M"], 2, &["too little", "8.0 MiB"]);
+    // Others are the program's: a shell's that sleeps.
+    refused(&["ctl", &run, "set", "codec", "lz4"], 1, &["sleeps"]);
+    let stat = tree.answer();
+    let one = bytes(&processes(&stat)[0], "pid").to_string();
+    assert_eq!(told(&["ctl", &one, "set", "codec", "lz4"]), "codec = lz4\n");
+    refused(&["ctl", &one, "set", "memory", "64M"], 2, &["shares one budget with its tree"]);
+    let ended = tree.finish();
+    assert_eq!(ended.stdout_text().matches("ok hog").count(), 2);
+}
+
+#[test]
+fn a_budget_that_moves_by_itself_gives_way_to_another_program_that_takes_memory() {
+    const GROUP_BYTES: u64 = 640 << 20;
+    const LEFT_BYTES: u64 = 256 << 20;
+    let group = match MemoryGroup::limited_to(GROUP_BYTES) {
+        Ok(group) => group,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let hog = compiled("hog");
+    let program =
+        [hog.as_os_str(), "--mib".as_ref(), "400".as_ref(), "--seconds".as_ref(), "0".as_ref()];
+    let options = ["--memory", "auto:16M-600M"];
+    let mut tree = Tree::start(group.command(softswap()), &options, &program);
+    tree.wait_until_ready(1);
+    // It may have given way to others on this machine for a moment.
+    tree.wait_for_answer("the budget", |stat| bytes(stat, "budget_bytes") > LEFT_BYTES);
+    // As fast as the tree gives way, for which there is no promise but that it does.
+    let script = r"
+import os, sys, time
+group, limit, wanted, seen = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+files = [group + '/memory.usage_in_bytes', group + '/memory.current']
+used = next(name for name in files if os.path.exists(name))
+def room():
+    stat = dict(line.split() for line in open(group + '/memory.stat'))
+    files = int(stat['inactive_file']) + int(stat['active_file'])
+    return limit - int(open(used).read()) + files
+taken = []
+while len(taken) << 23 < wanted:
+    while room() < 3 << 23: time.sleep(0.02)
+    taken.append(bytearray(1 << 23))
+    for at in range(0, 1 << 23, 4096): taken[-1][at] = 1
+print('taken', flush=True)
+while not os.path.exists(seen): time.sleep(0.02)
+";
+    let members = group.members_file();
+    let directory = members.parent().expect("the group's directory").to_string_lossy();
+    let wanted = (GROUP_BYTES - LEFT_BYTES).to_string();
+    let seen = tree.sockets.path().join("seen");
+    let arguments =
+        ["-c", script, &directory, &GROUP_BYTES.to_string(), &wanted, seen.to_str().unwrap()];
+    let mut command = group.command(python());
+    let mut other = Running::start(command.args(arguments));
+    other.wait_for_line("taken");
+    tree.wait_for_answer("a lower budget", |stat| bytes(stat, "budget_bytes") < LEFT_BYTES);
+    std::fs::write(&seen, "").unwrap();
+    other.finish(LIMIT).expect_success("who took memory");
+    let set = told(&["ctl", &tree.pid(), "set", "memory", "100M"]);
+    assert!(set.starts_with("memory = 100M"), "{set}");
+    assert!(told(&["ctl", &tree.pid(), "set", "memory", "auto"]).contains("M (auto)"));
+    // It compares what it touches, and ends where that differs.
+    assert!(!tree.running.has_ended() && group.oom_kills() == 0);
+}
+
+/// A shell starts one program after another while a hog has all that there is.
+#[test]
+fn programs_start_and_end_where_all_is_granted() {
+    let script = "\"$0\" --mib 90 --seconds 0 & i=0; while [ $i -lt 100 ]; do \
+                  /bin/true || exit 1; i=$((i+1)); done; echo started; \
+                  touch \"$SOFTSWAP_RUNTIME_DIR/done\"; wait";
+    let report = tempfile::tempdir().unwrap();
+    let place = format!("--report={}", report.path().join("report").display());
+    let tree = Tree::of_hogs(Command::new(softswap()), &["--memory", "64M", &place], script);
+    let ended = tree.running.finish(LIMIT);
+    ended.expect_success("many programs");
+    assert!(ended.stdout_text().contains("started\n"), "{}", ended.stdout_text());
+    let text = std::fs::read_to_string(report.path().join("report")).unwrap();
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(bytes(&report, "budget_bytes"), 64 << 20);
+    let largest = &report["tree"]["largest"];
+    assert!(largest[0]["name"] == "hog" && bytes(&largest[0], "pid") > 0, "{report}");
+}
+
+#[test]
+fn where_the_page_is_overwritten_each_process_says_so_once_and_goes_on() {
+    let tree = Tree::of_two_hogs(Command::new(softswap()));
+    tree.wait_until_ready(2);
+    let stat = tree.answer();
+    let pid = bytes(&processes(&stat)[0], "pid");
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+    let environment = String::from_utf8_lossy(&environment);
+    let (_, number) = environment.split_once("SOFTSWAP_RT_LEDGER_FD=").unwrap();
+    let number = number.split('\0').next().unwrap();
+    let place = format!("/proc/{pid}/fd/{number}");
+    let page = std::fs::OpenOptions::new().write(true).open(Path::new(&place)).unwrap();
+    let garbage: Vec<u8> = (0..1_u32 << 18).map(|at| ((at * 37) >> 3) as u8).collect();
+    page.write_all_at(&garbage, 0).unwrap();
+    wait_until("both to have said so", || {
+        let said = tree.running.stderr_so_far();
+        let is_said = said.matches("has been overwritten: process ").count() >= 2;
+        is_said.then_some(()).ok_or(said)
+    });
+    let ended = tree.finish();
+    assert_eq!(ended.stdout_text().matches("ok hog").count(), 2, "{}", ended.stderr);
+    // Both programs; the shell has no part in it.
+    let said = ended.stderr.matches("has been overwritten: process ").count();
+    assert_eq!(said, 2, "{}", ended.stderr);
+}
+
+#[test]
+fn a_budget_for_each_process_is_each_processs_own() {
+    let script = "exec \"$0\" --mib 64 --seconds 0";
+    let options = ["-q", "--memory-per-process", "32M"];
+    let tree = Tree::of_hogs(Command::new(softswap()), &options, script);
+    tree.wait_until_ready(1);
+    let stat: Value = serde_json::from_str(&told(&["stat", &tree.pid(), "--json"])).unwrap();
+    assert_eq!((&stat["tree"], bytes(&stat, "budget_bytes")), (&Value::Null, 32 << 20));
+    tree.finish().expect_success("hog");
+    let mut both = Command::new(softswap());
+    both.args(["run", "--memory", "64M", "--memory-per-process", "32M", "--", "true"]);
+    assert_eq!(both.output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn a_forked_child_gets_on_beside_a_pool_that_its_parent_has_filled() {
+    // What joins reads and writes across the ends of pages: each touches two at once.
+    let script = "
+import os, hashlib
+texts = [str(number) * 6 for number in range(800_000)]
+child = os.fork()
+joined = hashlib.sha256(''.join(texts).encode()).hexdigest()
+if child == 0:
+    print(joined, flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(joined)
+";
+    let expected = plain(python(), &["-c", script]);
+    expected.expect_success("plain");
+    for memory in ["32M", "40M", "64M"] {
+        let options = ["-q", "--memory", memory];
+        let program = [python().to_str().unwrap().to_string(), "-c".into(), script.into()];
+        let program = program.each_ref().map(String::as_str);
+        let tree = Tree::start(Command::new(softswap()), &options, &program);
+        let ended = tree.running.finish(LIMIT);
+        ended.expect_success(memory);
+        assert_eq!(ended.stdout_text(), expected.stdout_text(), "{memory}");
+    }
+}
+
+#[test]
+fn a_process_in_another_name_space_keeps_its_budget_by_a_foreign_proc() {
+    let unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork"];
+    if !Command::new(unshare[0])
+        .args(&unshare[1..])
+        .arg("true")
+        .status()
+        .is_ok_and(|it| it.success())
+    {
+        eprintln!("skipped: no name spaces of processes here");
+        return;
+    }
+    let script = "
+import os, threading
+assert os.getpid() == 1
+other = threading.Thread(target=lambda: sum(range(3_000_000)))
+other.start()
+texts = [str(number) * 4 for number in range(1_500_000)]
+other.join()
+assert all(text == str(number) * 4 for number, text in enumerate(texts))
+print([int(line.split()[1]) for line in open('/proc/self/status') if 'RssAnon' in line][0])
+";
+    let python = python();
+    let program: Vec<&str> =
+        unshare.into_iter().chain([python.to_str().unwrap(), "-c", script]).collect();
+    let options = ["-q", "--memory", "64M"];
+    let ended = Tree::start(Command::new(softswap()), &options, &program).running.finish(LIMIT);
+    ended.expect_success("in another name space");
+    let kib: u64 = ended.stdout_text().trim().parse().unwrap();
+    assert!(kib < 80 << 10, "{kib} KiB of 64 MiB");
+}

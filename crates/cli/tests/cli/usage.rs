@@ -1,0 +1,284 @@
+//! Bad values are refused before anything starts, each with a message that
+//! says what, why, and what to do, and with exit status 2.
+
+use crate::common::{as_nobody, bin_dir, run, set_mode, skip, softswap};
+use std::path::Path;
+
+/// The message of a refused `softswap run OPTIONS -- true`.
+fn refused(options: &[&str]) -> String {
+    message(softswap().arg("run").args(options).args(["--", "true"]), 2)
+}
+
+fn message(command: &mut assert_cmd::Command, status: i32) -> String {
+    let output = command.assert().code(status).get_output().clone();
+    assert!(output.stdout.is_empty(), "softswap speaks on stderr only");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn assert_says(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+}
+
+#[test]
+fn a_bad_value_is_named_with_its_limit_and_the_way_out() {
+    let table: &[(&[&str], &[&str])] = &[
+        (&["--memory", "0"], &["--memory 0", "too little", "8.0 MiB", "--memory 256M"]),
+        (&["--memory", "1M"], &["--memory 1M", "too little", "8.0 MiB"]),
+        (&["--memory", "banana"], &["--memory banana", "not a size", "512M", "50%"]),
+        (&["--memory", "-5G"], &["--memory -5G", "negative", "512M"]),
+        (&["--memory", "5X"], &["--memory 5X", "not a size"]),
+        (&["--memory", "0%"], &["--memory 0%", "up to 100%"]),
+        (&["--memory", "150%"], &["--memory 150%", "up to 100%"]),
+        (&["--memory", "999999T"], &["--memory 999999T", "more than any machine"]),
+        (&["--pool", "95%"], &["--pool 95%", "0% to 80%"]),
+        (
+            &["--codec", "snappy"],
+            &["--codec snappy", "\"snappy\"", "lz4, zstd, zstd:LEVEL", "none"],
+        ),
+        (&["--codec", "zstd:99"], &["--codec zstd:99", "from -5 to 9"]),
+        (&["--codec", "zstd:"], &["--codec zstd:", "from -5 to 9"]),
+        (&["--poll", "banana"], &["--poll banana", "interrupt, poll, hybrid or auto"]),
+        (&["--children", "some"], &["--children some", "managed or plain"]),
+        (&["--reserve", "lots"], &["--reserve lots", "not a size"]),
+        (
+            &["--swap", "/no/such/dir"],
+            &["--swap /no/such/dir", "No such file", "mkdir -p", "--swap DIR"],
+        ),
+        (&["--swap", "/tmp:banana"], &["/tmp:banana", "`banana`", "not a size"]),
+        (&["--swap", "/tmp:1K"], &["/tmp:1K", "too small", "16.0 MiB"]),
+        (
+            &["--swap", "/dev/null"],
+            &["/dev/null", "is a character device", "name a file or a block device"],
+        ),
+        (
+            &["--report", "/no/such/dir/r.json"],
+            &["--report /no/such/dir/r.json", "cannot be written", "another path"],
+        ),
+        (&["--report", "/tmp/same", "--log", "/tmp/same"], &["--log /tmp/same", "--report has it"]),
+        (&["--config", "/no/such/file"], &["--config /no/such/file", "cannot be read"]),
+        (&["--no-such-option"], &["--no-such-option", "--help"]),
+    ];
+    let swap = tempfile::tempdir().unwrap();
+    for (options, parts) in table {
+        // The default swap directory must not be what refuses.
+        let mut options = options.to_vec();
+        if !options.contains(&"--swap") {
+            options.extend(["--swap", swap.path().to_str().unwrap()]);
+        }
+        if !options.contains(&"--reserve") {
+            options.extend(["--reserve", "0"]);
+        }
+        assert_says(&refused(&options), parts);
+    }
+}
+
+#[test]
+fn a_bad_variable_is_named_as_a_variable() {
+    let text = message(softswap().env("SOFTSWAP_MEMORY", "banana").args(["run", "true"]), 2);
+    assert_says(&text, &["SOFTSWAP_MEMORY=banana", "not a size"]);
+    let text = message(softswap().env("SOFTSWAP_POLL", "never").args(["run", "true"]), 2);
+    assert_says(&text, &["SOFTSWAP_POLL=never", "interrupt, poll, hybrid or auto"]);
+}
+
+#[test]
+fn a_bad_file_is_named_with_the_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("softswap.toml");
+    let path_text = path.to_str().unwrap();
+    for (contents, parts) in [
+        ("memory = \"banana\"", ["memory = banana in", path_text]),
+        ("memory = [1]", ["`memory` is of type array", path_text]),
+        ("poll = 1", ["poll = 1 in", "interrupt, poll, hybrid or auto"]),
+        ("memroy = \"1G\"", ["memroy", "expected"]),
+        ("memory = ", [path_text, "line 1"]),
+    ] {
+        std::fs::write(&path, contents).unwrap();
+        assert_says(&refused(&["--config", path_text]), &parts);
+    }
+}
+
+#[test]
+fn a_full_swap_directory_is_refused_with_its_figures() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    let text = refused(&["--swap", dir, "--reserve", "1000T"]);
+    assert_says(&text, &[dir, "is full", "64.0 MiB", "--reserve", "--swap DIR"]);
+}
+
+#[test]
+fn a_swap_directory_without_write_permission_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let closed = dir.path().join("closed");
+    std::fs::create_dir(&closed).unwrap();
+    set_mode(&closed, 0o555);
+    let mut command = as_nobody(dir.path());
+    let text =
+        message(command.args(["run", "--reserve", "0", "--swap"]).arg(&closed).arg("true"), 2);
+    assert_says(&text, &["closed", "not writable", "--swap DIR"]);
+}
+
+#[test]
+fn a_swap_directory_on_a_read_only_file_system_is_refused() {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let read_only = mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let point = fields.next()?;
+        let options = fields.nth(1)?;
+        let fits = options.split(',').any(|option| option == "ro") && Path::new(point).is_dir();
+        fits.then(|| point.to_string())
+    });
+    let Some(dir) = read_only else {
+        return skip("nothing is mounted read-only");
+    };
+    assert_says(&refused(&["--swap", &dir]), &[&dir, "read-only", "--swap DIR"]);
+}
+
+#[test]
+fn a_file_that_holds_a_file_system_is_recognised_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("disk.img");
+    let mut bytes = vec![0u8; 4 << 20];
+    bytes[0x438..0x43a].copy_from_slice(b"\x53\xef");
+    std::fs::write(&image, &bytes).unwrap();
+    let text = refused(&["--swap", image.to_str().unwrap()]);
+    assert_says(&text, &["ext2/3/4", "not touched", "mkswap --force"]);
+    assert_eq!(std::fs::read(&image).unwrap(), bytes);
+}
+
+#[test]
+fn a_cluster_is_no_file_for_mkswap_and_swapon_check() {
+    for (command, part) in
+        [("mkswap", "needs no header"), ("swapon-check", "softswap remote check URL")]
+    {
+        let url = "redis://user:hunter2@127.0.0.1:7000";
+        let text = message(softswap().args([command, url]), 2);
+        assert_says(&text, &[command, part]);
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+}
+
+#[test]
+fn a_mounted_device_is_recognised() {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let device = mounts.lines().filter_map(|line| line.split(' ').next()).find(|name| {
+        use std::os::unix::fs::FileTypeExt;
+        std::fs::metadata(name).is_ok_and(|meta| meta.file_type().is_block_device())
+    });
+    let Some(device) = device else {
+        return skip("no block device is mounted here");
+    };
+    let text = refused(&["--swap", device]);
+    assert_says(&text, &["mounted at", "not touched", "umount"]);
+}
+
+#[test]
+fn another_file_than_the_library_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = message(run(dir.path()).env("SOFTSWAP_LIBRARY", "/etc/passwd").arg("true"), 125);
+    assert_says(&text, &["SOFTSWAP_LIBRARY", "/etc/passwd", "is no library", "leave it out"]);
+    let own = crate::common::bin_dir().join("libsoftswap.so");
+    run(dir.path()).env("SOFTSWAP_LIBRARY", own).arg("true").assert().success();
+}
+
+#[test]
+fn more_memory_than_the_machine_has_is_what_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let report = dir.path().join("report.json");
+    let mut command = softswap();
+    command.args(["run", "--memory", "99999G", "--report"]).arg(&report).args(["--", "true"]);
+    command.assert().success();
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    assert!(report["budget_bytes"].as_u64().unwrap() < 1 << 44, "{report}");
+}
+
+#[test]
+fn a_missing_library_is_said_with_the_places_looked_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("libsoftswap.so");
+    let text = message(run(dir.path()).env("SOFTSWAP_LIBRARY", &place).arg("true"), 125);
+    assert_says(&text, &[place.to_str().unwrap(), "make install", "SOFTSWAP_LIBRARY"]);
+}
+
+#[test]
+fn a_recording_goes_over_no_file_that_holds_something_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("precious");
+    std::fs::write(&file, "precious things").unwrap();
+    let text = message(run(dir.path()).env("SOFTSWAP_RECORD", &file).arg("true"), 125);
+    assert_says(&text, &["SOFTSWAP_RECORD", "exists", "not there yet"]);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious things");
+}
+
+#[test]
+fn help_and_version_go_to_stdout() {
+    for (args, part) in [
+        (vec!["--help"], "Exit status"),
+        (vec!["run", "--help"], "126"),
+        (vec!["doctor", "--help"], "Exit status"),
+        (vec!["stat", "--help"], "Exit status"),
+        (vec!["ctl", "--help"], "io.poll_sleep"),
+        (vec!["mkswap", "--help"], "fallocate -l"),
+        (vec!["swapon-check", "--help"], "Exit status"),
+        (vec!["--version"], "softswap "),
+    ] {
+        let output = softswap().args(&args).assert().code(0).get_output().clone();
+        assert!(String::from_utf8_lossy(&output.stdout).contains(part), "{args:?}");
+        assert!(output.stderr.is_empty());
+    }
+    softswap().assert().code(2);
+    softswap().arg("run").assert().code(2);
+}
+
+#[test]
+fn what_cannot_be_printed_is_told() {
+    for arguments in
+        [&["doctor"][..], &["doctor", "--json"], &["export", "--listen", "127.0.0.1:0"]]
+    {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = std::process::Command::new(bin_dir().join("softswap"))
+            .args(arguments)
+            .stdout(full)
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
+        assert_says(&stderr, &["standard output cannot be written", "No space left"]);
+    }
+}
+
+#[test]
+fn benchmarks_and_analyses_are_handed_over_with_all_arguments() {
+    for (line, parts) in [
+        (&["bench", "--help"][..], &["Usage: softswap bench <COMMAND>", "swap-in", "samefill"][..]),
+        (&["bench", "faults", "--help"], &["Usage: softswap bench faults", "--pages <N>"]),
+        (&["analyze", "--help"], &["Usage: softswap analyze <COMMAND>", "extents", "pages"]),
+        (&["analyze", "pages", "-h"], &["Usage: softswap analyze pages"]),
+    ] {
+        let output = softswap().args(line).assert().success().get_output().clone();
+        assert_says(&String::from_utf8(output.stdout).unwrap(), parts);
+    }
+    let text = message(softswap().args(["bench", "faults", "--pages", "x"]), 2);
+    assert_says(&text, &["'x' for '--pages <N>'"]);
+}
+
+#[test]
+fn where_a_program_beside_is_missing_it_is_said_where_it_belongs() {
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("softswap");
+    let mut copied = std::process::Command::new("cp");
+    copied.arg(bin_dir().join("softswap")).arg(&copy);
+    assert!(copied.status().unwrap().success());
+    let path = dir.path().join("softswap-bench");
+    let remote = dir.path().join("softswap-remote");
+    for (command, path) in [("bench", &path), ("analyze", &path), ("remote", &remote)] {
+        let mut softswap = assert_cmd::Command::new(&copy);
+        let text = message(softswap.args([command, "--help"]), 127);
+        assert_says(&text, &[path.to_str().unwrap(), "missing", "make build", "make install"]);
+    }
+    std::fs::write(&path, "").unwrap();
+    let text = message(assert_cmd::Command::new(&copy).args(["bench", "faults"]), 126);
+    assert_says(&text, &[path.to_str().unwrap(), "cannot be run"]);
+}

@@ -1,0 +1,68 @@
+//! Pages of streams go to the disk without a look at the pool, as long as it takes them.
+
+use crate::common::{Content, Setup, World, page_of, wait_until, with_prefetch};
+use softswap_engine::base::stats::Counter;
+use softswap_engine::door::settings::PoolLimit;
+use softswap_engine::store::io::Operation;
+use softswap_engine::store::io::sim::Fault;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::errno::EIO;
+use softswap_sys::inline::Memory;
+
+const PAGES: usize = 4000;
+
+fn content(page: usize, pass: u64) -> Content {
+    Content::Text(page as u64 + pass * PAGES as u64)
+}
+
+/// Goes over all pages: each must be as the pass before has left it, and is written anew.
+fn pass_over(memory: Memory, pass: u64) {
+    for page in 0..PAGES {
+        let found = page_of(memory, page).unwrap_or_else(|| panic!("page {page} was refused"));
+        assert!(found == content(page, pass).bytes(), "page {page}, pass {pass}");
+        assert!(memory.write_bytes(page * PAGE_SIZE, &content(page, pass + 1).bytes()));
+    }
+}
+
+/// Runs `body` with memory that streams are followed in until pages pass by the pool: what
+/// the disk takes, and packing, must be known before.
+fn once_pages_pass(setup: &Setup, body: impl FnOnce(&World, Memory, u64)) {
+    let world = World::new(setup);
+    let contents: Vec<_> = (0..PAGES).map(|page| content(page, 0)).collect();
+    let memory = world.map_with(&contents);
+    with_prefetch(&world, || {
+        let mut passes = 0;
+        wait_until("a page that passes by the pool", || {
+            if world.count(Counter::PoolPassed) > 0 {
+                return Ok(());
+            }
+            pass_over(memory, passes);
+            passes += 1;
+            let of = |counter| world.count(counter);
+            let (pooled, written) = (of(Counter::PagesPooled), of(Counter::PagesWritten));
+            Err(format!("after {passes} passes {pooled} pages pooled, {written} written"))
+        });
+        body(&world, memory, passes);
+    });
+    world.assert_within_budget();
+}
+
+#[test]
+fn a_stream_longer_than_the_pool_passes_by_it_and_stays_what_it_was() {
+    let setup = Setup { memory_mib: 8, pool: PoolLimit::Bytes(1 << 20), ..Setup::default() };
+    once_pages_pass(&setup, |_, memory, passes| {
+        (passes..passes + 4).for_each(|pass| pass_over(memory, pass));
+    });
+}
+
+#[test]
+fn where_the_disk_takes_nothing_any_more_the_pool_is_asked_again() {
+    let setup = Setup { memory_mib: 12, pool: PoolLimit::Bytes(1 << 20), ..Setup::default() };
+    once_pages_pass(&setup, |world, memory, passes| {
+        world.disk.fail(Operation::Write, world.disk.counts().writes, u64::MAX, Fault::Errno(EIO));
+        // All of it fits there, packed.
+        world.engine.set_pool_limit(PoolLimit::Percent(80));
+        (passes..passes + 3).for_each(|pass| pass_over(memory, pass));
+        assert!(world.count(Counter::WriteErrors) > 0, "it was asked");
+    });
+}

@@ -1,0 +1,228 @@
+//! Several swap areas under one engine: filled in order, failing, recovering,
+//! told what is not needed.
+
+use crate::common::{Setup, World, assert_holds, random, until, write_all};
+use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
+use softswap_engine::door::engine::Engine;
+use softswap_engine::door::settings::Config;
+use softswap_engine::store::io::Operation;
+use softswap_engine::store::io::sim::{Fault, SimDevice};
+use softswap_engine::store::swap::{Backing, Discard, FixedPages, Layout};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::errno::{EIO, EOPNOTSUPP};
+use softswap_sys::memory::reserve_u64;
+use std::time::{Duration, Instant};
+
+const FOR_EVER: u64 = u64::MAX;
+
+#[test]
+fn a_second_area_takes_what_the_first_has_no_room_for() {
+    let setup = Setup { swap_mib: Some(4), spare_disk_mib: Some(64), ..Setup::default() };
+    let world = World::new(&setup);
+    let contents = random(2500);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    let spare = world.spare.as_ref().unwrap();
+    assert_eq!(world.disk.counts().written_bytes, 1023 * PAGE_SIZE as u64);
+    assert_eq!(spare.counts().written_bytes, (2500 - 1023) * PAGE_SIZE as u64);
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn pages_of_an_area_that_fails_are_brought_elsewhere() {
+    for avoid_move in [false, true] {
+        let setup = Setup { spare_disk_mib: Some(64), avoid_move, ..Setup::default() };
+        let world = World::new(&setup);
+        let contents = random(1500);
+        let (old, new) = contents.split_at(1000);
+        let first = world.map_with(old);
+        world.evict(first);
+        world.disk.fail(Operation::Write, 0, FOR_EVER, Fault::Errno(EIO));
+        let second = world.map_with(new);
+        world.evict(second);
+        assert_eq!(world.count(Counter::AreasFailed), 1);
+        until(&world, || world.count(Counter::PagesMoved) == 1000);
+        // Nothing is read from it any more.
+        world.disk.fail(Operation::Read, 0, FOR_EVER, Fault::Errno(EIO));
+        assert_holds(first, old);
+        assert_holds(second, new);
+        world.assert_within_budget();
+    }
+}
+
+#[test]
+fn what_a_failed_area_cannot_give_back_stays_there_and_the_rest_goes() {
+    let world = World::new(&Setup { spare_disk_mib: Some(64), ..Setup::default() });
+    let contents = random(300);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    world.disk.fail(Operation::Write, 0, FOR_EVER, Fault::Errno(EIO));
+    let more = world.map_with(&random(100));
+    world.evict(more);
+    let reads = world.disk.counts().reads;
+    world.disk.fail(Operation::Read, reads, 10, Fault::Errno(EIO));
+    // The ten are tried again in the next round, and can be read then.
+    until(&world, || world.count(Counter::PagesMoved) == 300);
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn one_bad_place_costs_one_slot_and_no_page() {
+    let world = World::new(&Setup::default());
+    let contents = random(320);
+    let memory = world.map_with(&contents);
+    // The first batch, then its sixth page alone.
+    world.disk.fail(Operation::Write, 0, 1, Fault::Errno(EIO));
+    world.disk.fail(Operation::Write, 6, 1, Fault::Errno(EIO));
+    world.evict(memory);
+    assert_eq!(world.count(Counter::SlotsRetired), 1);
+    assert_eq!((world.count(Counter::WriteErrors), world.count(Counter::AreasFailed)), (2, 0));
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn clusters_that_became_free_are_discarded_in_the_background() {
+    let world = World::new(&Setup { discard: Discard::Pages, ..Setup::default() });
+    let contents = random(2000);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    assert_eq!(world.count(Counter::DiscardedBytes), 0);
+    assert_holds(memory, &contents);
+    // What was only read leaves its copies where they are.
+    write_all(memory, &contents);
+    until(&world, || world.count(Counter::DiscardedBytes) > 0);
+    for round in 0..3 {
+        let contents = random(2000 + round);
+        let memory = world.map_with(&contents);
+        world.assert_survives(memory, &contents);
+        world.engine.unmap(memory.address(), memory.len()).unwrap();
+        until(&world, || world.disk.counts().discards > round);
+    }
+}
+
+#[test]
+fn storage_that_cannot_discard_is_used_all_the_same() {
+    let world = World::new(&Setup { discard: Discard::Both, ..Setup::default() });
+    world.disk.fail(Operation::Discard, 0, FOR_EVER, Fault::Errno(EOPNOTSUPP));
+    let contents = random(2000);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    write_all(memory, &contents);
+    until(&world, || world.disk.counts().discards == 1);
+    world.assert_survives(memory, &contents);
+    assert_eq!(world.count(Counter::DiscardErrors), 0);
+}
+
+#[test]
+fn nothing_is_brought_from_a_failed_area_to_itself() {
+    let world = World::new(&Setup::default());
+    let contents = random(1000);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    world.disk.fail(Operation::Write, 0, FOR_EVER, Fault::Errno(EIO));
+    let more = world.map_with(&random(100));
+    world.engine.reclaim_now(20);
+    assert_eq!((world.count(Counter::AreasFailed), world.resident(more)), (1, 100));
+    let reads = world.disk.counts().reads;
+    for_a_while(&world);
+    assert_eq!(world.disk.counts().reads, reads);
+    world.disk.heal();
+    // A write that succeeds makes up for it.
+    world.evict(more);
+    world.engine.note_peaks();
+    assert_eq!(world.count(Counter::AreasFailed), 0);
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn what_was_never_published_is_free_again_although_a_child_lives() {
+    let world = World::new(&Setup { spare_disk_mib: Some(256), ..Setup::default() });
+    let contents = random(100);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    world.disk.fail(Operation::Write, 0, FOR_EVER, Fault::Errno(EIO));
+    let more = world.map_with(&random(100));
+    world.evict(more);
+    assert_eq!(world.count(Counter::AreasFailed), 1);
+    // What is to go cannot be read, so nothing comes of the slots that are taken.
+    world.disk.fail(Operation::Read, 0, FOR_EVER, Fault::Errno(EIO));
+    let at_rest = world.engine.rest();
+    assert!(world.engine.leaves_slots(&at_rest));
+    world.engine.child_made(&at_rest, true);
+    drop(at_rest);
+    world.engine.end_fork();
+    world.engine.note_peaks();
+    let before = world.count(Counter::DiskPeakBytes);
+    for_a_while(&world);
+    world.engine.note_peaks();
+    assert_eq!(world.count(Counter::DiskPeakBytes), before);
+}
+
+#[test]
+fn data_that_changes_for_long_beside_a_child_takes_twice_its_room_at_most() {
+    const PAGES: u64 = 2000;
+    // Room for the data twice, in clusters of 512, and one that is half full.
+    let world = World::new(&Setup { swap_mib: Some(18), ..Setup::default() });
+    let memory = world.map_with(&random(PAGES));
+    world.evict(memory);
+    let at_rest = world.engine.rest();
+    world.engine.child_made(&at_rest, world.engine.leaves_slots(&at_rest));
+    drop(at_rest);
+    world.engine.end_fork();
+    for _ in 0..20 {
+        let contents = random(PAGES);
+        write_all(memory, &contents);
+        world.evict(memory);
+        world.assert_survives(memory, &contents);
+        world.evict(memory);
+    }
+    assert_eq!(world.resident(memory), 0);
+    world.engine.child_gone();
+}
+
+/// Each fork begins a new key.
+#[test]
+fn pages_that_were_written_between_many_forks_come_back() {
+    const PAGES: u64 = 500;
+    let world = World::new(&Setup { swap_mib: Some(32), ..Setup::default() });
+    let mut blocks = Vec::new();
+    for _ in 0..6 {
+        let contents = random(PAGES);
+        let memory = world.map_with(&contents);
+        world.evict(memory);
+        blocks.push((memory, contents));
+        let at_rest = world.engine.rest();
+        world.engine.before_fork(&at_rest).unwrap();
+        world.engine.child_made(&at_rest, world.engine.leaves_slots(&at_rest));
+        drop(at_rest);
+        world.engine.end_fork();
+    }
+    for (memory, contents) in blocks {
+        assert_holds(memory, &contents);
+    }
+}
+
+/// Runs background reclaim, for as long as some of its steps take.
+fn for_a_while(world: &World) {
+    let end = Instant::now() + Duration::from_millis(500);
+    until(world, || Instant::now() > end);
+}
+
+#[test]
+fn a_budget_that_areas_alone_use_up_is_refused() {
+    let clusters = 1 << 21;
+    let pages = FixedPages {
+        pages: clusters * 512,
+        spans: vec![(0, clusters * 512, 0)],
+        bad_pages: vec![],
+    };
+    let backing = Backing {
+        layout: Layout::Fixed(pages),
+        ..Backing::growing(Box::new(SimDevice::new(1 << 20, 1)), None, 0)
+    };
+    let config = Config { memory_bytes: 16 << 20, ..Config::default() };
+    let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
+    let refused = Engine::start(&config, vec![backing], stats).map(|_| ()).unwrap_err();
+    let text = refused.to_string();
+    assert!(text.contains("16 MiB is too little") && text.contains("fewer areas"), "{text}");
+}

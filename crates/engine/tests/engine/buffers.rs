@@ -1,0 +1,109 @@
+//! Too few bounce buffers: pages still come in, and go out later.
+
+use crate::common::{HANG_TIMEOUT, Setup, World, assert_holds, random, wait_until};
+use softswap_engine::base::access::Access;
+use softswap_engine::base::stats::Counter;
+use softswap_engine::store::bounce::Buffer;
+use softswap_sys::PAGE_SIZE;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+
+/// Every buffer that is not swap-in's alone.
+fn hold_all(world: &World) -> Vec<Buffer<'_>> {
+    let buffers = world.engine.buffers();
+    let pools = std::iter::from_fn(|| buffers.take(0, 1));
+    let lent = std::iter::from_fn(|| buffers.take_transient(1));
+    let held: Vec<_> = pools.chain(lent).collect();
+    assert!(held.len() > 64 && buffers.take(1, 1).is_none());
+    held
+}
+
+/// Waits until a thread has waited for long for a buffer: all are held. Returns what is said of it.
+fn long_wait(world: &World) -> String {
+    wait_until("a thread that waits for a buffer", || {
+        let message = world.engine.buffers().full_message(1);
+        message.ok_or_else(|| format!("{:?}", world.engine.buffers().usage()))
+    })
+}
+
+#[test]
+fn pages_come_in_while_others_have_all_buffers() {
+    let world = World::new(&Setup::default());
+    let contents = random(1000);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    let held = hold_all(&world);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_holds(memory, &contents));
+        }
+    });
+    assert!(world.count(Counter::PagesRead) >= 1000);
+    drop(held);
+    world.assert_survives(memory, &contents);
+}
+
+#[test]
+fn pages_that_find_no_buffer_leave_when_there_is_one() {
+    let world = World::new(&Setup::default());
+    let contents = random(100);
+    let memory = world.map_with(&contents);
+    let held = hold_all(&world);
+    let message = thread::scope(|scope| {
+        let leaving = scope.spawn(|| world.evict(memory));
+        let message = long_wait(&world);
+        let (is_finished, written) = (leaving.is_finished(), world.count(Counter::PagesWritten));
+        drop(held);
+        assert_eq!((is_finished, written), (false, 0), "pages left without a buffer");
+        message
+    });
+    assert_holds(memory, &contents);
+    assert!(message.contains("bounce buffers are full"), "{message}");
+}
+
+#[test]
+fn a_pool_that_was_added_counts_against_the_budget() {
+    let world = World::new(&Setup::default());
+    let buffers = world.engine.buffers();
+    let used = || {
+        world.engine.note_peaks();
+        world.count(Counter::UsedPeakBytes)
+    };
+    let before = used();
+    let held: Vec<_> = std::iter::from_fn(|| buffers.take(0, 1)).collect();
+    assert!(buffers.wants_pool() && buffers.grow(usize::MAX, 0));
+    let added = buffers.extra_bytes();
+    assert!(added > 0 && added <= (16 << 20) / 32);
+    assert_eq!(used(), before + added as u64);
+    drop(held);
+    buffers.release_idle(1 << 60);
+    buffers.release_idle(1 << 61);
+    assert_eq!(buffers.extra_bytes(), 0);
+}
+
+#[test]
+fn a_page_that_waits_for_a_buffer_comes_straight_back_when_it_is_touched() {
+    let world = World::new(&Setup::default());
+    let contents = random(64);
+    let memory = world.map_with(&contents);
+    let held = hold_all(&world);
+    thread::scope(|scope| {
+        let reclaim = scope.spawn(|| world.engine.reclaim_now(20));
+        // All of the batch is staged by then: the first page wants a buffer.
+        long_wait(&world);
+        assert!(world.resident(memory) < memory.pages(), "no page is staged");
+        let (done, touched) = channel();
+        let engine = Arc::clone(&world.engine);
+        scope.spawn(move || {
+            let page = |index| engine.fault(memory.address() + index * PAGE_SIZE, Access::Read);
+            let brought = (0..memory.pages()).all(|index| page(index).is_ok());
+            let _ = done.send(brought);
+        });
+        let all = touched.recv_timeout(HANG_TIMEOUT);
+        drop(held);
+        reclaim.join().unwrap();
+        assert_eq!(all, Ok(true), "a touch waited for a buffer that its page needs not");
+    });
+    assert_holds(memory, &contents);
+}

@@ -1,0 +1,131 @@
+//! Codecs under load: each page comes back whatever packed it, also while the
+//! codec is switched.
+
+use crate::common::{
+    Content, Setup, World, assert_holds, every_kind, page_of, scramble, write_all,
+};
+use softswap_engine::base::stats::Counter;
+use softswap_engine::codec::{Choice, Packer};
+use softswap_sys::PAGE_SIZE;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+fn zstd(level: i8) -> Choice {
+    Choice::Fixed(Some(Packer::Zstd { level }))
+}
+
+#[test]
+fn every_kind_of_page_survives_every_codec() {
+    for codec in [Choice::Auto, Choice::LZ4, zstd(1), zstd(9), zstd(-5), Choice::NONE] {
+        let world = World::new(&Setup { codec, ..Setup::default() });
+        let contents = every_kind(600);
+        let memory = world.map_with(&contents);
+        world.assert_survives(memory, &contents);
+        assert_eq!(world.count(Counter::PagesPooled) > 0, codec != Choice::NONE, "{codec}");
+        assert_eq!(world.count(Counter::UnpackErrors), 0);
+    }
+}
+
+#[test]
+fn pages_packed_before_a_switch_stay_readable() {
+    let world = World::new(&Setup::default());
+    let contents: Vec<_> = (0..200).map(Content::Text).collect();
+    let choices = [Choice::LZ4, zstd(1), Choice::NONE, zstd(3)];
+    let memories = choices.map(|codec| {
+        world.engine.codec().set(codec);
+        let memory = world.map_with(&contents);
+        world.evict(memory);
+        memory
+    });
+    // Three of the four packed theirs.
+    assert_eq!(world.count(Counter::PagesPooled), 600);
+    memories.into_iter().for_each(|memory| assert_holds(memory, &contents));
+}
+
+#[test]
+fn zstd_packs_text_smaller_than_lz4() {
+    let bytes_of = |codec| {
+        let world = World::new(&Setup { codec, ..Setup::default() });
+        let contents: Vec<_> = (0..200).map(Content::Text).collect();
+        let memory = world.map_with(&contents);
+        world.evict(memory);
+        world.count(Counter::PooledBytes)
+    };
+    assert!(bytes_of(zstd(1)) < bytes_of(Choice::LZ4));
+}
+
+#[test]
+fn what_no_codec_packs_is_counted_and_goes_to_disk() {
+    for codec in [Choice::LZ4, zstd(1)] {
+        let world = World::new(&Setup { codec, ..Setup::default() });
+        let contents = crate::common::random(100);
+        let memory = world.map_with(&contents);
+        world.assert_survives(memory, &contents);
+        assert!(world.count(Counter::PagesIncompressible) >= 100);
+        assert_eq!(world.count(Counter::PagesPooled), 0);
+    }
+}
+
+#[test]
+fn what_zstd_takes_counts_against_the_budget() {
+    let world = World::new(&Setup { codec: zstd(1), ..Setup::default() });
+    // Half of it more than the budget: pages leave by themselves.
+    let contents: Vec<_> = (0..6000).map(Content::Text).collect();
+    let memory = world.map_with(&contents);
+    assert_holds(memory, &contents);
+    world.assert_within_budget();
+}
+
+/// What a page of a thread holds at a turn: compressible or not, as it comes.
+fn content(thread: u64, page: usize, turn: u64) -> Content {
+    let seed = scramble(thread << 48 | (page as u64) << 24 | turn);
+    match seed % 8 {
+        0 => Content::Random(seed >> 8),
+        1 => Content::Repeated(seed),
+        _ => Content::Text(seed >> 8),
+    }
+}
+
+/// Rewrites pages of its own, each after looking whether it is what it was.
+fn rewrite(world: &World, thread: u64, stop: &AtomicBool) {
+    const PAGES: usize = 2000;
+    let memory = world.map(PAGES);
+    let contents: Vec<_> = (0..PAGES).map(|page| content(thread, page, 0)).collect();
+    write_all(memory, &contents);
+    let mut turns = vec![0; PAGES];
+    for step in 0.. {
+        if stop.load(Relaxed) {
+            break;
+        }
+        let page = scramble(thread << 32 | step) as usize % PAGES;
+        let bytes = page_of(memory, page).unwrap();
+        let expected = content(thread, page, turns[page]);
+        assert!(bytes == expected.bytes(), "page {page} of {thread} is not {expected:?}");
+        turns[page] += 1;
+        let next = content(thread, page, turns[page]).bytes();
+        assert!(memory.write_bytes(page * PAGE_SIZE, &next));
+    }
+    let contents: Vec<_> =
+        turns.iter().enumerate().map(|(page, turn)| content(thread, page, *turn)).collect();
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn pages_are_right_while_the_codec_is_switched_under_load() {
+    let world = World::new(&Setup::default());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 1..=4 {
+            let (world, stop) = (&world, &stop);
+            scope.spawn(move || rewrite(world, thread, stop));
+        }
+        let choices = [Choice::LZ4, zstd(1), Choice::NONE, zstd(5), zstd(-5), Choice::Auto];
+        for choice in choices.into_iter().cycle().take(200) {
+            world.engine.codec().set(choice);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        stop.store(true, Relaxed);
+    });
+    assert!(world.count(Counter::PagesPooled) > 0 && world.count(Counter::PagesWritten) > 0);
+    assert_eq!(world.count(Counter::UnpackErrors), 0);
+}

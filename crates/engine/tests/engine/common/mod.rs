@@ -1,0 +1,462 @@
+//! An engine over a simulated device, with its faults really taken: a world of
+//! its own for each test. Tests speak the public interface and need no unsafe.
+#![allow(dead_code, reason = "no test uses all of it")]
+
+use softswap_engine::base::access::Access;
+use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
+use softswap_engine::codec::Choice;
+use softswap_engine::door::engine::Engine;
+use softswap_engine::door::settings::{Config, PoolLimit};
+use softswap_engine::memory::context::PREFETCH_THREADS;
+use softswap_engine::policy::mechanism::{Mechanism, Without};
+use softswap_engine::store::io::SimDevice;
+use softswap_engine::store::swap::{Backing, Discard};
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::inline::{self, Memory};
+use softswap_sys::memory::reserve_u64;
+use softswap_sys::window::READ_WRITE;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once, PoisonError, RwLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Every engine of this process; the handler looks for the one that is touched.
+static ENGINES: RwLock<Vec<Arc<Engine>>> = RwLock::new(Vec::new());
+
+fn resolve(address: usize, is_write: bool) -> bool {
+    let engine = {
+        let engines = ENGINES.read().unwrap_or_else(PoisonError::into_inner);
+        engines.iter().find(|engine| engine.contains(address)).cloned()
+    };
+    let access = if is_write { Access::Write } else { Access::Read };
+    engine.is_some_and(|engine| engine.fault(address, access).is_ok())
+}
+
+/// What differs between worlds.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    pub(crate) memory_mib: u64,
+    pub(crate) swap_mib: Option<u64>,
+    pub(crate) disk_mib: u64,
+    pub(crate) codec: Choice,
+    pub(crate) encrypt: bool,
+    pub(crate) avoid_move: bool,
+    pub(crate) spare_disk_mib: Option<u64>,
+    pub(crate) discard: Discard,
+    pub(crate) pool: PoolLimit,
+    /// Of each transfer.
+    pub(crate) latency: Duration,
+    pub(crate) without: Without,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup {
+            memory_mib: 16,
+            swap_mib: None,
+            disk_mib: 256,
+            codec: Choice::LZ4,
+            encrypt: true,
+            avoid_move: false,
+            spare_disk_mib: None,
+            discard: Discard::None,
+            // Where it moves, counts depend on time.
+            pool: PoolLimit::Percent(40),
+            latency: Duration::ZERO,
+            without: Without::default(),
+        }
+    }
+}
+
+impl Setup {
+    /// Where all pages are offered to the pool, and so go on from there when it is full.
+    pub(crate) fn all_offered(self) -> Setup {
+        Setup { without: self.without.and(Mechanism::Admission), ..self }
+    }
+}
+
+/// An engine and its disk.
+pub(crate) struct World {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) disk: Arc<SimDevice>,
+    /// The disk of a second area of lower priority, if there is one.
+    pub(crate) spare: Option<Arc<SimDevice>>,
+}
+
+/// Worlds that differ in how pages leave: by moving them, and by copying.
+pub(crate) fn worlds() -> impl Iterator<Item = World> {
+    let both = [false, true].into_iter();
+    both.map(|avoid_move| World::new(&Setup { avoid_move, ..Setup::default() }))
+}
+
+impl World {
+    pub(crate) fn new(setup: &Setup) -> World {
+        static INSTALL: Once = Once::new();
+        INSTALL.call_once(|| inline::install(resolve).unwrap());
+        let disk = SimDevice::new(setup.disk_mib << 20, 42).with_latency(setup.latency);
+        let disk = Arc::new(disk);
+        let config = Config {
+            memory_bytes: setup.memory_mib << 20,
+            codec: setup.codec,
+            encrypt: setup.encrypt,
+            avoid_move: setup.avoid_move,
+            pool: setup.pool,
+            without: setup.without,
+            ..Config::default()
+        };
+        let limit_bytes = setup.swap_mib.map(|mib| mib << 20);
+        let spare = setup.spare_disk_mib.map(|mib| Arc::new(SimDevice::new(mib << 20, 43)));
+        let of = |disk: &Arc<SimDevice>, limit_bytes, priority| Backing {
+            priority,
+            discard: setup.discard,
+            ..Backing::growing(Box::new(disk.clone()), limit_bytes, 0)
+        };
+        let mut storage = vec![of(&disk, limit_bytes, 1)];
+        storage.extend(spare.iter().map(|disk| of(disk, None, 0)));
+        let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
+        let engine = Engine::start(&config, storage, stats).unwrap();
+        let engine = Arc::new(engine);
+        ENGINES.write().unwrap_or_else(PoisonError::into_inner).push(engine.clone());
+        World { engine, disk, spare }
+    }
+
+    pub(crate) fn count(&self, counter: Counter) -> u64 {
+        self.engine.stats().get(counter)
+    }
+
+    pub(crate) fn map(&self, pages: usize) -> Memory {
+        let len = pages * PAGE_SIZE;
+        let address = self.engine.map(len, READ_WRITE).unwrap().expect("the window has room");
+        Memory::new(address, len).unwrap()
+    }
+
+    /// Maps one page for each content and writes it there.
+    pub(crate) fn map_with(&self, contents: &[Content]) -> Memory {
+        let memory = self.map(contents.len());
+        write_all(memory, contents);
+        memory
+    }
+
+    /// Memory of which all was stored and has come back, and that nobody has written since.
+    pub(crate) fn map_clean(&self, contents: &[Content]) -> Memory {
+        let memory = self.map_with(contents);
+        self.assert_survives(memory, contents);
+        assert_eq!(self.resident(memory), contents.len());
+        memory
+    }
+
+    pub(crate) fn resident(&self, memory: Memory) -> usize {
+        let mut residency = vec![0; memory.pages()];
+        self.engine.residency(memory.address(), &mut residency).unwrap();
+        residency.iter().filter(|resident| **resident == 1).count()
+    }
+
+    /// Reclaims until none of `memory` is resident.
+    pub(crate) fn evict(&self, memory: Memory) {
+        for _ in 0..100 {
+            if self.resident(memory) == 0 {
+                return;
+            }
+            self.engine.reclaim_now(100);
+        }
+        panic!("{} of {} pages did not leave", self.resident(memory), memory.pages());
+    }
+
+    /// Evicts `memory`, and sends on to the disk what the pool has no room for.
+    pub(crate) fn send_on(&self, memory: Memory) {
+        self.evict(memory);
+        for _ in 0..100 {
+            self.engine.reclaim_now(100);
+        }
+    }
+
+    /// Evicts `memory` and expects what is in it to come back.
+    pub(crate) fn assert_survives(&self, memory: Memory, contents: &[Content]) {
+        self.evict(memory);
+        assert_holds(memory, contents);
+    }
+
+    pub(crate) fn assert_within_budget(&self) {
+        let (peak, budget) = (self.count(Counter::UsedPeakBytes), self.count(Counter::BudgetBytes));
+        assert!(peak > 0 && peak <= budget, "{peak} bytes used of {budget}");
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let mut engines = ENGINES.write().unwrap_or_else(PoisonError::into_inner);
+        engines.retain(|engine| !Arc::ptr_eq(engine, &self.engine));
+    }
+}
+
+/// What a page holds, by the way in which it leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Same-filled.
+    Zero,
+    /// Same-filled with a word that fits into an entry.
+    Repeated(u64),
+    /// Compressible.
+    Text(u64),
+    /// Compressible to less than a quarter.
+    Sparse(u64),
+    /// Sixteen kinds of letters in no order: LZ4 finds nothing, an entropy coder half.
+    Digits(u64),
+    /// Incompressible.
+    Random(u64),
+}
+
+/// A word that no entry has room for: such a page is stored like any other.
+pub(crate) const UNENCODABLE: u64 = 0x0123_4567_89ab_cdef;
+
+impl Content {
+    pub(crate) fn bytes(self) -> [u8; PAGE_SIZE] {
+        let mut page = [0; PAGE_SIZE];
+        match self {
+            Content::Zero => {}
+            Content::Repeated(word) => each_word(&mut page, |_| word),
+            Content::Text(seed) => {
+                let line = |at| format!("{:016x} says much the same\n", scramble(seed << 8 | at));
+                let text: String = (0..=PAGE_SIZE as u64 / 35).map(line).collect();
+                page.copy_from_slice(&text.as_bytes()[..PAGE_SIZE]);
+            }
+            Content::Sparse(seed) => {
+                each_word(&mut page, |at| if at % 8 == 0 { scramble(seed ^ at << 40) } else { 7 });
+            }
+            Content::Digits(seed) => {
+                let digits = |at| format!("{:016x}", scramble(seed << 9 | at));
+                let text: String = (0..PAGE_SIZE as u64 / 16).map(digits).collect();
+                page.copy_from_slice(text.as_bytes());
+            }
+            Content::Random(seed) => each_word(&mut page, |at| scramble(seed ^ at << 40)),
+        }
+        page
+    }
+}
+
+fn each_word(page: &mut [u8; PAGE_SIZE], word: impl Fn(u64) -> u64) {
+    for (at, bytes) in (0..).zip(page.chunks_exact_mut(8)) {
+        bytes.copy_from_slice(&word(at).to_ne_bytes());
+    }
+}
+
+/// SplitMix64: neighbouring numbers give unrelated ones.
+pub(crate) fn scramble(number: u64) -> u64 {
+    let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// `count` pages of every kind in turn.
+pub(crate) fn every_kind(count: u64) -> Vec<Content> {
+    (0..count)
+        .map(|page| match page % 6 {
+            0 => Content::Zero,
+            1 => Content::Repeated(page << 12),
+            2 => Content::Repeated(1.5f64.to_bits()),
+            3 => Content::Repeated(UNENCODABLE ^ page << 20),
+            4 => Content::Text(page),
+            _ => Content::Random(page),
+        })
+        .collect()
+}
+
+/// `count` pages that only the disk can take.
+pub(crate) fn random(count: u64) -> Vec<Content> {
+    (0..count).map(Content::Random).collect()
+}
+
+pub(crate) fn write_all(memory: Memory, contents: &[Content]) {
+    for (page, content) in contents.iter().enumerate() {
+        assert!(memory.write_bytes(page * PAGE_SIZE, &content.bytes()), "page {page} refused");
+    }
+}
+
+/// What a page holds now; `None` when it is refused.
+pub(crate) fn page_of(memory: Memory, page: usize) -> Option<[u8; PAGE_SIZE]> {
+    let mut bytes = [0xee; PAGE_SIZE];
+    memory.read_bytes(page * PAGE_SIZE, &mut bytes).then_some(bytes)
+}
+
+pub(crate) fn assert_holds(memory: Memory, contents: &[Content]) {
+    for (page, content) in contents.iter().enumerate() {
+        match page_of(memory, page) {
+            Some(bytes) => assert!(bytes == content.bytes(), "page {page} is not {content:?}"),
+            None => panic!("page {page} ({content:?}) was refused"),
+        }
+    }
+}
+
+/// Has the kernel fill all of it. One read may be cut short: the rings of a world that has ended
+/// interrupt, once and some time later, what the thread does that made them.
+pub(crate) fn fill_from(memory: Memory, file: &std::fs::File) {
+    let mut done = 0;
+    while done < memory.len() {
+        let read = memory.part(done, memory.len() - done).read_from(file).unwrap();
+        assert!(read > 0, "{done} of {}", memory.len());
+        done += read;
+    }
+}
+
+pub(crate) fn assert_zero(memory: Memory) {
+    assert_holds(memory, &vec![Content::Zero; memory.pages()]);
+}
+
+/// A guard against hangs, not an expectation of speed.
+pub(crate) const HANG_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Waits until `look` succeeds. Its error describes the state that was found instead.
+pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
+    let end = Instant::now() + HANG_TIMEOUT;
+    loop {
+        match look() {
+            Ok(found) => return found,
+            Err(instead) => {
+                assert!(Instant::now() < end, "{what}: not within {HANG_TIMEOUT:?}: {instead}");
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Runs background reclaim until `holds` returns true.
+#[track_caller]
+pub(crate) fn until(world: &World, mut holds: impl FnMut() -> bool) {
+    let caller = std::panic::Location::caller().to_string();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            softswap_sys::inline::prepare_thread();
+            world.engine.run_reclaim(|| !done.load(Ordering::Acquire));
+        });
+        // Also if `holds` panics: else the scope waits for its thread for ever.
+        let _end = Finally(|| done.store(true, Ordering::Release));
+        let counts = || {
+            let of = |name, counter| format!("{name} {}", world.count(counter));
+            [
+                of("used bytes", Counter::UsedBytes),
+                of("budget bytes", Counter::BudgetBytes),
+                of("pages out", Counter::PagesOut),
+                of("pages moved", Counter::PagesMoved),
+                of("discarded bytes", Counter::DiscardedBytes),
+            ]
+            .join(", ")
+        };
+        wait_until(&caller, || if holds() { Ok(()) } else { Err(counts()) });
+    });
+}
+
+/// Calls a function at the end of its scope, also if that panics.
+struct Finally<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// What one thread keeps in each page: a line that it alone writes.
+pub(crate) const LINE: usize = 64;
+
+/// Eight threads, by their numbers, beside background reclaim; `meanwhile` is done now
+/// and then until the last of them ends.
+pub(crate) fn in_threads(world: &World, work: impl Fn(usize) + Sync, mut meanwhile: impl FnMut()) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Acquire)));
+        let work = &work;
+        let threads: Vec<_> = (0..8).map(|thread| scope.spawn(move || work(thread))).collect();
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            meanwhile();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        done.store(true, Ordering::Release);
+        ended.into_iter().for_each(|ended| ended.unwrap());
+    });
+}
+
+/// Four threads read pages at random, in so many steps each, and take others out now and
+/// then; `also` is done in each step, by thread and step.
+pub(crate) fn read_in_threads(
+    world: &World,
+    (memory, contents): (Memory, &[Content]),
+    steps: u64,
+    also: impl Fn(u64, u64) + Sync,
+) {
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let also = &also;
+            scope.spawn(move || {
+                for step in 0..steps {
+                    let page = scramble(thread << 32 | step) as usize % contents.len();
+                    let found = page_of(memory, page).unwrap();
+                    assert!(found == contents[page].bytes(), "page {page}");
+                    also(thread, step);
+                    if step % 100 == 0 {
+                        world.engine.reclaim_now(4);
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// One thread's reads of its lines, of which one in `one_in` is written instead, and the
+/// first thread reclaims as often. All must be what the thread wrote, or what was there.
+pub(crate) fn read_and_write(
+    world: &World,
+    (memory, contents): (Memory, &[Content]),
+    thread: usize,
+    one_in: u64,
+) {
+    let word = |content: &Content| {
+        let bytes = content.bytes();
+        u64::from_ne_bytes(bytes.as_chunks().0[thread * LINE / 8])
+    };
+    let mut expected: Vec<_> = contents.iter().map(word).collect();
+    for step in 0..15_000 {
+        let chance = scramble((thread << 32 | step) as u64);
+        let page = (chance >> 8) as usize % memory.pages();
+        let at = page * PAGE_SIZE + thread * LINE;
+        let wanted = &mut expected[page];
+        assert!(memory.read(at) == Some(*wanted), "page {page}");
+        match chance % one_in {
+            0 => {
+                *wanted = chance | 1;
+                assert!(memory.write(at, *wanted));
+            }
+            1 if thread == 0 => {
+                world.engine.reclaim_now(1);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Follows streams until it is `done`.
+pub(crate) fn prefetch<'s>(
+    scope: &'s thread::Scope<'s, '_>,
+    world: &'s World,
+    done: &'s AtomicBool,
+) {
+    for index in 0..PREFETCH_THREADS {
+        scope.spawn(move || world.engine.run_prefetch(index, || !done.load(Ordering::Relaxed)));
+    }
+}
+
+/// Runs `body` while streams are followed.
+pub(crate) fn with_prefetch(world: &World, body: impl FnOnce()) {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        prefetch(scope, world, &done);
+        // Also when it panics: else its threads would go on for ever.
+        let result = catch_unwind(AssertUnwindSafe(body));
+        done.store(true, Ordering::Relaxed);
+        if let Err(panic) = result {
+            resume_unwind(panic);
+        }
+    });
+}

@@ -1,0 +1,287 @@
+//! The disk fails in every way it can: nothing is lost that was not on it,
+//! nothing wrong is ever handed out, and the toucher of what cannot be had is
+//! told.
+
+use crate::common::{
+    Content, Setup, World, assert_holds, every_kind, page_of, random, scramble, write_all,
+};
+use softswap_engine::base::access::Access;
+use softswap_engine::base::stats::Counter;
+use softswap_engine::core::errors::{Exhausted, FaultError, NoSlot};
+use softswap_engine::door::engine::Move;
+use softswap_engine::store::io::sim::Fault;
+use softswap_engine::store::io::{IoErrorKind, Operation};
+use softswap_engine::store::swap::area::AreaFull;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::errno::{EIO, ENOSPC};
+use softswap_sys::inline::Memory;
+
+const FOR_EVER: u64 = u64::MAX / 2;
+
+/// Lets the disk's next operations of a kind fail.
+fn fail_next(world: &World, operation: Operation, times: u64, fault: Fault) {
+    let counts = world.disk.counts();
+    let next = match operation {
+        Operation::Read => counts.reads,
+        Operation::Write => counts.writes,
+        _ => counts.grows,
+    };
+    world.disk.fail(operation, next, times, fault);
+}
+
+fn fault(world: &World, memory: Memory, page: usize) -> Result<(), FaultError> {
+    world.engine.fault(memory.address() + page * PAGE_SIZE, Access::Read)
+}
+
+fn is_corrupt(world: &World, memory: Memory, page: usize) -> bool {
+    matches!(fault(world, memory, page), Err(FaultError::Corrupt { .. }))
+}
+
+#[test]
+fn a_failed_write_keeps_the_pages_with_their_content() {
+    for avoid_move in [false, true] {
+        for failure in [Fault::Errno(EIO), Fault::Errno(ENOSPC), Fault::Short(0)] {
+            let world = World::new(&Setup { avoid_move, ..Setup::default() });
+            let contents = random(100);
+            let memory = world.map_with(&contents);
+            fail_next(&world, Operation::Write, FOR_EVER, failure);
+            assert_eq!(world.engine.reclaim_now(10), 0);
+            assert_eq!(world.resident(memory), 100);
+            assert_holds(memory, &contents);
+            assert!(world.count(Counter::WriteErrors) > 0);
+            world.disk.heal();
+            world.assert_survives(memory, &contents);
+            world.assert_within_budget();
+        }
+    }
+}
+
+#[test]
+fn what_needs_no_disk_leaves_although_writes_fail() {
+    let world = World::new(&Setup::default());
+    let contents = every_kind(60);
+    let memory = world.map_with(&contents);
+    fail_next(&world, Operation::Write, FOR_EVER, Fault::Errno(EIO));
+    world.engine.reclaim_now(50);
+    // One page in six is random.
+    assert_eq!(world.resident(memory), 10);
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn short_transfers_are_continued() {
+    let world = World::new(&Setup::default());
+    world.disk.fail_at_random(Operation::Write, 2, Fault::Short(5000));
+    world.disk.fail_at_random(Operation::Read, 3, Fault::Short(100));
+    let contents = random(300);
+    let memory = world.map_with(&contents);
+    world.assert_survives(memory, &contents);
+    let moved_bytes = world.disk.counts().read_bytes;
+    assert!(moved_bytes > world.count(Counter::BytesRead), "no transfer was short");
+    assert_eq!(world.count(Counter::ReadErrors) + world.count(Counter::WriteErrors), 0);
+}
+
+#[test]
+fn a_failed_read_is_told_to_the_toucher_and_the_page_is_not_given_up() {
+    let world = World::new(&Setup::default());
+    let contents = every_kind(60);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    for (failure, kind) in
+        [(Fault::Errno(EIO), IoErrorKind::Errno(EIO)), (Fault::Short(0), IoErrorKind::Stopped)]
+    {
+        fail_next(&world, Operation::Read, FOR_EVER, failure);
+        let refused = fault(&world, memory, 5);
+        assert!(matches!(refused, Err(FaultError::Read(error)) if error.kind == kind));
+        for (page, content) in contents.iter().enumerate() {
+            let expected = (!matches!(content, Content::Random(_))).then(|| content.bytes());
+            assert!(page_of(memory, page) == expected, "page {page}");
+        }
+        world.disk.heal();
+    }
+    assert!(world.count(Counter::ReadErrors) > 0);
+    assert_holds(memory, &contents);
+}
+
+/// Each fault, of a disk that is written encrypted and of one that is not.
+fn both_ways<const N: usize>(faults: [Fault; N]) -> impl Iterator<Item = (Fault, bool)> {
+    faults.into_iter().flat_map(|fault| [(fault, true), (fault, false)])
+}
+
+/// Each page is right or refused. Returns how many were refused.
+fn never_wrong(memory: Memory, contents: &[Content]) -> usize {
+    let wrong = |page: usize| page_of(memory, page).is_some_and(|b| b != contents[page].bytes());
+    assert!((0..memory.pages()).all(|page| !wrong(page)));
+    (0..memory.pages()).filter(|page| page_of(memory, *page).is_none()).count()
+}
+
+#[test]
+fn a_page_that_rotted_on_the_disk_is_refused_and_the_others_are_not() {
+    for (silent, encrypt) in both_ways([Fault::FlipBit, Fault::Lose]) {
+        let world = World::new(&Setup { encrypt, ..Setup::default() });
+        let contents = random(64);
+        let healthy = world.map_with(&contents);
+        world.evict(healthy);
+        let rotten = world.map_with(&[Content::Random(99)]);
+        fail_next(&world, Operation::Write, 1, silent);
+        world.evict(rotten);
+        assert!(is_corrupt(&world, rotten, 0));
+        assert_eq!(rotten.read(0), None);
+        assert!(!rotten.write(0, 1));
+        assert_eq!(world.count(Counter::ChecksumErrors), 3);
+        assert_holds(healthy, &contents);
+        // Writing all of it anew needs the old content gone first.
+        world.engine.discard(rotten.address(), rotten.len()).unwrap();
+        write_all(rotten, &[Content::Random(100)]);
+        world.assert_survives(rotten, &[Content::Random(100)]);
+    }
+}
+
+#[test]
+fn a_misdirected_write_is_noticed_where_it_was_meant_and_where_it_landed() {
+    for (misdirected, encrypt) in both_ways([Fault::Misdirect(4 * PAGE_SIZE as u64)]) {
+        let world = World::new(&Setup { encrypt, ..Setup::default() });
+        let contents = random(64);
+        let bystanders = world.map_with(&contents);
+        world.evict(bystanders);
+        // Written, so that they go out again.
+        write_all(bystanders.part(0, 8 * PAGE_SIZE), &contents[..8]);
+        let before = world.count(Counter::PagesWritten);
+        fail_next(&world, Operation::Write, 1, misdirected);
+        world.evict(bystanders);
+        let written = (world.count(Counter::PagesWritten) - before) as usize;
+        let refused = never_wrong(bystanders, &contents);
+        assert!(refused >= 4, "{refused} of {written} misdirected pages refused");
+        assert!(refused <= 2 * written, "{refused} pages refused, {written} were misdirected");
+    }
+}
+
+#[test]
+fn reads_that_return_something_else_are_refused_until_the_disk_is_sound() {
+    for (silent, encrypt) in both_ways([Fault::FlipBit, Fault::Misdirect(4096), Fault::Lose]) {
+        let world = World::new(&Setup { encrypt, ..Setup::default() });
+        let contents = random(40);
+        let memory = world.map_with(&contents);
+        world.evict(memory);
+        fail_next(&world, Operation::Read, FOR_EVER, silent);
+        let refused = never_wrong(memory, &contents);
+        // Of pages that are read together one has the bit; and where nothing is read,
+        // what was written may still be in the buffer.
+        let all = !matches!(silent, Fault::Misdirect(_)) || refused == 40;
+        assert!(all && refused > 0, "{refused} with {silent:?}");
+        world.disk.heal();
+        assert_holds(memory, &contents);
+    }
+}
+
+#[test]
+fn a_disk_that_does_not_grow_costs_nothing_but_room() {
+    for failure in [ENOSPC, EIO] {
+        let world = World::new(&Setup::default());
+        world.disk.fail(Operation::Grow, 0, FOR_EVER, Fault::Errno(failure));
+        let contents = every_kind(120);
+        let memory = world.map_with(&contents);
+        world.engine.reclaim_now(50);
+        assert_eq!(world.resident(memory), 20);
+        assert_holds(memory, &contents);
+        world.disk.heal();
+        world.assert_survives(memory, &contents);
+    }
+}
+
+/// Writes random pages until the engine refuses. Returns how many it took.
+fn write_until_refused(world: &World, memory: Memory) -> (usize, FaultError) {
+    for page in 0..memory.pages() {
+        let address = memory.address() + page * PAGE_SIZE;
+        match world.engine.fault(address, Access::Write) {
+            Ok(()) => {
+                let content = Content::Random(page as u64).bytes();
+                assert!(memory.write_bytes(page * PAGE_SIZE, &content));
+            }
+            Err(error) => return (page, error),
+        }
+    }
+    panic!("everything fitted");
+}
+
+#[test]
+fn at_the_limit_of_the_area_new_pages_are_refused_and_no_old_one_is_lost() {
+    for avoid_move in [false, true] {
+        let setup = Setup { memory_mib: 8, swap_mib: Some(4), avoid_move, ..Setup::default() };
+        let world = World::new(&setup);
+        let memory = world.map(8192);
+        let (taken, error) = write_until_refused(&world, memory);
+        let limit = AreaFull::Limit { limit_bytes: 4 << 20 };
+        let Exhausted::NoSlot(NoSlot::Area(full)) = exhausted(error) else { panic!("no slot") };
+        assert_eq!(full, limit);
+        assert!(taken > 1024, "the area takes 1024 pages, and DRAM some more: {taken}");
+        // Room for reading is made by giving something up.
+        let kept = taken / 2;
+        let dropped = memory.part(kept * PAGE_SIZE, (taken - kept) * PAGE_SIZE);
+        world.engine.discard(dropped.address(), dropped.len()).unwrap();
+        assert_holds(memory, &random(kept as u64));
+        crate::common::assert_zero(dropped);
+        world.assert_within_budget();
+    }
+}
+
+fn exhausted(error: FaultError) -> Exhausted {
+    match error {
+        FaultError::Exhausted(exhausted) => exhausted,
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_disk_that_others_fill_is_told_as_the_reason() {
+    let world = World::new(&Setup { memory_mib: 8, disk_mib: 16, ..Setup::default() });
+    world.disk.take_space(16 << 20);
+    let memory = world.map(8192);
+    let (taken, error) = write_until_refused(&world, memory);
+    assert!(error.to_string().contains("free some space"), "{error}");
+    world.disk.take_space(0);
+    assert_holds(memory, &random(taken as u64));
+}
+
+#[test]
+fn a_disk_that_fails_at_random_never_makes_a_page_wrong() {
+    for avoid_move in [false, true] {
+        let world = World::new(&Setup { avoid_move, ..Setup::default() });
+        world.disk.fail_at_random(Operation::Write, 7, Fault::Errno(EIO));
+        world.disk.fail_at_random(Operation::Write, 11, Fault::FlipBit);
+        world.disk.fail_at_random(Operation::Read, 13, Fault::Errno(EIO));
+        let contents = every_kind(1200);
+        let memory = world.map_with(&contents);
+        for round in 0..20 {
+            world.engine.reclaim_now(10 + scramble(round) as usize % 20);
+            never_wrong(memory, &contents);
+        }
+        assert!(world.count(Counter::WriteErrors) > 0);
+        assert!(world.count(Counter::ChecksumErrors) > 0);
+        world.assert_within_budget();
+    }
+}
+
+#[test]
+fn a_mapping_that_cannot_be_moved_stays_what_it_was() {
+    for avoid_move in [false, true] {
+        // Packed pages must come in to be moved; those in slots need not.
+        let world = World::new(&Setup { avoid_move, ..Setup::default() });
+        let contents = every_kind(600);
+        let memory = world.map_with(&contents);
+        let _neighbour = world.map(600);
+        world.evict(memory);
+        let packed = |page: &usize| matches!(contents[*page], Content::Text(_));
+        let page = (300..600).find(packed).unwrap();
+        assert!(world.engine.damage(memory.address() + page * PAGE_SIZE, 9999));
+        let (at, len) = (memory.address(), memory.len());
+        assert!(world.engine.remap(at, len, 2 * len, Move::Anywhere).is_err());
+        assert!(!world.engine.any_mapped(world.engine.roomy().start, 1 << 30));
+        for (at, content) in contents.iter().enumerate() {
+            match page_of(memory, at) {
+                Some(bytes) => assert!(at != page && bytes == content.bytes(), "page {at}"),
+                None => assert_eq!(at, page),
+            }
+        }
+    }
+}

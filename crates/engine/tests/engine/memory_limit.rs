@@ -1,0 +1,101 @@
+//! A budget that moves while pages come and go.
+
+use crate::common::{
+    Content, Setup, World, assert_holds, every_kind, in_threads, random, read_and_write, until,
+};
+use softswap_engine::base::stats::Counter;
+use softswap_engine::door::live_settings;
+use softswap_engine::door::settings::PoolLimit;
+
+const PAGES: u64 = 16_384;
+
+fn limit(world: &World) -> String {
+    live_settings::get(&world.engine, "memory").unwrap()
+}
+
+fn set(world: &World, limit: &str) -> Result<(), String> {
+    live_settings::set(&world.engine, "memory", limit)
+}
+
+/// Whether what is in use fits the limit that was asked for.
+fn keeps(world: &World, asked: &str) -> bool {
+    world.engine.note_peaks();
+    let [used, budget] = [Counter::UsedBytes, Counter::BudgetBytes].map(|it| world.count(it));
+    limit(world) == asked && used <= budget
+}
+
+#[test]
+fn a_limit_that_moves_under_load_is_kept_and_no_page_is_lost() {
+    for pool in [PoolLimit::Auto, PoolLimit::Percent(40)] {
+        let world = World::new(&Setup { memory_mib: 32, disk_mib: 512, pool, ..Setup::default() });
+        let contents = every_kind(PAGES);
+        let memory = world.map_with(&contents);
+        // Above what was given at start, too.
+        let mut limits = ["12M", "64M", "10M", "128M", "24M"].iter().cycle();
+        let mut asked = "32M";
+        in_threads(
+            &world,
+            |thread| read_and_write(&world, (memory, &contents), thread, 4),
+            || {
+                if keeps(&world, asked) {
+                    asked = limits.next().unwrap();
+                    set(&world, asked).unwrap();
+                }
+            },
+        );
+        set(&world, "12M").unwrap();
+        until(&world, || keeps(&world, "12M"));
+    }
+}
+
+#[test]
+fn what_goes_by_the_budget_follows_it() {
+    let world = World::new(&Setup { memory_mib: 16, ..Setup::default() });
+    let contents: Vec<_> = (0..PAGES).map(Content::Sparse).collect();
+    set(&world, "256M").unwrap();
+    let memory = world.map_with(&contents);
+    assert_eq!(world.count(Counter::PagesOut), 0, "all of it fits now");
+    world.engine.note_peaks();
+    // Of whole slabs.
+    assert_eq!(world.count(Counter::PoolLimitBytes) >> 16, ((256 << 20) / 100 * 40) >> 16);
+    world.assert_survives(memory, &contents);
+    set(&world, "16M").unwrap();
+    until(&world, || keeps(&world, "16M"));
+    assert_eq!(world.count(Counter::PoolLimitBytes), 6_684_672, "as at start");
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn a_limit_that_is_too_small_is_refused_with_what_is_enough() {
+    let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+    for (asked, part) in [
+        ("1M", "give at least"),
+        ("banana", "give one such as 64M or 2G"),
+        ("50%", "give one such as 64M or 2G"),
+        ("64", "give one such as 64M or 2G"),
+    ] {
+        let refused = set(&world, asked).unwrap_err();
+        assert!(refused.starts_with("memory: ") && refused.contains(part), "{refused}");
+    }
+    let memory = world.map_with(&random(2048));
+    // Users may mostly lock 8 MiB, of which the key takes some.
+    world.engine.lock_range(memory.address(), 4 << 20).unwrap();
+    let refused = set(&world, "12M").unwrap_err();
+    assert!(refused.contains("4M are locked") && refused.contains("at least 16M"), "{refused}");
+    assert_eq!(limit(&world), "64M");
+    world.engine.unlock_all().unwrap();
+    set(&world, "16M").unwrap();
+    until(&world, || keeps(&world, "16M"));
+}
+
+#[test]
+fn a_limit_for_which_nothing_can_leave_is_given_up_and_said() {
+    let world = World::new(&Setup { memory_mib: 64, swap_mib: Some(4), ..Setup::default() });
+    let contents = random(8192);
+    let memory = world.map_with(&contents);
+    set(&world, "16M").unwrap();
+    until(&world, || limit(&world).starts_with("64M (less could not be kept"));
+    assert_holds(memory, &contents);
+    set(&world, "65M").unwrap();
+    assert_eq!(limit(&world), "65M");
+}

@@ -1,0 +1,357 @@
+//! The compressed tier: what goes there, what goes on to the disk still
+//! compressed, and that all of it comes back.
+
+use crate::common::{
+    Content, Setup, World, assert_holds, every_kind, page_of, read_in_threads, scramble, until,
+};
+use softswap_engine::base::access::Access;
+use softswap_engine::base::stats::{Counter, StopReason};
+use softswap_engine::door::engine::Move;
+use softswap_engine::door::live_settings;
+use softswap_engine::door::settings::PoolLimit;
+use softswap_engine::store::io::Operation;
+use softswap_engine::store::io::sim::Fault;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::errno::EIO;
+use softswap_sys::inline::Memory;
+use softswap_sys::window::READ_WRITE;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Touches pages while background reclaim runs: `page_of` says which in each step.
+fn touch(world: &World, memory: Memory, steps: u64, page_of: impl Fn(u64) -> u64) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Acquire)));
+        for step in 0..steps {
+            assert!(memory.read(page_of(step) as usize * PAGE_SIZE).is_some());
+        }
+        done.store(true, Ordering::Release);
+    });
+}
+
+/// With a disk that is much slower than unpacking, whatever the machine.
+fn slow() -> Setup {
+    Setup { latency: Duration::from_micros(60), ..Setup::default() }
+}
+
+#[test]
+fn a_pool_that_may_grow_holds_what_was_read_from_the_disk_and_stays_when_it_is_set() {
+    let (world, memory, contents) = world_with_packed(&slow());
+    let reads = || {
+        let before = world.count(Counter::PagesRead);
+        touch(&world, memory, 20_000, |step| scramble(step) % 12_000);
+        world.count(Counter::PagesRead) - before
+    };
+    let fixed = reads();
+    world.engine.set_pool_limit(PoolLimit::Auto);
+    reads();
+    reads();
+    let grown = reads();
+    assert!(grown < fixed / 4, "{fixed} pages read, then {grown}");
+    assert_holds(memory, &contents);
+    world.assert_within_budget();
+    world.engine.set_pool_limit(PoolLimit::Percent(30));
+    reads();
+    assert_eq!(world.count(Counter::PoolLimitBytes), (16 << 20) / 100 * 30 / 65536 * 65536);
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn a_pool_that_may_grow_gives_way_to_pages_that_are_used_all_the_time() {
+    let world = World::new(&Setup { pool: PoolLimit::Auto, ..slow() });
+    let contents = sparse(PAGES);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    let before = world.count(Counter::PoolLimitBytes);
+    // More than fits beside the largest pool, less than beside the smallest.
+    touch(&world, memory, 200_000, |step| scramble(step) % 1500 * 7);
+    let after = world.count(Counter::PoolLimitBytes);
+    assert!(after < before, "{before} became {after}");
+    assert_holds(memory, &contents);
+    world.assert_within_budget();
+}
+
+/// More than the pool of a small budget holds.
+const PAGES: u64 = 16_384;
+
+fn sparse(count: u64) -> Vec<Content> {
+    (0..count).map(Content::Sparse).collect()
+}
+
+/// A world in which much of what is compressed has gone on to the disk.
+fn world_with_packed(setup: &Setup) -> (World, Memory, Vec<Content>) {
+    let world = World::new(&setup.clone().all_offered());
+    let contents = sparse(PAGES);
+    let memory = world.map_with(&contents);
+    world.send_on(memory);
+    assert!(world.count(Counter::PagesWrittenBack) > 1000);
+    (world, memory, contents)
+}
+
+#[test]
+fn what_fits_into_the_pool_touches_no_disk() {
+    let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+    let contents = sparse(PAGES);
+    let memory = world.map_with(&contents);
+    world.assert_survives(memory, &contents);
+    assert_eq!(world.count(Counter::PagesWritten), 0);
+    assert!(world.count(Counter::PagesPooled) >= PAGES);
+    world.assert_within_budget();
+}
+
+#[test]
+fn who_touches_pages_takes_others_out_as_long_as_those_stay_in_memory() {
+    let batches_of = |content: fn(u64) -> Content| {
+        let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+        let contents: Vec<_> = (0..2 * PAGES).map(content).collect();
+        let memory = world.map_with(&contents);
+        touch(&world, memory, 60_000, |step| scramble(step) % (2 * PAGES));
+        assert_holds(memory, &contents);
+        world.assert_within_budget();
+        (world.count(Counter::ReclaimedAhead), world.count(Counter::PagesWritten))
+    };
+    let (many, written) = batches_of(Content::Sparse);
+    assert_eq!(written, 0);
+    assert!(many > 8, "{many} batches");
+    // What leaves unchanged needs no disk either, but not for long.
+    let (few, written) = batches_of(Content::Random);
+    assert!(written > 0);
+    assert!(few * 4 < many, "{few} batches, and {many}: nobody waits for what others can write");
+}
+
+#[test]
+fn what_does_not_compress_fills_the_disk_and_not_the_pool() {
+    let world = World::new(&Setup::default());
+    let contents: Vec<_> = (0..PAGES).map(Content::Random).collect();
+    let memory = world.map_with(&contents);
+    world.assert_survives(memory, &contents);
+    assert_eq!(world.count(Counter::PagesPooled), 0);
+    assert!(world.count(Counter::PagesWritten) >= PAGES);
+}
+
+#[test]
+fn pages_share_slots_on_the_disk_and_come_back_in_any_order() {
+    let (world, memory, contents) = world_with_packed(&Setup::default());
+    let written_back = world.count(Counter::PagesWrittenBack);
+    let slots = world.count(Counter::PagesWritten);
+    assert!(slots * 3 <= written_back, "{slots} slots for {written_back} pages");
+    for step in 0..PAGES {
+        let page = scramble(step) % PAGES;
+        let found = page_of(memory, page as usize).unwrap();
+        assert!(found == contents[page as usize].bytes(), "page {page}");
+    }
+    assert_holds(memory, &contents);
+    world.assert_survives(memory, &contents);
+    world.assert_within_budget();
+}
+
+#[test]
+fn slots_are_free_when_all_who_shared_them_have_gone() {
+    let setup = Setup { swap_mib: Some(12), ..Setup::default() };
+    let world = World::new(&setup.all_offered());
+    for round in 0..6 {
+        let contents: Vec<_> = (0..PAGES).map(|page| Content::Sparse(page << 8 | round)).collect();
+        let memory = world.map_with(&contents);
+        world.assert_survives(memory, &contents);
+        world.engine.unmap(memory.address(), memory.pages() * PAGE_SIZE).unwrap();
+    }
+    // More than the disk holds at once.
+    assert!(world.count(Counter::PagesWrittenBack) > 20_000);
+}
+
+#[test]
+fn a_page_that_shares_a_slot_can_be_moved_by_mremap() {
+    let (world, memory, contents) = world_with_packed(&Setup::default());
+    let len = memory.pages() * PAGE_SIZE;
+    // No room to grow where it is.
+    let next = memory.address() + len;
+    assert!(world.engine.map_at(next, 16 * PAGE_SIZE, READ_WRITE, false).unwrap());
+    let grown =
+        world.engine.remap(memory.address(), len, len + 8 * PAGE_SIZE, Move::Anywhere).unwrap();
+    assert_ne!(grown, memory.address());
+    assert_holds(Memory::new(grown, len).unwrap(), &contents);
+}
+
+#[test]
+fn a_failed_area_gives_up_what_shares_its_slots() {
+    let setup = Setup { spare_disk_mib: Some(64), ..Setup::default() };
+    let (world, memory, contents) = world_with_packed(&setup);
+    world.disk.fail(Operation::Write, 0, u64::MAX, Fault::Errno(EIO));
+    let more: Vec<_> = (0..1000).map(Content::Random).collect();
+    let other = world.map_with(&more);
+    world.evict(other);
+    assert_eq!(world.count(Counter::AreasFailed), 1);
+    let reads_before = world.disk.counts().reads;
+    let mut seen = (0, 0);
+    until(&world, || {
+        // Everything has been moved when nothing has for a while.
+        let moved = world.count(Counter::PagesMoved);
+        seen = if moved == seen.0 { (moved, seen.1 + 1) } else { (moved, 0) };
+        moved > 0 && seen.1 == 100
+    });
+    assert!(world.disk.counts().reads > reads_before);
+    world.disk.fail(Operation::Read, 0, u64::MAX, Fault::Errno(EIO));
+    assert_holds(memory, &contents);
+    assert_holds(other, &more);
+}
+
+#[test]
+fn one_damaged_slot_stops_those_who_share_it_and_nobody_else() {
+    let (world, memory, contents) = world_with_packed(&Setup::default());
+    world.disk.fail(Operation::Read, world.disk.counts().reads, 1, Fault::FlipBit);
+    let mut refused = 0;
+    for (page, content) in contents.iter().enumerate() {
+        match page_of(memory, page) {
+            Some(bytes) => assert!(bytes == content.bytes(), "page {page}"),
+            None => refused += 1,
+        }
+    }
+    assert_eq!((refused, world.count(Counter::ChecksumErrors)), (1, 1));
+    // The damage was on the way, not on the disk.
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn a_damaged_page_in_memory_stops_its_toucher_and_nobody_else() {
+    for codec in ["lz4", "zstd"] {
+        let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+        live_settings::set(&world.engine, "codec", codec).unwrap();
+        let contents = sparse(PAGES / 4);
+        let memory = world.map_with(&contents);
+        world.evict(memory);
+        let damaged: Vec<_> = (0..memory.pages()).step_by(97).collect();
+        for &page in &damaged {
+            assert!(world.engine.damage(memory.address() + page * PAGE_SIZE, page * 31));
+        }
+        let error = world.engine.fault(memory.address(), Access::Read).unwrap_err();
+        assert!(error.to_string().contains("not what was stored (checksum mismatch)"), "{error}");
+        assert_eq!(error.stop_reason(), Some(StopReason::PoolDamaged));
+        for (page, content) in contents.iter().enumerate() {
+            match page_of(memory, page) {
+                Some(bytes) => assert!(bytes == content.bytes(), "page {page}"),
+                None => assert!(damaged.contains(&page), "page {page} was refused"),
+            }
+            assert!(damaged.binary_search(&page).is_err() || page_of(memory, page).is_none());
+        }
+        assert!(world.count(Counter::UnpackErrors) > damaged.len() as u64);
+    }
+}
+
+#[test]
+fn thinned_out_slabs_move_together() {
+    let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+    let contents = sparse(PAGES);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    // Every page but each eighth comes back and goes again with other content.
+    for page in (0..PAGES as usize).filter(|page| page % 8 != 0) {
+        assert!(memory.write_bytes(page * PAGE_SIZE, &Content::Zero.bytes()));
+    }
+    for _ in 0..50 {
+        world.engine.reclaim_now(100);
+    }
+    assert!(world.count(Counter::PagesCompacted) > 0);
+    let expected: Vec<_> = (0..PAGES)
+        .map(|page| if page % 8 == 0 { Content::Sparse(page) } else { Content::Zero })
+        .collect();
+    assert_holds(memory, &expected);
+}
+
+#[test]
+fn every_kind_of_page_survives_threads_and_a_small_pool() {
+    let world = World::new(&Setup::default());
+    let contents = every_kind(PAGES);
+    let memory = world.map_with(&contents);
+    read_in_threads(&world, (memory, &contents), 3_000, |_, _| ());
+    world.assert_survives(memory, &contents);
+    world.assert_within_budget();
+}
+
+#[test]
+fn what_comes_into_a_full_pool_is_packed_densely() {
+    let average_bytes = |codec: &str| {
+        let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+        live_settings::set(&world.engine, "codec", codec).unwrap();
+        let contents: Vec<_> = (0..3 * PAGES).map(Content::Text).collect();
+        let memory = world.map_with(&contents);
+        world.engine.set_pool_limit(PoolLimit::Percent(20));
+        world.assert_survives(memory, &contents);
+        world.assert_within_budget();
+        let pooled = world.count(Counter::PagesPooled);
+        assert!(pooled > PAGES / 4, "{codec}: {pooled}");
+        world.count(Counter::PooledBytes) / pooled
+    };
+    let (lz4, auto) = (average_bytes("lz4"), average_bytes("auto"));
+    assert!(auto < lz4 * 9 / 10, "{auto} and {lz4} bytes");
+}
+
+#[test]
+fn what_lz4_cannot_pack_is_packed_by_zstd_unless_lz4_was_asked_for() {
+    for (codec, is_packed) in [("auto", true), ("lz4", false)] {
+        let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+        live_settings::set(&world.engine, "codec", codec).unwrap();
+        let contents: Vec<_> = (0..PAGES / 2).map(Content::Digits).collect();
+        let memory = world.map_with(&contents);
+        world.evict(memory);
+        let pooled = world.count(Counter::PagesPooled);
+        assert_eq!(pooled > PAGES * 4 / 10, is_packed, "{codec}: {pooled}");
+        assert_holds(memory, &contents);
+    }
+}
+
+#[test]
+fn the_limit_of_the_pool_can_change_while_it_is_used() {
+    let world = World::new(&Setup { memory_mib: 32, ..Setup::default() });
+    let contents = sparse(PAGES);
+    let memory = world.map_with(&contents);
+    for limit in ["1M", "80%", "0", "8M", "40%"] {
+        live_settings::set(&world.engine, "pool.limit", limit).unwrap();
+        world.assert_survives(memory, &contents);
+        for _ in 0..200 {
+            world.engine.reclaim_now(100);
+        }
+        world.engine.note_peaks();
+        let (used, most) =
+            (world.count(Counter::PoolUsedBytes), world.count(Counter::PoolLimitBytes));
+        assert!(used <= most, "{used} of {most} with {limit}");
+    }
+    let text = live_settings::get(&world.engine, "pool.limit").unwrap();
+    assert_eq!(text, "13369344B");
+    assert!(live_settings::set(&world.engine, "pool.limit", "81%").is_err());
+}
+
+#[test]
+fn pages_share_slots_also_where_free_slots_lie_apart() {
+    let setup = Setup { swap_mib: Some(64), ..Setup::default() };
+    let world = World::new(&setup.all_offered());
+    // All of the disk is in use, but for each other slot.
+    let random: Vec<_> = (0..PAGES).map(Content::Random).collect();
+    let other = world.map_with(&random[..15_000]);
+    world.evict(other);
+    for page in (0..other.pages()).step_by(2) {
+        world.engine.discard(other.address() + page * PAGE_SIZE, PAGE_SIZE).unwrap();
+    }
+    let (written, parts) = (world.count(Counter::SlotsPacked), world.count(Counter::PagesPacked));
+    let contents = sparse(PAGES);
+    let memory = world.map_with(&contents);
+    world.send_on(memory);
+    let slots = world.count(Counter::SlotsPacked) - written;
+    let parts = world.count(Counter::PagesPacked) - parts;
+    assert!(slots > 500 && slots * 3 <= parts, "{parts} pages in {slots} slots");
+    assert_holds(memory, &contents);
+}
+
+#[test]
+fn write_back_leaves_no_slab_with_a_few_pages_behind() {
+    let world = World::new(&Setup { memory_mib: 32, ..Setup::default() }.all_offered());
+    let kind =
+        |page| if scramble(page) & 1 == 0 { Content::Text(page) } else { Content::Sparse(page) };
+    let contents: Vec<_> = (0..40_000).map(kind).collect();
+    let memory = world.map_with(&contents);
+    let compacted = world.count(Counter::PagesCompacted);
+    let written_back = world.count(Counter::PagesWrittenBack);
+    assert!(written_back > 10_000, "{written_back}");
+    assert!(compacted * 16 < written_back, "{compacted} moved, {written_back} written back");
+    assert_holds(memory, &contents);
+}

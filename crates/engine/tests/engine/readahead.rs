@@ -1,0 +1,345 @@
+//! Streams are followed in the background: what they touch is there before, it
+//! is what was written, and what only looks like a stream does no harm.
+
+use crate::common::{
+    Content, Setup, World, assert_holds, page_of, prefetch, random, scramble, wait_until,
+    with_prefetch,
+};
+use softswap_engine::base::stats::{Counter, Tier};
+use softswap_engine::door::settings::PoolLimit;
+use softswap_engine::store::io::Operation;
+use softswap_engine::store::io::sim::Fault;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::errno::EIO;
+use softswap_sys::inline::Memory;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const PAGES: usize = 1500;
+
+/// Touches pages in the given order, and waits for what is asked for in between:
+/// the test is about what comes, not when.
+fn touch_all(
+    world: &World,
+    memory: Memory,
+    contents: &[Content],
+    order: impl Iterator<Item = usize>,
+) {
+    for page in order {
+        let found = page_of(memory, page).unwrap_or_else(|| panic!("page {page} was refused"));
+        assert!(found == contents[page].bytes(), "page {page}");
+        settle(world);
+    }
+}
+
+/// Waits until all that was asked for has come in.
+fn settle(world: &World) {
+    // Mostly it comes at once.
+    for _ in 0..1000 {
+        if world.engine.is_prefetch_idle() {
+            return;
+        }
+        thread::sleep(Duration::from_micros(50));
+    }
+    wait_until("what was asked for", || match world.engine.is_prefetch_idle() {
+        true => Ok(()),
+        false => Err(format!("{} pages read ahead", world.count(Counter::PagesReadAhead))),
+    });
+}
+
+fn faults(world: &World) -> u64 {
+    [Tier::Pool, Tier::Disk].into_iter().map(|tier| world.engine.stats().faults(tier)).sum()
+}
+
+/// Pages that have all left, and what they hold.
+fn evicted(kind: fn(u64) -> Content) -> (World, Memory, Vec<Content>) {
+    let world = World::new(&Setup::default());
+    let contents: Vec<_> = (0..PAGES as u64).map(kind).collect();
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    (world, memory, contents)
+}
+
+/// Every kind of tier: on the disk, in the pool.
+fn kinds() -> [fn(u64) -> Content; 2] {
+    [Content::Random, Content::Text]
+}
+
+#[test]
+fn a_stream_takes_few_faults_upwards_and_downwards_from_disk_and_pool() {
+    for kind in kinds() {
+        for down in [false, true] {
+            let (world, memory, contents) = evicted(kind);
+            with_prefetch(&world, || {
+                let at = |step: usize| if down { PAGES - 1 - step } else { step };
+                touch_all(&world, memory, &contents, (0..PAGES).map(at));
+            });
+            let (faults, reached) = (faults(&world), world.count(Counter::WindowsReached));
+            assert!(faults < PAGES as u64 / 6, "{faults} faults, down: {down}");
+            assert!(reached >= 5, "{reached} windows");
+            world.assert_survives(memory, &contents);
+            world.assert_within_budget();
+        }
+    }
+}
+
+#[test]
+fn a_stream_whose_pages_lie_apart_takes_few_faults_too() {
+    const STRIDE: usize = 20;
+    for kind in kinds() {
+        for down in [false, true] {
+            let (world, memory, contents) = evicted(kind);
+            // Column after column of a matrix.
+            let steps = (0..STRIDE).flat_map(|column| (column..PAGES).step_by(STRIDE));
+            let order = steps.map(|step| if down { PAGES - 1 - step } else { step });
+            with_prefetch(&world, || touch_all(&world, memory, &contents, order));
+            let (faults, reached) = (faults(&world), world.count(Counter::WindowsReached));
+            // How far a window goes depends on how fast pages come: 300 to 510 were seen.
+            assert!(faults < PAGES as u64 / 2, "{faults} faults, down: {down}");
+            assert!(reached >= 2 * STRIDE as u64, "{reached} windows");
+            world.assert_survives(memory, &contents);
+            world.assert_within_budget();
+        }
+    }
+}
+
+#[test]
+fn a_stream_over_slots_that_lie_anywhere_takes_as_few() {
+    const GROUPS: u64 = 30;
+    for down in [false, true] {
+        let world = World::new(&Setup::default());
+        let contents = random(PAGES as u64);
+        let memory = world.map(PAGES);
+        // What leaves together lies together: neighbours in memory do not.
+        for group in 0..GROUPS {
+            for (page, content) in contents.iter().enumerate() {
+                if scramble(page as u64) % GROUPS == group {
+                    assert!(memory.write_bytes(page * PAGE_SIZE, &content.bytes()));
+                }
+            }
+            world.evict(memory);
+        }
+        with_prefetch(&world, || {
+            let at = |step: usize| if down { PAGES - 1 - step } else { step };
+            touch_all(&world, memory, &contents, (0..PAGES).map(at));
+        });
+        let faults = faults(&world);
+        assert!(faults < PAGES as u64 / 6, "{faults} faults, down: {down}");
+        world.assert_survives(memory, &contents);
+        world.assert_within_budget();
+    }
+}
+
+#[test]
+fn streams_side_by_side_are_followed_each() {
+    let world = World::new(&Setup::default());
+    let contents = random(1600);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    with_prefetch(&world, || {
+        // A merge of eight runs.
+        let order = (0..200).flat_map(|step| (0..8).map(move |run| run * 200 + step));
+        touch_all(&world, memory, &contents, order);
+    });
+    assert!(faults(&world) < 500, "{} faults", faults(&world));
+    assert!(world.count(Counter::WindowsReached) >= 24);
+    world.assert_survives(memory, &contents);
+}
+
+#[test]
+fn touches_at_random_bring_hardly_anything_ahead() {
+    let world = World::new(&Setup::default());
+    let contents = random(PAGES as u64);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    with_prefetch(&world, || {
+        let order = (0..200).map(|step| scramble(step) as usize % PAGES);
+        touch_all(&world, memory, &contents, order);
+    });
+    let ahead = world.count(Counter::PagesReadAhead);
+    assert!(ahead < 60, "{ahead} pages came ahead of 200 touches");
+    assert_holds(memory, &contents);
+}
+
+/// Rows of three pages, whose second page is touched first, in an order without
+/// pattern.
+fn rows() -> impl Iterator<Item = usize> {
+    let row = |step| scramble(step) as usize % (PAGES / 3);
+    (0..300).map(row).flat_map(|row| [3 * row + 1, 3 * row, 3 * row + 2])
+}
+
+#[test]
+fn what_is_touched_together_comes_together_from_slots_of_any_kind() {
+    // Alone in a slot, unpacked; two and more in a slot.
+    for pool in [PoolLimit::Percent(0), PoolLimit::Bytes(64 << 10)] {
+        let world = World::new(&Setup { pool, ..Setup::default() });
+        let contents: Vec<_> = (0..PAGES as u64).map(kinds()[1]).collect();
+        let memory = world.map_with(&contents);
+        let (mut touched, mut faulted) = (0, 0);
+        for page in rows() {
+            // Cold each time, as in far more memory than there is.
+            if page % 3 == 1 {
+                world.evict(memory);
+            }
+            let before = faults(&world);
+            assert!(page_of(memory, page).is_some_and(|it| it == contents[page].bytes()));
+            touched += 1;
+            faulted += faults(&world) - before;
+        }
+        assert!(faulted * 5 < touched * 3, "{faulted} faults of {touched} touches, pool {pool:?}");
+        assert_holds(memory, &contents);
+        world.assert_within_budget();
+    }
+}
+
+#[test]
+fn a_companion_that_cannot_be_had_harms_nobody() {
+    for fault in [Fault::Errno(EIO), Fault::FlipBit] {
+        let world = World::new(&Setup { pool: PoolLimit::Percent(0), ..Setup::default() });
+        let contents = random(PAGES as u64);
+        let memory = world.map_with(&contents);
+        for page in rows() {
+            if page % 3 == 1 {
+                world.evict(memory);
+            }
+            assert!(page_of(memory, page).is_some());
+        }
+        world.evict(memory);
+        let errors = || world.count(Counter::ReadErrors) + world.count(Counter::ChecksumErrors);
+        // The first read brings several, and fails; the page is read again, alone.
+        world.disk.fail(Operation::Read, world.disk.counts().reads, 1, fault);
+        assert!(page_of(memory, 601).is_some_and(|it| it == contents[601].bytes()));
+        assert_eq!(errors(), 0);
+        world.disk.heal();
+        assert_holds(memory, &contents);
+        world.assert_within_budget();
+    }
+}
+
+#[test]
+fn a_bad_place_ahead_stops_its_toucher_and_nobody_else() {
+    for fault in [Fault::Errno(EIO), Fault::FlipBit] {
+        let world = World::new(&Setup::default());
+        let contents = random(400);
+        let memory = world.map_with(&contents);
+        world.evict(memory);
+        // Whatever is read from the second read on, for a while.
+        world.disk.fail(Operation::Read, 6, 8, fault);
+        with_prefetch(&world, || {
+            for (page, content) in contents.iter().enumerate() {
+                let found = page_of(memory, page);
+                assert!(found.is_none_or(|bytes| bytes == content.bytes()), "page {page}");
+            }
+        });
+        world.disk.heal();
+        assert_holds(memory, &contents);
+    }
+}
+
+#[test]
+fn what_comes_ahead_and_what_is_touched_first_is_all_there_is() {
+    let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+    let contents = random(PAGES as u64);
+    let memory = world.map_with(&contents);
+    world.evict(memory);
+    with_prefetch(&world, || touch_all(&world, memory, &contents, 0..PAGES));
+    let ahead = world.count(Counter::PagesReadAhead);
+    assert_eq!(ahead + faults(&world), PAGES as u64);
+    assert_eq!(world.count(Counter::PagesRead), PAGES as u64, "markers are read with the others");
+}
+
+#[test]
+fn an_error_ahead_counts_once_its_page_is_touched() {
+    for fault in [Fault::Errno(EIO), Fault::FlipBit] {
+        let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
+        // So many that what is resident stays a small part of it: then one page behind
+        // is enough for neighbours to come along.
+        let contents = random(4000);
+        let memory = world.map_with(&contents);
+        world.evict(memory);
+        let errors = || world.count(Counter::ReadErrors) + world.count(Counter::ChecksumErrors);
+        with_prefetch(&world, || {
+            let mut begun = (100..300).step_by(30);
+            while world.count(Counter::WindowsReached) == 0 {
+                let first = begun.next().expect("nobody follows streams");
+                touch_all(&world, memory, &contents, first..first + 30);
+            }
+            // The touches of pages 0, 1 and 3 read one to four pages each; what the
+            // last one asks for fails.
+            let reads = world.disk.counts().reads;
+            world.disk.fail(Operation::Read, reads + 3, u64::MAX / 2, fault);
+            touch_all(&world, memory, &contents, 0..7);
+            wait_until("a read ahead", || match world.disk.counts().reads - reads {
+                4.. => Ok(()),
+                few => Err(format!("{few} reads")),
+            });
+            settle(&world);
+            assert_eq!(errors(), 0, "nobody has touched such a page");
+            assert_eq!(page_of(memory, 399), None);
+            assert_eq!(errors(), 1);
+            world.disk.heal();
+            touch_all(&world, memory, &contents, 7..400);
+            assert_eq!(errors(), 1);
+        });
+    }
+}
+
+#[test]
+fn what_is_parked_is_not_taken_for_what_its_slot_holds_later() {
+    for encrypt in [true, false] {
+        let world = World::new(&Setup { encrypt, ..Setup::default() });
+        let before = random(600);
+        let memory = world.map_with(&before);
+        world.evict(memory);
+        with_prefetch(&world, || {
+            // Each leaves the marker of a first window parked.
+            for first in (0..600).step_by(60) {
+                touch_all(&world, memory, &before, first..first + 7);
+            }
+        });
+        world.engine.discard(memory.address(), memory.len()).unwrap();
+        let after: Vec<_> = (0..600).map(|page| Content::Random(page << 20 | 7)).collect();
+        for (page, content) in after.iter().enumerate() {
+            assert!(memory.write_bytes(page * PAGE_SIZE, &content.bytes()));
+        }
+        world.evict(memory);
+        assert_holds(memory, &after);
+        assert_eq!(world.count(Counter::ChecksumErrors), 0);
+    }
+}
+
+#[test]
+fn threads_read_and_write_streams_while_others_are_followed_and_reclaimed() {
+    let world = World::new(&Setup { memory_mib: 12, ..Setup::default() });
+    let done = AtomicBool::new(false);
+    let pass = |number: u64| {
+        let kind = kinds()[number as usize % 2];
+        let mut contents: Vec<_> = (0..1200).map(|page| kind(number << 20 | page)).collect();
+        let memory = world.map_with(&contents);
+        for round in 1..5 {
+            for (page, content) in contents.iter_mut().enumerate() {
+                let found = page_of(memory, page);
+                assert!(found.is_some_and(|bytes| bytes == content.bytes()), "page {page}");
+                if (page as u64).is_multiple_of(round + 1) {
+                    *content = kind(number << 20 | round << 16 | page as u64);
+                    assert!(memory.write_bytes(page * PAGE_SIZE, &content.bytes()));
+                }
+            }
+        }
+        assert_holds(memory, &contents);
+    };
+    thread::scope(|scope| {
+        prefetch(scope, &world, &done);
+        scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Relaxed)));
+        thread::scope(|inner| {
+            let pass = &pass;
+            for number in 0..6 {
+                inner.spawn(move || pass(number));
+            }
+        });
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(world.count(Counter::WindowsReached) > 0);
+    world.assert_within_budget();
+}

@@ -1,0 +1,198 @@
+//! Pages that have just left are had back without the disk, as they were, while
+//! it pays to keep them; and what keeps them makes room for what needs it.
+
+use crate::common::{Content, Setup, World, assert_holds, page_of, random, scramble};
+use softswap_engine::base::stats::{Counter, Tier};
+use softswap_engine::store::io::Operation;
+use softswap_engine::store::io::sim::Fault;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::errno::{EIO, ENOSPC};
+use softswap_sys::inline::Memory;
+
+const PAGES: usize = 300;
+/// They lie apart, so that none brings others along.
+const STEP_BYTES: usize = 5 * PAGE_SIZE;
+
+/// Pages that nobody wants any more: that many others have left makes those few
+/// pages that are back soon stand out.
+const OTHERS: u64 = 6000;
+
+/// Pages of which all were back soon, so that more are kept when they leave.
+fn wanted_again(world: &World) -> (Memory, Vec<Content>) {
+    world.evict(world.map_with(&random(OTHERS)));
+    let (memory, contents) = some(world, 0);
+    for _ in 0..2 {
+        leave(world, memory);
+        assert_each(memory, &contents);
+    }
+    (memory, contents)
+}
+
+fn some(world: &World, seed: u64) -> (Memory, Vec<Content>) {
+    let contents: Vec<_> = (seed..).take(PAGES).map(Content::Random).collect();
+    let memory = world.map(PAGES * STEP_BYTES / PAGE_SIZE);
+    write(memory, &contents);
+    (memory, contents)
+}
+
+fn write(memory: Memory, contents: &[Content]) {
+    for (at, content) in contents.iter().enumerate() {
+        assert!(memory.write_bytes(at * STEP_BYTES, &content.bytes()));
+    }
+}
+
+fn part(memory: Memory, at: usize) -> Memory {
+    memory.part(at * STEP_BYTES, PAGE_SIZE)
+}
+
+fn assert_each(memory: Memory, contents: &[Content]) {
+    for (at, content) in contents.iter().enumerate() {
+        assert_holds(part(memory, at), std::slice::from_ref(content));
+    }
+}
+
+/// Takes out what is resident, and no more: what is kept stays.
+fn leave(world: &World, memory: Memory) {
+    while world.resident(memory) > 0 {
+        assert_eq!(world.engine.reclaim_now(1), 1);
+    }
+}
+
+fn from_standby(world: &World) -> u64 {
+    world.engine.stats().faults(Tier::Standby)
+}
+
+#[test]
+fn what_is_wanted_again_soon_is_had_without_the_disk() {
+    for encrypt in [false, true] {
+        let world = World::new(&Setup { encrypt, ..Setup::default() });
+        let (memory, contents) = wanted_again(&world);
+        let (before, read) = (from_standby(&world), world.count(Counter::PagesRead));
+        leave(&world, memory);
+        assert_each(memory, &contents);
+        let kept = from_standby(&world) - before;
+        assert!(kept >= PAGES as u64 / 3, "{kept}");
+        assert_eq!(world.count(Counter::PagesRead), read + PAGES as u64 - kept);
+        assert_eq!(world.count(Counter::PagesWritten), OTHERS + PAGES as u64);
+    }
+}
+
+#[test]
+fn what_comes_back_in_streams_is_not_kept() {
+    let world = World::new(&Setup::default());
+    let contents: Vec<_> = (50_000..50_512).map(Content::Random).collect();
+    let stream = world.map_with(&contents);
+    for _ in 0..3 {
+        leave(&world, stream);
+        assert_holds(stream, &contents);
+    }
+    let (memory, wanted) = wanted_again(&world);
+    assert_holds(stream, &contents);
+    leave(&world, memory);
+    leave(&world, stream);
+    let before = from_standby(&world);
+    assert_holds(stream, &contents);
+    assert_eq!(from_standby(&world), before);
+    assert_each(memory, &wanted);
+    assert!(from_standby(&world) > before, "others are");
+}
+
+#[test]
+fn what_was_written_is_had_as_it_was_written() {
+    let world = World::new(&Setup::default());
+    let (memory, _) = wanted_again(&world);
+    for round in 1..5 {
+        let anew: Vec<_> = (0..PAGES as u64).map(|at| Content::Random(at + 1000 * round)).collect();
+        write(memory, &anew);
+        for _ in 0..2 {
+            leave(&world, memory);
+            assert_each(memory, &anew);
+        }
+    }
+    assert!(from_standby(&world) >= PAGES as u64);
+}
+
+#[test]
+fn what_is_kept_needs_no_disk_that_works() {
+    let world = World::new(&Setup::default());
+    let (memory, contents) = wanted_again(&world);
+    leave(&world, memory);
+    let before = from_standby(&world);
+    world.disk.fail(Operation::Read, 0, u64::MAX, Fault::Errno(EIO));
+    let is_had = |at: &usize| {
+        let found = page_of(part(memory, *at), 0);
+        assert!(found.is_none_or(|found| found == contents[*at].bytes()));
+        found.is_some()
+    };
+    let had = (0..PAGES).filter(is_had).count() as u64;
+    assert_eq!(had, from_standby(&world) - before);
+    assert!(had >= PAGES as u64 / 3, "{had}");
+    world.disk.heal();
+    assert_each(memory, &contents);
+}
+
+#[test]
+fn a_page_that_is_only_read_is_written_once_however_often_it_leaves() {
+    let world = World::new(&Setup::default());
+    wanted_again(&world);
+    let before = world.count(Counter::PagesWritten);
+    let (memory, contents) = some(&world, 5000);
+    for _ in 0..6 {
+        leave(&world, memory);
+        assert_each(memory, &contents);
+    }
+    assert!(from_standby(&world) > PAGES as u64);
+    assert_eq!(world.count(Counter::PagesWritten) - before, PAGES as u64);
+}
+
+#[test]
+fn a_disk_that_takes_nothing_is_told_although_pages_were_kept() {
+    let world = World::new(&Setup::default());
+    let (memory, contents) = wanted_again(&world);
+    world.disk.fail(Operation::Write, 0, u64::MAX, Fault::Errno(ENOSPC));
+    let more = world.map(8192);
+    let stopped = (0..8192)
+        .find(|page| !more.write_bytes(page * PAGE_SIZE, &Content::Random(*page as u64).bytes()));
+    assert!(stopped.is_some(), "16 MiB hold 32");
+    world.disk.heal();
+    assert_each(memory, &contents);
+}
+
+/// Touches here and there, mostly in a hot set that hardly fits, so that many pages
+/// are wanted again just after they left; what each page holds is compared on every
+/// touch.
+#[test]
+fn any_mixture_of_touches_finds_what_was_written_last() {
+    for avoid_move in [false, true] {
+        let world = World::new(&Setup { avoid_move, ..Setup::default() });
+        let pages = 12_000;
+        let mut contents = random(pages as u64);
+        let memory = world.map_with(&contents);
+        for step in 0..60_000 {
+            if step % 64 == 0 {
+                // As background reclaim does, which does not run here.
+                world.engine.reclaim_now(0);
+            }
+            let number = scramble(step);
+            let within = if number % 10 < 9 { 3000 } else { pages };
+            // Apart, so that none brings others along.
+            let page = (number >> 32) as usize % within * 7919 % pages;
+            match number >> 8 & 7 {
+                0 | 1 => {
+                    contents[page] = Content::Random(number);
+                    assert!(memory.write_bytes(page * PAGE_SIZE, &contents[page].bytes()));
+                }
+                2 if number >> 12 & 63 == 0 => {
+                    let address = memory.address() + page * PAGE_SIZE;
+                    world.engine.discard(address, PAGE_SIZE).unwrap();
+                    contents[page] = Content::Zero;
+                }
+                _ => assert_holds(memory.part(page * PAGE_SIZE, PAGE_SIZE), &contents[page..=page]),
+            }
+        }
+        let kept = from_standby(&world);
+        assert!(kept > 2000, "{kept}");
+        assert_holds(memory, &contents);
+        world.assert_within_budget();
+    }
+}

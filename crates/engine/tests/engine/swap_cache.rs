@@ -1,0 +1,224 @@
+//! Unchanged pages leave DRAM for the copy that the swap area still has; a write
+//! ends that, whoever makes it, and no copy outlives its page.
+
+use crate::common::{
+    Content, LINE, Setup, World, assert_holds, assert_zero, fill_from, in_threads, page_of, random,
+    scramble, until, worlds, write_all,
+};
+use softswap_engine::base::stats::Counter;
+use softswap_engine::store::io::Operation;
+use softswap_engine::store::io::sim::Fault;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::errno::EIO;
+use softswap_sys::inline::Memory;
+
+const PAGES: usize = 300;
+
+/// Pages that were written out and only read since.
+fn unchanged(world: &World) -> (Memory, Vec<Content>) {
+    let contents = random(PAGES as u64);
+    let memory = world.map_clean(&contents);
+    (memory, contents)
+}
+
+#[test]
+fn what_was_only_read_is_not_written_again() {
+    for world in worlds() {
+        let (memory, contents) = unchanged(&world);
+        for round in 1..4 {
+            world.assert_survives(memory, &contents);
+            assert_eq!(world.count(Counter::PagesUnchanged), (round * PAGES) as u64);
+        }
+        assert_eq!(world.count(Counter::PagesWritten), PAGES as u64);
+        assert_eq!(world.count(Counter::CopiesWritten), 0);
+    }
+}
+
+#[test]
+fn what_was_written_since_is_written_again_and_nothing_else() {
+    for world in worlds() {
+        let (memory, mut contents) = unchanged(&world);
+        for page in (0..PAGES).step_by(7) {
+            contents[page] = Content::Random((page + 1000) as u64);
+            assert!(memory.write_bytes(page * PAGE_SIZE, &contents[page].bytes()));
+        }
+        let changed = PAGES.div_ceil(7) as u64;
+        world.assert_survives(memory, &contents);
+        assert_eq!(world.count(Counter::CopiesWritten), changed);
+        assert_eq!(world.count(Counter::PagesWritten), PAGES as u64 + changed);
+        assert_eq!(world.count(Counter::PagesUnchanged), PAGES as u64 - changed);
+    }
+}
+
+#[test]
+fn a_page_that_is_pinned_may_be_written_by_the_kernel() {
+    for world in worlds() {
+        let (memory, mut contents) = unchanged(&world);
+        let (start, len) = (memory.address() + 10 * PAGE_SIZE, 20 * PAGE_SIZE);
+        assert_eq!(world.engine.pin(start, len, usize::MAX).unwrap(), len);
+        assert_eq!(world.count(Counter::CopiesWritten), 20);
+        // Without a fault: nothing would resolve one taken by the kernel.
+        let zeroes = std::fs::File::open("/dev/zero").unwrap();
+        fill_from(memory.part(10 * PAGE_SIZE, len), &zeroes);
+        contents[10..30].fill(Content::Zero);
+        world.engine.unpin(start, len);
+        world.assert_survives(memory, &contents);
+    }
+}
+
+#[test]
+fn copies_go_with_their_pages() {
+    // An area of which half is never free, unless what nobody needs is.
+    for avoid_move in [false, true] {
+        let setup = Setup { swap_mib: Some(8), avoid_move, ..Setup::default() };
+        let world = World::new(&setup);
+        for round in 0..40 {
+            let (memory, contents) = unchanged(&world);
+            match round % 3 {
+                0 => {
+                    world.engine.discard(memory.address(), memory.len()).unwrap();
+                    assert_zero(memory);
+                }
+                1 => {
+                    let to = world.map(PAGES);
+                    write_all(to, &contents[1..]);
+                    let from = (memory.address(), memory.len());
+                    world.engine.move_to(from.0, from.1, to.address()).unwrap();
+                    assert_zero(memory);
+                    world.assert_survives(to, &contents);
+                    write_all(to, &contents);
+                    world.engine.unmap(to.address(), to.len()).unwrap();
+                }
+                _ => write_all(memory, &contents),
+            }
+            world.engine.unmap(memory.address(), memory.len()).unwrap();
+        }
+        assert!(world.count(Counter::CopiesKept) > 3 * PAGES as u64);
+        assert_eq!((world.count(Counter::CopiesShed), world.engine.copies()), (0, 0));
+    }
+}
+
+#[test]
+fn a_move_onto_unchanged_pages_leaves_none_of_them() {
+    for world in worlds() {
+        let (target, _) = unchanged(&world);
+        let (source, contents) = unchanged(&world);
+        world.engine.move_to(source.address(), source.len(), target.address()).unwrap();
+        assert_holds(target, &contents);
+        let anew: Vec<_> = (0..PAGES).map(|page| Content::Random(page as u64 + 7000)).collect();
+        write_all(target, &anew);
+        world.assert_survives(target, &anew);
+        assert_zero(source);
+    }
+}
+
+#[test]
+fn an_area_that_is_half_full_keeps_no_copies_and_a_full_one_gives_them_up() {
+    // 2048 slots: under half of them are in use when the first pages come in.
+    let world = World::new(&Setup { swap_mib: Some(8), ..Setup::default() });
+    let first = random(900);
+    let memory = world.map_with(&first);
+    world.assert_survives(memory, &first);
+    assert_eq!(world.count(Counter::CopiesKept), 900);
+    // These need slots that the copies have.
+    let more: Vec<_> = (0..1100).map(|page| Content::Random(page + 5000)).collect();
+    let other = world.map_with(&more);
+    world.assert_survives(other, &more);
+    assert_eq!(world.count(Counter::CopiesShed) + world.count(Counter::PagesUnchanged), 900);
+    world.evict(memory);
+    world.evict(other);
+    let kept = world.count(Counter::CopiesKept);
+    assert_holds(memory.part(0, 600 * PAGE_SIZE), &first[..600]);
+    assert_eq!(world.count(Counter::CopiesKept), kept, "half full");
+    assert_holds(memory, &first);
+    assert_holds(other, &more);
+}
+
+#[test]
+fn pages_leave_a_failed_area_although_it_has_copies_of_them() {
+    let world = World::new(&Setup { spare_disk_mib: Some(64), ..Setup::default() });
+    let (memory, contents) = unchanged(&world);
+    world.disk.fail(Operation::Write, 0, u64::MAX / 2, Fault::Errno(EIO));
+    let more: Vec<_> = (0..100).map(|page| Content::Random(page + 9000)).collect();
+    let other = world.map_with(&more);
+    world.evict(other);
+    assert_eq!(world.count(Counter::AreasFailed), 1);
+    let mut seen = (0, 0);
+    until(&world, || {
+        // Everything has been moved when nothing has for a while.
+        let moved = world.count(Counter::PagesMoved);
+        seen = if moved == seen.0 { (moved, seen.1 + 1) } else { (moved, 0) };
+        world.engine.copies() == 0 && seen.1 == 100
+    });
+    world.evict(memory);
+    world.disk.fail(Operation::Read, 0, u64::MAX / 2, Fault::Errno(EIO));
+    assert_holds(memory, &contents);
+    assert_holds(other, &more);
+}
+
+#[test]
+fn a_chunk_that_is_always_written_stops_keeping_copies() {
+    let world = World::new(&Setup::default());
+    let contents = random(PAGES as u64);
+    let memory = world.map_with(&contents);
+    let kept = |world: &World| world.count(Counter::CopiesKept);
+    for _ in 0..4 {
+        world.evict(memory);
+        let before = kept(&world);
+        for (page, content) in contents.iter().enumerate() {
+            assert!(page_of(memory, page).is_some_and(|bytes| bytes == content.bytes()));
+            assert!(memory.write_bytes(page * PAGE_SIZE, &content.bytes()));
+        }
+        if world.count(Counter::CopiesWritten) > 200 {
+            assert!(kept(&world) - before < PAGES as u64 / 4);
+        }
+    }
+    world.assert_survives(memory, &contents);
+}
+
+/// Each thread's lines, which it writes itself or by the kernel.
+fn share(world: &World, memory: Memory, thread: usize) {
+    let zeroes = std::fs::File::open("/dev/zero").unwrap();
+    let mut expected = vec![0; memory.pages()];
+    for step in 0..15_000 {
+        let chance = scramble((thread << 32 | step) as u64);
+        let page = (chance >> 8) as usize % memory.pages();
+        let at = page * PAGE_SIZE + thread * LINE;
+        let wanted = &mut expected[page];
+        assert!(*wanted == 0 || memory.read(at) == Some(*wanted), "page {page}");
+        match chance % 16 {
+            0..3 => {
+                *wanted = chance | 1;
+                assert!(memory.write(at, *wanted));
+            }
+            3 => {
+                let start = memory.address() + at;
+                assert_eq!(world.engine.pin(start, LINE, usize::MAX).unwrap(), LINE);
+                fill_from(memory.part(at, LINE), &zeroes);
+                assert_eq!(memory.read(at), Some(0));
+                world.engine.unpin(start, LINE);
+                *wanted = 0;
+            }
+            _ => {}
+        }
+    }
+    for (page, wanted) in expected.into_iter().enumerate().filter(|(_, wanted)| *wanted != 0) {
+        assert_eq!(memory.read(page * PAGE_SIZE + thread * LINE), Some(wanted), "page {page}");
+    }
+}
+
+#[test]
+fn threads_that_share_pages_lose_no_write() {
+    // With room for all copies, and with so little that they are given up.
+    for (avoid_move, swap_mib) in [(false, None), (true, None), (false, Some(14))] {
+        let setup = Setup { memory_mib: 12, avoid_move, swap_mib, ..Setup::default() };
+        let world = World::new(&setup);
+        let memory = world.map_with(&random(3500));
+        in_threads(&world, |thread| share(&world, memory, thread), || {});
+        assert!(world.count(Counter::PagesUnchanged) > 100);
+        assert!(world.count(Counter::CopiesWritten) > 100);
+        world.engine.unmap(memory.address(), memory.len()).unwrap();
+        assert_eq!(world.engine.copies(), 0);
+        world.assert_within_budget();
+    }
+}

@@ -1,0 +1,236 @@
+//! Many threads at once, with reclaim at their heels: each page holds what its
+//! owner wrote last, whoever takes it out or throws others away meanwhile.
+
+use crate::common::{Content, Setup, World, page_of, scramble};
+use softswap_engine::base::stats::{Counter, Tier};
+use softswap_engine::store::io::Operation;
+use softswap_engine::store::io::sim::Fault;
+use softswap_sys::PAGE_SIZE;
+use softswap_sys::file::errno::EIO;
+use softswap_sys::inline::Memory;
+use softswap_sys::window::READ_WRITE;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+const THREADS: u64 = 8;
+const PAGES: usize = 1200;
+const STEPS: u64 = 6000;
+
+/// Some content, by kind and seed.
+fn content(number: u64) -> Content {
+    match number % 8 {
+        0 => Content::Zero,
+        1 => Content::Repeated(number),
+        2..=4 => Content::Text(number),
+        _ => Content::Random(number),
+    }
+}
+
+/// One thread's own mapping, and what it must hold.
+struct Owner<'w> {
+    world: &'w World,
+    memory: Memory,
+    expected: Vec<Content>,
+    chance: u64,
+}
+
+impl<'w> Owner<'w> {
+    fn new(world: &'w World, seed: u64) -> Owner<'w> {
+        let expected = vec![Content::Zero; PAGES];
+        Owner { world, memory: world.map(PAGES), expected, chance: seed << 32 }
+    }
+
+    fn roll(&mut self) -> u64 {
+        self.chance += 1;
+        scramble(self.chance)
+    }
+
+    fn check(&self, page: usize) {
+        let holds = page_of(self.memory, page);
+        assert!(holds.is_some_and(|bytes| bytes == self.expected[page].bytes()), "page {page}");
+    }
+
+    fn step(&mut self) {
+        let (what, number) = (self.roll() % 100, self.roll());
+        let page = self.roll() as usize % PAGES;
+        let run = (self.roll() as usize % 40).min(PAGES - page);
+        let (start, len) = (self.memory.address() + page * PAGE_SIZE, run.max(1) * PAGE_SIZE);
+        let engine = &self.world.engine;
+        match what {
+            0..45 => self.check(page),
+            45..95 => {
+                self.check(page);
+                self.expected[page] = content(number);
+                assert!(self.memory.write_bytes(page * PAGE_SIZE, &self.expected[page].bytes()));
+            }
+            95..97 => {
+                engine.discard(start, len).unwrap();
+                self.expected[page..page + len / PAGE_SIZE].fill(Content::Zero);
+            }
+            97..98 => {
+                engine.unmap(start, len).unwrap();
+                assert!(engine.map_at(start, len, READ_WRITE, true).unwrap());
+                self.expected[page..page + len / PAGE_SIZE].fill(Content::Zero);
+            }
+            98..99 => {
+                let pinned = engine.pin(start, len, usize::MAX).unwrap();
+                self.check(page);
+                engine.unpin(start, pinned);
+            }
+            _ => {
+                engine.protect(start, len, 1).unwrap();
+                assert!(!self.memory.write(page * PAGE_SIZE, 1));
+                self.check(page);
+                engine.protect(start, len, READ_WRITE).unwrap();
+            }
+        }
+    }
+}
+
+/// Runs `body` with background reclaim beside it.
+fn with_reclaim(world: &World, body: impl FnOnce()) {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| world.engine.run_reclaim(|| !done.load(Ordering::Relaxed)));
+        body();
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+fn in_threads(body: impl Fn(u64) + Sync) {
+    thread::scope(|scope| {
+        for number in 0..THREADS {
+            let body = &body;
+            scope.spawn(move || body(number));
+        }
+    });
+}
+
+#[test]
+fn every_thread_finds_what_it_wrote() {
+    for avoid_move in [false, true] {
+        let world = World::new(&Setup { memory_mib: 12, avoid_move, ..Setup::default() });
+        with_reclaim(&world, || {
+            in_threads(|number| {
+                let mut owner = Owner::new(&world, number);
+                (0..STEPS).for_each(|_| owner.step());
+                (0..PAGES).for_each(|page| owner.check(page));
+            });
+        });
+        let stats = world.engine.stats();
+        for tier in [Tier::Zero, Tier::Filled, Tier::Pool, Tier::Disk] {
+            assert!(stats.faults(tier) > 100, "{}: {}", tier.name(), stats.faults(tier));
+        }
+        world.assert_within_budget();
+    }
+}
+
+#[test]
+fn resting_stops_everybody_but_the_thread_that_forks() {
+    let world = World::new(&Setup { memory_mib: 12, ..Setup::default() });
+    let memory = world.map(200);
+    with_reclaim(&world, || {
+        in_threads(|number| {
+            let mut owner = Owner::new(&world, number);
+            for step in 0..STEPS / 4 {
+                owner.step();
+                if number == 0 && step % 100 == 0 {
+                    let at_rest = world.engine.rest();
+                    (0..200).for_each(|page| assert!(memory.write(page * PAGE_SIZE, step)));
+                    assert_eq!(world.resident(memory), 200);
+                    drop(at_rest);
+                    world.engine.end_fork();
+                }
+            }
+            (0..PAGES).for_each(|page| owner.check(page));
+        });
+    });
+}
+
+#[test]
+fn threads_that_touch_the_same_pages_all_see_the_newest_word() {
+    for avoid_move in [false, true] {
+        let world = World::new(&Setup { memory_mib: 8, avoid_move, ..Setup::default() });
+        let memory = world.map(64);
+        let written: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
+        let filler = world.map_with(&crate::common::random(64));
+        in_threads(|number| {
+            for step in 1..2000 {
+                let page = scramble(number << 32 | step) as usize % 64;
+                // Each thread has a word of its own in every page, so that a
+                // page is written by all of them while it comes and goes.
+                let at = page * PAGE_SIZE + number as usize * 8;
+                match number {
+                    0 => {
+                        world.engine.reclaim_now(1);
+                    }
+                    1 => {
+                        assert!(memory.write(at, written[page].fetch_add(1, Ordering::SeqCst) + 1))
+                    }
+                    _ => {
+                        let word = (step << 8) | number;
+                        assert!(memory.write(at, word));
+                        assert_eq!(memory.read(at), Some(word));
+                        let least = written[page].load(Ordering::SeqCst).saturating_sub(1);
+                        let seen = memory.read(page * PAGE_SIZE + 8);
+                        assert!(seen.is_some_and(|word| word >= least), "{seen:?} < {least}");
+                    }
+                }
+            }
+        });
+        crate::common::assert_holds(filler, &crate::common::random(64));
+    }
+}
+
+#[test]
+fn a_reader_beside_a_discarder_sees_the_content_or_zeroes() {
+    for avoid_move in [false, true] {
+        let world = World::new(&Setup { memory_mib: 8, avoid_move, ..Setup::default() });
+        let memory = world.map(128);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let (world, done) = (&world, &done);
+            scope.spawn(move || {
+                for step in 0..3000u64 {
+                    let page = scramble(step) as usize % 128;
+                    let content = Content::Random(page as u64).bytes();
+                    assert!(memory.write_bytes(page * PAGE_SIZE, &content));
+                    let start = memory.address() + scramble(!step) as usize % 120 * PAGE_SIZE;
+                    world.engine.discard(start, 8 * PAGE_SIZE).unwrap();
+                    world.engine.reclaim_now(1);
+                }
+                done.store(true, Ordering::Relaxed);
+            });
+            for reader in 0..3u64 {
+                scope.spawn(move || {
+                    let mut step = reader << 32;
+                    while !done.load(Ordering::Relaxed) {
+                        step += 1;
+                        let page = scramble(step) as usize % 128;
+                        let word = memory.read(page * PAGE_SIZE + 800);
+                        let written = u64::from_ne_bytes(
+                            *Content::Random(page as u64).bytes()[800..].first_chunk().unwrap(),
+                        );
+                        assert!(word == Some(0) || word == Some(written), "{word:?}");
+                    }
+                });
+            }
+        });
+        world.assert_within_budget();
+    }
+}
+
+#[test]
+fn writes_that_fail_now_and_then_disturb_nobody() {
+    let world = World::new(&Setup { memory_mib: 12, disk_mib: 512, ..Setup::default() });
+    world.disk.fail_at_random(Operation::Write, 9, Fault::Errno(EIO));
+    with_reclaim(&world, || {
+        in_threads(|number| {
+            let mut owner = Owner::new(&world, 100 + number);
+            (0..STEPS / 2).for_each(|_| owner.step());
+            (0..PAGES).for_each(|page| owner.check(page));
+        });
+    });
+    assert!(world.count(Counter::WriteErrors) > 0);
+    world.assert_within_budget();
+}

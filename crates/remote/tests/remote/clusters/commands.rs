@@ -1,0 +1,162 @@
+//! `softswap-remote check`, `ls` and `gc`.
+
+use super::bed::{Bed, alone, bed};
+use super::job::{Job, block_on, new_run};
+use assert_cmd::Command;
+use serde_json::Value;
+use softswap_remote::check::examine;
+use softswap_remote::url::Url;
+
+fn softswap_remote(arguments: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    command.env_remove("SOFTSWAP_REMOTE_PASSWORD").args(arguments);
+    command
+}
+
+/// Beside the directory in which cargo puts test executables, or where the environment says.
+fn program() -> std::path::PathBuf {
+    let directory = std::env::var_os("SOFTSWAP_BIN_DIR").map_or_else(
+        || std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_path_buf(),
+        Into::into,
+    );
+    directory.join("softswap-remote")
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let output = softswap_remote(arguments).arg("--json").output().unwrap();
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+fn refusals(bed: &Bed, options: &str) -> String {
+    let report = block_on(examine(&Url::parse(&bed.secure_url(options)).unwrap())).unwrap();
+    report.refusals.join("\n")
+}
+
+#[test]
+fn a_cluster_that_would_lose_pages_is_refused() {
+    let Some(bed) = bed() else { return };
+    assert_eq!(refusals(&bed, "&size=100M"), "");
+    let small = refusals(&bed, "&size=10G");
+    assert!(small.contains("does not fit") && small.contains("maxmemory"), "{small}");
+    let node = &bed.nodes[bed.primaries()[0]];
+    node.set("maxmemory-policy", "allkeys-lru");
+    let evicting = refusals(&bed, "");
+    assert!(evicting.contains("noeviction") && evicting.contains("127.0.0.1"), "{evicting}");
+    let found = json(&["check", &bed.secure_url("")]);
+    assert!(found["result"]["refusals"][0].as_str().unwrap().contains("allkeys-lru"), "{found}");
+    node.set("maxmemory-policy", "noeviction");
+
+    let output = softswap_remote(&["check", &bed.secure_url("")]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("it can be used"), "{text}");
+    assert!(text.contains("all primaries are on 127.0.0.1"), "{text}");
+}
+
+#[test]
+fn one_server_that_is_no_cluster_is_for_beside_a_disk() {
+    let Some(server) = alone() else { return };
+    let found = json(&["check", &server.url("&single=1&copies=local&wait=1")]);
+    assert!(found["result"]["refusals"][0].as_str().unwrap().contains("no replica"), "{found}");
+    let refused = softswap_remote(&["check", &server.url("")]).output().unwrap();
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && why.contains("single=1&copies=local"), "{why}");
+    let url = server.url("&size=100M&single=1&copies=local");
+    let found = json(&["check", &url]);
+    assert_eq!(found["result"]["refusals"], serde_json::json!([]), "{found}");
+    assert!(server.node.is_primary());
+}
+
+#[test]
+fn who_cannot_get_in_is_told_why() {
+    let Some(bed) = bed() else { return };
+    let (port, tls_port) = (bed.nodes[0].port, bed.nodes[0].tls_port);
+    let ca = bed.file("ca.pem").display().to_string();
+    for (url, status, part) in [
+        (format!("redis://127.0.0.1:{port}"), 1, "password"),
+        ("redis://127.0.0.1:1".to_string(), 1, "127.0.0.1:1"),
+        (format!("redis://127.0.0.1:{tls_port}"), 1, "rediss://"),
+        (format!("rediss://127.0.0.1:{port}?ca={ca}"), 1, "redis://"),
+        ("redis://user:secret@127.0.0.1".to_string(), 2, "SOFTSWAP_REMOTE_PASSWORD"),
+        (bed.secure_url("").replace("ca.pem", "node.key"), 1, "node.key"),
+        (bed.secure_url("").replace("&cert=", "&deadline=2s&cert="), 0, ""),
+    ] {
+        let output = softswap_remote(&["check", &url]).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(status), "{url}: {text}");
+        assert!(text.contains(part) && !text.contains("secret"), "{url}: {text}");
+    }
+}
+
+#[test]
+fn what_a_dead_run_left_is_listed_and_removed_and_a_living_one_stays() {
+    let Some(bed) = bed() else { return };
+    let url = bed.secure_url("");
+    let (living, dead) = (new_run(), new_run());
+    let names = [&living, &dead].map(|run| format!("{:016x}", run.id));
+    block_on(async {
+        let mut job = Job::new(&url, living).await.unwrap();
+        job.write(0, 100).await.unwrap();
+        let mut gone = Job::new(&url, dead).await.unwrap();
+        gone.write(0, 100).await.unwrap();
+        drop(gone);
+        // Its lease ends.
+        for primary in bed.primaries() {
+            let node = &bed.nodes[primary];
+            let keys = node.ask(&["KEYS", &format!("*:{}:lease", names[1])]);
+            let keys: Vec<String> = redis::from_redis_value(keys).unwrap();
+            for key in keys {
+                node.ask(&["DEL", &key]);
+            }
+        }
+        let listed = json(&["ls", &url]);
+        let runs = listed["result"].as_array().unwrap();
+        assert_eq!(runs.len(), 2, "{listed}");
+        let by_name = |name: &String| runs.iter().find(|run| run["run"] == name.as_str()).unwrap();
+        assert_eq!(by_name(&names[0])["lease"]["pid"], std::process::id());
+        assert_eq!(by_name(&names[0])["extents"], 8);
+        assert!(by_name(&names[1])["lease"].is_null());
+
+        let looked = json(&["gc", "--dry-run", &url]);
+        assert_eq!(looked["result"][0]["run"], names[1].as_str());
+        softswap_remote(&["gc", &url]).assert().success();
+        let listed = json(&["ls", &url]);
+        assert_eq!(listed["result"].as_array().unwrap().len(), 1, "{listed}");
+        job.read_all().await.unwrap();
+
+        softswap_remote(&["gc", "--run", "12", &url]).assert().code(1);
+        drop(job);
+        softswap_remote(&["gc", "--run", &names[0], &url]).assert().success();
+        assert_eq!(json(&["ls", &url])["result"].as_array().unwrap().len(), 0);
+    });
+}
+
+#[test]
+fn what_the_servers_user_may_not_do_is_told_before_a_program_needs_it() {
+    let Some(bed) = bed() else { return };
+    let all = "~softswap:* +@read +@write +@connection +info +cluster|nodes +client +wait +asking";
+    let refused = |rights: &str| {
+        for node in &bed.nodes {
+            let mut rule = vec!["ACL", "SETUSER", "swapper", "reset", "on", ">word"];
+            rule.extend(rights.split(' '));
+            node.ask(&rule);
+        }
+        let file = bed.file("word");
+        std::fs::write(&file, "word\n").unwrap();
+        let url = bed.plain_url("").replacen("redis://", "redis://swapper@", 1);
+        let url = url.replace(&*bed.file("password").to_string_lossy(), &file.to_string_lossy());
+        let output = softswap_remote(&["check", &url]).output().unwrap();
+        (!output.status.success()).then(|| String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(refused(all), None);
+    for (without, command) in [
+        (" -setrange", "setrange"),
+        (" -scan", "scan"),
+        (" -client|kill", "client|kill"),
+        (" -unlink", "unlink"),
+        (" -asking", "asking"),
+    ] {
+        let why = refused(&format!("{all}{without}")).expect(command);
+        assert!(why.contains(command) && why.contains("~softswap:*"), "{command}: {why}");
+    }
+}

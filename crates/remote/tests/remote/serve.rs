@@ -1,0 +1,225 @@
+//! Areas by way of an exchange, a server and a store in memory.
+
+use softswap_engine::base::stats::{STATS_WORDS, Stats};
+use softswap_engine::exchange::{AreaSeat, Areas, Exchange, Operation, Page, SHAPE, hold_tree};
+use softswap_engine::ledger::Identity;
+use softswap_engine::store::io::poll::{Polling, mode::Mode, pressure::Pressure};
+use softswap_engine::store::io::{Device, ExchangeDevice, Lane, MirrorDevice, SimDevice};
+use softswap_remote::in_memory::InMemory;
+use softswap_remote::serve::serve;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PAGE: usize = 4096;
+const LONG_NS: u64 = 120_000_000_000;
+/// A guard against hangs, not an expectation of speed.
+const HANG_TIMEOUT: Duration = Duration::from_secs(120);
+
+struct Rig {
+    fd: OwnedFd,
+    exchange: Exchange,
+    store: Arc<InMemory>,
+}
+
+impl Rig {
+    fn new(store: InMemory) -> Rig {
+        let (fd, words) = softswap_sys::shared::create(SHAPE.words()).unwrap();
+        let exchange = Exchange::create(words, SHAPE, 1 << 16, LONG_NS);
+        Rig { fd, exchange, store: Arc::new(store) }
+    }
+
+    fn device(&self) -> ExchangeDevice {
+        let device = ExchangeDevice::open(self.exchange, self.fd.as_raw_fd()).unwrap();
+        device.grow(0, 64 << 20).unwrap();
+        device
+    }
+
+    /// A server that is as if killed when what this returns is dropped.
+    fn serve(&self) -> tokio::runtime::Runtime {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let areas = Areas::open(self.exchange, self.fd.as_raw_fd()).unwrap();
+        runtime.spawn(serve(self.exchange, areas, Arc::clone(&self.store), std::future::pending()));
+        runtime
+    }
+}
+
+fn filled(page: u64, round: u8) -> Vec<u8> {
+    (0..PAGE).map(|at| (page as usize * 31 + at / 7) as u8 ^ round).collect()
+}
+
+#[track_caller]
+fn until(what: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !what() {
+        assert!(start.elapsed() < HANG_TIMEOUT, "not within {HANG_TIMEOUT:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn pages_come_back_as_they_were_while_servers_are_killed_and_come_again() {
+    let rig = Rig::new(InMemory::default());
+    let device = rig.device();
+    let (device, done) = (&device, &std::sync::atomic::AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..6_u64 {
+            scope.spawn(move || {
+                for round in 0..30_u8 {
+                    let first = thread * 1000 + u64::from(round % 5) * 40;
+                    let count = 1 + u64::from(round) * 2;
+                    let bytes: Vec<u8> =
+                        (first..first + count).flat_map(|page| filled(page, round)).collect();
+                    let offset = first * PAGE as u64;
+                    device.write(&mut Lane::Plain, offset, &bytes).unwrap();
+                    let mut read = vec![0; bytes.len()];
+                    device.read(&mut Lane::Plain, offset, &mut read).unwrap();
+                    assert!(read == bytes, "{thread}, {round}");
+                }
+                done.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            });
+        }
+        while done.load(std::sync::atomic::Ordering::SeqCst) < 6 {
+            let server = rig.serve();
+            std::thread::sleep(Duration::from_millis(30));
+            server.shutdown_background();
+            // Whatever it had begun has ended.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+}
+
+#[test]
+fn what_a_store_lacks_is_told_by_what_was_asked() {
+    let rig = Rig::new(InMemory::with_limit(2));
+    let _server = rig.serve();
+    let device = rig.device();
+    let page = filled(3, 1);
+    device.write(&mut Lane::Plain, 0, &page).unwrap();
+    device.write(&mut Lane::Plain, PAGE as u64, &page).unwrap();
+    let full = device.write(&mut Lane::Plain, 2 * PAGE as u64, &page).unwrap_err();
+    assert!(full.to_string().contains("memory has no room"), "{full}");
+    device.discard(0, PAGE as u64).unwrap();
+    assert_eq!(rig.store.stored_pages(), 1);
+    let mut read = vec![0; PAGE];
+    let lost = device.read(&mut Lane::Plain, 0, &mut read).unwrap_err().to_string();
+    assert!(lost.contains("is lost") && lost.contains("memory"), "{lost}");
+    device.read(&mut Lane::Plain, PAGE as u64, &mut read).unwrap();
+    assert!(read == page);
+}
+
+#[test]
+fn what_an_area_leaves_is_removed_and_another_has_pages_of_its_own() {
+    let rig = Rig::new(InMemory::default());
+    let _server = rig.serve();
+    let (one, other) = (rig.device(), rig.device());
+    let content = [filled(1, 1), filled(2, 2)];
+    one.write(&mut Lane::Plain, 0, &content[0]).unwrap();
+    other.write(&mut Lane::Plain, 0, &content[1]).unwrap();
+    let mut read = vec![0; PAGE];
+    one.read(&mut Lane::Plain, 0, &mut read).unwrap();
+    assert!(read == content[0]);
+    drop(one);
+    until(|| rig.store.stored_pages() == 1);
+    other.read(&mut Lane::Plain, 0, &mut read).unwrap();
+    assert!(read == content[1]);
+}
+
+#[test]
+fn what_is_asked_of_an_area_that_was_removed_stores_nothing() {
+    let rig = Rig::new(InMemory::default());
+    let _server = rig.serve();
+    let areas = Areas::open(rig.exchange, rig.fd.as_raw_fd()).unwrap();
+    let seat = AreaSeat::take(rig.exchange, rig.fd.as_raw_fd()).unwrap();
+    assert!(seat.claim(512));
+    let number = seat.number();
+    drop(seat);
+    until(|| !areas.has_any());
+    let me = Identity::own().unwrap();
+    let pages = [Page { number: 3, generation: 1 }];
+    let page = filled(3, 1);
+    let asked = rig.exchange.begin(me, (Operation::Write, number, &pages), &[&page]).unwrap();
+    let told = rig.exchange.finish(asked, std::iter::empty()).unwrap_err().to_string();
+    assert!(told.contains("nobody has the area"), "{told}");
+    assert_eq!(rig.store.stored_pages(), 0);
+}
+
+#[test]
+fn a_helper_ends_when_neither_run_nor_any_process_is_left() {
+    let rig = Rig::new(InMemory::default());
+    let areas = Areas::open(rig.exchange, rig.fd.as_raw_fd()).unwrap();
+    let device = rig.device();
+    let tree = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/self/fd/{}", rig.fd.as_raw_fd()))
+        .unwrap();
+    assert!(hold_tree(tree.as_fd()).unwrap());
+    let (run, ends) = tokio::sync::oneshot::channel::<()>();
+    let store = Arc::clone(&rig.store);
+    let exchange = rig.exchange;
+    let helper = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(serve(exchange, areas, store, async { drop(ends.await) })).unwrap();
+    });
+    device.write(&mut Lane::Plain, 0, &filled(1, 1)).unwrap();
+    drop((run, tree));
+    // It removes what another area has left each time that it looks who is still there.
+    for look in 0..2 {
+        let other = rig.device();
+        other.write(&mut Lane::Plain, 0, &filled(2, 2)).unwrap();
+        drop(other);
+        until(|| rig.store.stored_pages() == 1);
+        assert!(!helper.is_finished(), "a process has pages yet, look {look}");
+    }
+    let mut read = vec![0; PAGE];
+    device.read(&mut Lane::Plain, 0, &mut read).unwrap();
+    drop(device);
+    helper.join().unwrap();
+    assert_eq!(rig.store.stored_pages(), 0);
+}
+
+#[test]
+fn what_is_mirrored_is_read_as_it_was_written_whatever_becomes_of_the_cluster() {
+    const PAGES: u64 = 256;
+    let rig = Rig::new(InMemory::with_limit(PAGES as usize / 2));
+    let cluster = ExchangeDevice::open(rig.exchange, rig.fd.as_raw_fd()).unwrap();
+    let file = Box::new(SimDevice::new(PAGES * PAGE as u64, 1));
+    let device = MirrorDevice::new(file, cluster);
+    device.grow(0, PAGES * PAGE as u64).unwrap();
+    let stats = Stats::new(softswap_sys::memory::reserve_u64(STATS_WORDS).unwrap());
+    let polling = Polling::new(Mode::Auto, 2, Pressure::shared(2, None), 0, stats);
+    let mut rounds = vec![0_u8; PAGES as usize];
+    let mut random = 7_u64;
+    let mut server: Option<tokio::runtime::Runtime> = None;
+    for step in 0..4000_u32 {
+        if step % 500 == 0 {
+            // Killed, or there (again).
+            server = match server.take() {
+                Some(server) => {
+                    server.shutdown_background();
+                    None
+                }
+                None => Some(rig.serve()),
+            };
+        }
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let page = (random >> 33) % PAGES;
+        let offset = page * PAGE as u64;
+        let round = &mut rounds[page as usize];
+        match random >> 60 {
+            0..6 => {
+                *round = round.wrapping_add(1).max(1);
+                device.write(&mut Lane::Plain, offset, &filled(page, *round)).unwrap();
+            }
+            6 => device.discard(offset, PAGE as u64).map(|()| *round = 0).unwrap(),
+            _ if *round > 0 => {
+                let mut read = vec![0; PAGE];
+                device.read_page(&mut Lane::Plain, offset, &mut read, &polling).unwrap();
+                assert!(read == filled(page, *round), "page {page} in step {step}");
+            }
+            _ => {}
+        }
+    }
+    until(|| rig.store.stored_pages() > 0);
+}

@@ -1,0 +1,255 @@
+//! Pools and the rest of a process: its own handlers, forked children, threads with little
+//! stack, signals that come meanwhile. Each test is a process of its own, started from here.
+#![allow(unsafe_code, reason = "handlers, fork and threads are made by the C library's functions")]
+
+use crate::common::{PAGE, assert_full, full, in_child, is_alone};
+use softswap::{Error, Pool, Region};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+fn pool() -> Pool {
+    let swap = std::env::temp_dir();
+    let builder = Pool::builder().memory("16M").unwrap().swap(swap.to_str().unwrap()).unwrap();
+    builder.build().unwrap()
+}
+
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn programs(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    CALLS.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: the details of the running handler; for SIGBUS there is an address.
+    let address = unsafe { (*info).si_addr() }.addr() / PAGE * PAGE;
+    // SAFETY: the test's page of the cut-off file, in whose place this maps memory.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        libc::mmap(address as *mut _, PAGE, access, flags, -1, 0);
+    }
+}
+
+fn install(handler: usize, flags: i32) {
+    // SAFETY: zero is valid for the fields; the handler is of the type that the flags ask for.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler;
+        action.sa_flags = flags;
+        assert_eq!(libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()), 0);
+    }
+}
+
+/// A page of a file that has none.
+fn page_beyond_a_file() -> *mut u8 {
+    use std::os::fd::AsRawFd;
+    let file = tempfile::tempfile().unwrap();
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping overlaps nothing.
+    let at = unsafe {
+        libc::mmap(std::ptr::null_mut(), PAGE, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
+    assert_ne!(at, libc::MAP_FAILED);
+    at.cast()
+}
+
+#[test]
+fn the_programs_own_handler_has_what_is_not_a_pools() {
+    if !is_alone("process::the_programs_own_handler_has_what_is_not_a_pools") {
+        return;
+    }
+    install(programs as *const () as usize, libc::SA_SIGINFO);
+    let pool = pool();
+    let region = full(&pool);
+    // SAFETY: a mapped page, for which the handler sees to it that there is memory.
+    assert_eq!(unsafe { page_beyond_a_file().read_volatile() }, 0);
+    assert_eq!(CALLS.load(Ordering::SeqCst), 1);
+    assert_full(&region);
+    assert_eq!(CALLS.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn without_a_handler_a_bad_touch_ends_the_program() {
+    if !is_alone("process::without_a_handler_a_bad_touch_ends_the_program") {
+        return;
+    }
+    let pool = pool();
+    drop(full(&pool));
+    for before in [libc::SIG_DFL, libc::SIG_IGN] {
+        let status = in_child(|| {
+            install(before, 0);
+            // SAFETY: a mapped page without memory: the touch ends the process.
+            unsafe { page_beyond_a_file().read_volatile() };
+        });
+        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGBUS);
+    }
+}
+
+#[test]
+fn a_forked_child_has_nothing_and_may_make_pools_of_its_own() {
+    if !is_alone("process::a_forked_child_has_nothing_and_may_make_pools_of_its_own") {
+        return;
+    }
+    let own = pool();
+    let mut region = full(&own);
+    let first = region.as_ptr();
+    for at in [0, PAGE * 5000, region.len() - 1] {
+        let status = in_child(|| {
+            // SAFETY: not mapped in the child: the touch ends it.
+            unsafe { first.add(at).read_volatile() };
+        });
+        assert!(libc::WIFSIGNALED(status), "{status}");
+        assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
+    }
+    let spare = own.clone();
+    let status = in_child(move || {
+        assert!(matches!(spare.map(4096), Err(Error::OtherProcess)));
+        assert!(matches!(spare.set_memory("64M"), Err(Error::OtherProcess)));
+        assert_eq!(spare.stats().budget_bytes, 0);
+        drop(spare);
+        let theirs = pool();
+        assert_full(&full(&theirs));
+    });
+    assert_eq!(status, 0);
+    assert_full(&region);
+    region[0] = 1;
+}
+
+extern "C" fn toucher(region: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: the test keeps the region until the thread has ended.
+    let region = unsafe { &*region.cast::<Region>() };
+    let sum: usize = region.iter().step_by(PAGE).map(|byte| usize::from(*byte)).sum();
+    sum as *mut libc::c_void
+}
+
+#[test]
+fn threads_of_the_c_library_have_stack_enough() {
+    if !is_alone("process::threads_of_the_c_library_have_stack_enough") {
+        return;
+    }
+    let pool = pool();
+    let region = full(&pool);
+    let expected: usize = region.iter().step_by(PAGE).map(|byte| usize::from(*byte)).sum();
+    for stack in [2 * softswap::STACK_NEEDED_BYTES, 8 << 20] {
+        // SAFETY: the region outlives the thread, which is joined; the attributes are locals.
+        let found = unsafe {
+            let mut attributes = std::mem::zeroed();
+            libc::pthread_attr_init(&raw mut attributes);
+            assert_eq!(libc::pthread_attr_setstacksize(&raw mut attributes, stack), 0);
+            let mut thread = std::mem::zeroed();
+            let region = (&raw const region).cast_mut().cast();
+            assert_eq!(
+                libc::pthread_create(&raw mut thread, &raw const attributes, toucher, region),
+                0
+            );
+            let mut found = std::ptr::null_mut();
+            libc::pthread_join(thread, &raw mut found);
+            found.addr()
+        };
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn a_child_makes_a_pool_whatever_other_threads_of_its_parent_did() {
+    if !is_alone("process::a_child_makes_a_pool_whatever_other_threads_of_its_parent_did") {
+        return;
+    }
+    let is_done = AtomicUsize::new(0);
+    // Also where a child did not end as it should: the scope waits for its threads.
+    struct Done<'a>(&'a AtomicUsize);
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(1, Ordering::Relaxed);
+        }
+    }
+    std::thread::scope(|scope| {
+        let _done = Done(&is_done);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while is_done.load(Ordering::Relaxed) == 0 {
+                    pool().map(PAGE).unwrap()[0] = 1;
+                }
+            });
+        }
+        for _ in 0..40 {
+            let status = in_child(|| {
+                // SAFETY: ends a child that waits for what never comes.
+                unsafe { libc::alarm(120) };
+                let own = pool();
+                let mut region = own.map(PAGE).unwrap();
+                region[0] = 1;
+            });
+            assert_eq!(status, 0);
+        }
+    });
+}
+
+static IS_FORKING: AtomicUsize = AtomicUsize::new(0);
+
+/// Of a library's that forks under way wait for: meanwhile another thread makes a first pool.
+extern "C" fn await_first_pool() {
+    IS_FORKING.store(1, Ordering::SeqCst);
+    while IS_FORKING.load(Ordering::SeqCst) == 1 {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(2));
+}
+
+#[test]
+fn a_child_makes_a_pool_though_its_parents_first_came_while_it_forked() {
+    if !is_alone("process::a_child_makes_a_pool_though_its_parents_first_came_while_it_forked") {
+        return;
+    }
+    // SAFETY: the handler only waits.
+    assert_eq!(unsafe { libc::pthread_atfork(Some(await_first_pool), None, None) }, 0);
+    let maker = std::thread::spawn(|| {
+        while IS_FORKING.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        IS_FORKING.store(2, Ordering::SeqCst);
+        pool()
+    });
+    let status = in_child(|| {
+        // SAFETY: ends a child that waits for what never comes.
+        unsafe { libc::alarm(120) };
+        assert_full(&full(&pool()));
+    });
+    assert_eq!(status, 0);
+    assert_full(&full(&maker.join().unwrap()));
+}
+
+static REGION: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn on_timer(_signal: i32) {
+    let at = CALLS.fetch_add(1, Ordering::SeqCst) * 7919 % (48 << 8);
+    // SAFETY: the test has stored its region's address, and keeps the region.
+    let number = unsafe {
+        (REGION.load(Ordering::SeqCst) as *const u8).add(at * PAGE).cast::<usize>().read()
+    };
+    assert_eq!(number, at);
+}
+
+#[test]
+fn signal_handlers_touch_regions_while_others_do() {
+    if !is_alone("process::signal_handlers_touch_regions_while_others_do") {
+        return;
+    }
+    let pool = pool();
+    let region = full(&pool);
+    REGION.store(region.as_ptr().addr(), Ordering::SeqCst);
+    // SAFETY: the handler only reads the region; the timer is taken back below.
+    unsafe {
+        libc::signal(libc::SIGALRM, on_timer as *const () as usize);
+        let every = libc::timeval { tv_sec: 0, tv_usec: 500 };
+        let timer = libc::itimerval { it_interval: every, it_value: every };
+        libc::setitimer(libc::ITIMER_REAL, &raw const timer, std::ptr::null_mut());
+    }
+    for _ in 0..3 {
+        assert_full(&region);
+        drop(pool.map(1 << 20).unwrap());
+        assert!(pool.stats().faults > 0);
+    }
+    // SAFETY: an empty timer ends the one there is.
+    unsafe {
+        let never = std::mem::zeroed();
+        libc::setitimer(libc::ITIMER_REAL, &raw const never, std::ptr::null_mut());
+    }
+    assert!(CALLS.load(Ordering::SeqCst) > 0);
+}
