@@ -1,6 +1,7 @@
 /* POSIX asynchronous I/O: requests, and how one is told that they are done. */
 #include "abi.h"
 #include <aio.h>
+#include <dirent.h>
 
 #define LEN (300UL << 10)
 
@@ -155,7 +156,7 @@ static void listen_for(int signal)
 
 static void wait_until_told(void)
 {
-    for (int turn = 0; turn < 5000 && !told; turn++)
+    for (int turn = 0; turn < 120000 && !told; turn++)
         usleep(1000);
 }
 
@@ -208,11 +209,34 @@ static void a_signal_ends_the_wait(void)
     MUST(pipe(ends));
     struct aiocb *reads = request(ends[0], memory(LEN, 8), 10, 0);
     const struct aiocb *list[] = {reads};
-    struct timespec second = {1, 0};
+    struct timespec long_time = {100, 0};
     listen_for(SIGALRM);
     MUST(aio_read(reads));
-    ualarm(50000, 0);
-    RESULT(aio_suspend(list, 1, &second));
+    /* Again and again: the first one may come before the call waits. */
+    ualarm(50000, 50000);
+    RESULT(aio_suspend(list, 1, &long_time));
+    ualarm(0, 0);
+}
+
+/* Waits until no other thread of this process has run for a while: each waits in the kernel. */
+static void until_others_sleep(void)
+{
+    for (int looks = 0; looks < 20; looks++) {
+        usleep(5000);
+        DIR *tasks = opendir("/proc/self/task");
+        for (struct dirent *task; (task = readdir(tasks));) {
+            char path[300], state = 'S';
+            sprintf(path, "/proc/self/task/%s/stat", task->d_name);
+            FILE *file = atoi(task->d_name) > 0 && atoi(task->d_name) != getpid()
+                             ? fopen(path, "r") : NULL;
+            if (!file)
+                continue;
+            if (fscanf(file, "%*d (%*[^)]) %c", &state) == 1 && state != 'S')
+                looks = -1;
+            fclose(file);
+        }
+        closedir(tasks);
+    }
 }
 
 static void cancelling(void)
@@ -223,7 +247,7 @@ static void cancelling(void)
     struct aiocb *first = request(ends[0], buffer, 10, 0), *second = request(ends[0], buffer, 10, 0);
     struct aiocb *third = request(ends[0], buffer, 10, 0);
     MUST(aio_read(first));
-    usleep(100000);
+    until_others_sleep();
     MUST(aio_read(second));
     MUST(aio_read(third));
     put_out();
@@ -235,7 +259,9 @@ static void cancelling(void)
     MUST(write(ends[1], "abc", 3));
     await(first);
     say_outcome("first", first);
-    usleep(50000);
+    /* It has ended a moment before it is known no more. */
+    for (int turn = 0; turn < 120000 && aio_cancel(ends[0], NULL) != AIO_ALLDONE; turn++)
+        usleep(1000);
     say("done: %d", aio_cancel(ends[0], first) == AIO_ALLDONE);
     say("nothing: %d", aio_cancel(ends[0], NULL) == AIO_ALLDONE);
     RESULT(aio_cancel(file, first));

@@ -270,9 +270,13 @@ static void jumping_out_of_read(void) { jump_out_of(0); }
 static void jumping_out_of_readv(void) { jump_out_of(1); }
 static void jumping_out_of_poll(void) { jump_out_of(2); }
 
+/* A handler has begun. */
+static volatile sig_atomic_t begun;
+
 static void jump_within(int signal)
 {
     (void)signal;
+    begun = 1;
     for (volatile int i = 0; i < 3; i++)
         if (!sigsetjmp(within, 1)) {
             put_out();
@@ -282,8 +286,11 @@ static void jump_within(int signal)
     put_out();
 }
 
+/* Writes so many microseconds after a handler has begun. */
 static void *feed(void *argument)
 {
+    while (!begun)
+        usleep(1000);
     usleep(*(int *)argument);
     if (write(ends[1], "0123456789abcdef", 16) != 16)
         say("write failed");
@@ -300,7 +307,7 @@ static void jump_within_a_handler(int kind)
     struct sigaction action = {.sa_flags = SA_RESTART, .sa_handler = jump_within};
     sigaction(SIGUSR1, &action, NULL);
     char *buffer = memory(BUFFER, 5);
-    int later = 60000;
+    int later = 40000;
     pthread_t feeder;
     put_out();
     pthread_create(&feeder, NULL, feed, &later);
@@ -320,6 +327,7 @@ static void jumping_within_a_handler_of_recv(void) { jump_within_a_handler(4); }
 static void read_in_handler(int signal)
 {
     (void)signal;
+    begun = 1;
     static char *mine;
     if (!mine)
         mine = memory(BUFFER, 6);
@@ -333,7 +341,7 @@ static void read_in_handler(int signal)
     close(other[1]);
 }
 
-/* Reads what is sent after `later` microseconds; a signal comes long before. */
+/* Reads what is sent `later` microseconds after a handler has begun. */
 static char *read_while_interrupted(int later)
 {
     char *buffer = memory(BUFFER, 5);
@@ -351,13 +359,14 @@ static void reading_in_a_handler_of_read(void)
     start();
     struct sigaction action = {.sa_flags = SA_RESTART, .sa_handler = read_in_handler};
     sigaction(SIGUSR1, &action, NULL);
-    read_while_interrupted(80000);
+    read_while_interrupted(60000);
 }
 
 static void jump_out_of_inner(int signal)
 {
     if (signal == SIGUSR2)
         siglongjmp(within, 1);
+    begun = 1;
     char *mine = memory(BUFFER, 7);
     int other[2];
     MUST(pipe(other));
@@ -386,7 +395,7 @@ static void jumping_out_of_an_inner_read(void)
     struct sigaction action = {.sa_flags = SA_RESTART, .sa_handler = jump_out_of_inner};
     sigaction(SIGUSR1, &action, NULL);
     sigaction(SIGUSR2, &action, NULL);
-    char *buffer = read_while_interrupted(100000);
+    char *buffer = read_while_interrupted(80000);
     put_out();
     fill(buffer, 16, 5);
     say("wrong %zu", wrong(buffer, BUFFER, 5));

@@ -588,13 +588,13 @@ static void standard_error_is_not_kept_open(void)
     if (pid == 0) {
         MUST(dup2(ends[1], 2));
         close(ends[0]), close(ends[1]);
-        execl("/bin/sh", "sh", "-c", "exec 2>&-; exec sleep 3 < /dev/null > /dev/null", NULL);
+        execl("/bin/sh", "sh", "-c", "exec 2>&-; exec sleep 1000 < /dev/null > /dev/null", NULL);
         _exit(1);
     }
     close(ends[1]);
-    /* At its end before the program is. */
+    /* At its end although the program is not. */
     struct pollfd end = {ends[0], POLLIN, 0};
-    RESULT(poll(&end, 1, 2500));
+    RESULT(poll(&end, 1, 100000));
     char byte;
     RESULT(read(ends[0], &byte, 1));
     kill(pid, SIGKILL);

@@ -80,7 +80,7 @@ static void raise_all(void)
 /* Waits for what comes soon. */
 static void wait_for_calls(int count)
 {
-    for (int i = 0; i < 5000 && __atomic_load_n(&all_calls, __ATOMIC_SEQ_CST) < count; i++)
+    for (int i = 0; i < 120000 && __atomic_load_n(&all_calls, __ATOMIC_SEQ_CST) < count; i++)
         usleep(1000);
 }
 
@@ -486,7 +486,7 @@ static void signals_to_a_child_just_forked(void)
         for (int i = 0; i < KINDS; i++) {
             pid_t child = MUST(fork());
             if (child == 0) {
-                alarm(1);
+                alarm(20);
                 for (;;)
                     pause();
             }
@@ -518,7 +518,7 @@ static void *wait_for_a_byte(void *pipe_end)
 
 static void after_threads_that_end_without_a_word(void)
 {
-    alarm(20);
+    alarm(120);
     handle_all();
     for (long i = 0; i < 12; i++) {
         pthread_t thread;

@@ -28,7 +28,7 @@ static int lock_within(pthread_mutex_t *mutex)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 3;
+    until.tv_sec += 100;
     return pthread_mutex_timedlock(mutex, &until);
 }
 
@@ -146,9 +146,12 @@ static void cancelled_thread_has_a_mutex(void)
     say_lock("lock", mutex);
 }
 
+static volatile int is_locked;
+
 static void *end_raw(void *mutex)
 {
     pthread_mutex_lock(mutex);
+    is_locked = 1;
     pthread_detach(pthread_self());
     put_out();
     syscall(SYS_exit, 0);
@@ -161,7 +164,8 @@ static void raw_exit_with_a_mutex(void)
     pthread_mutex_t *mutex = robust_at(9 * PAGE, PTHREAD_MUTEX_NORMAL);
     pthread_t thread;
     pthread_create(&thread, NULL, end_raw, mutex);
-    usleep(100000);
+    while (!is_locked)
+        usleep(1000);
     say_lock("lock", mutex);
 }
 
@@ -296,7 +300,7 @@ static void a_word_is_cleared(void)
     *word = 1;
     pthread_t thread;
     pthread_create(&thread, NULL, clear_word, word);
-    for (int i = 0; i < 2000 && __atomic_load_n(word, __ATOMIC_SEQ_CST); i++)
+    for (int i = 0; i < 120000 && __atomic_load_n(word, __ATOMIC_SEQ_CST); i++)
         usleep(1000);
     put_out();
     say("word %u", __atomic_load_n(word, __ATOMIC_SEQ_CST));

@@ -80,7 +80,7 @@ static void threads_in_turns(void) {
         if (turn % 8 == 0) push_out_data(data, 4 * MIB);
     }
     verify_random("data beside many threads", data, 4 * MIB, 8);
-    for (int i = 0; i < 10000 && atomic_load(&blocks_freed) < turns * AT_ONCE * 2; i++)
+    for (int i = 0; i < 120000 && atomic_load(&blocks_freed) < turns * AT_ONCE * 2; i++)
         usleep(1000);
     EXPECT(turns * AT_ONCE * 2, atomic_load(&threads_done));
     EXPECT(turns * AT_ONCE * 2, atomic_load(&blocks_freed));

@@ -20,7 +20,7 @@ pub const MEMORY: &str = "memory";
 /// A socket has its name a moment before it is answered.
 const MOMENT: Duration = Duration::from_millis(20);
 /// For a process that has taken its socket away.
-const TIME_TO_END: Duration = Duration::from_secs(5);
+const TIME_TO_END: Duration = Duration::from_secs(30);
 
 /// What `/proc` tells about a process.
 #[derive(Debug)]

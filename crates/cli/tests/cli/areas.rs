@@ -197,4 +197,3 @@ fn a_device_is_discarded_before_use_and_serves() {
     assert_eq!(old, 0, "pages of what the device held before");
     told(&["swapon-check", &device.0]);
 }
-

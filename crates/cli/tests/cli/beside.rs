@@ -84,7 +84,7 @@ fn a_program_that_becomes_a_static_one_is_said_to_be_unmanaged() {
     let mut running = Running::start(&mut swapped.command("sh", &["-c", &script]));
     running.wait_for_line("ready");
     // softswap looks at it now and then.
-    wait_for_rounds(running.id(), 10);
+    wait_for_rounds(running.id(), 3);
     std::fs::write(&seen, "").expect("a file");
     let report = swapped.report_of(running.finish(PATIENCE));
     report.ended.expect_success("still");

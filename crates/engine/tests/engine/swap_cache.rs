@@ -3,7 +3,7 @@
 
 use crate::common::{
     Content, LINE, Setup, World, assert_holds, assert_zero, fill_from, in_threads, page_of, random,
-    scramble, until, worlds, write_all,
+    scramble, until_all_have_moved, worlds, write_all,
 };
 use softswap_engine::base::stats::Counter;
 use softswap_engine::store::io::Operation;
@@ -143,13 +143,7 @@ fn pages_leave_a_failed_area_although_it_has_copies_of_them() {
     let other = world.map_with(&more);
     world.evict(other);
     assert_eq!(world.count(Counter::AreasFailed), 1);
-    let mut seen = (0, 0);
-    until(&world, || {
-        // Everything has been moved when nothing has for a while.
-        let moved = world.count(Counter::PagesMoved);
-        seen = if moved == seen.0 { (moved, seen.1 + 1) } else { (moved, 0) };
-        world.engine.copies() == 0 && seen.1 == 100
-    });
+    until_all_have_moved(&world, || world.engine.copies() == 0);
     world.evict(memory);
     world.disk.fail(Operation::Read, 0, u64::MAX / 2, Fault::Errno(EIO));
     assert_holds(memory, &contents);

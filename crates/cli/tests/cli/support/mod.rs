@@ -77,6 +77,10 @@ pub(crate) fn compiled_from(source_dir: &Path, name: &str, executable: &str) -> 
     // Renamed into place: another test executable may be running the old one.
     let fresh = dir.join(format!("{executable}.{}", std::process::id()));
     let source = source_dir.join(format!("{name}.c"));
+    if is_newer_than_sources(&path, source_dir, &source) {
+        done.insert(executable.to_string(), path.clone());
+        return path;
+    }
     // Some programs are for a fixed place.
     let place: &[&str] = if name.ends_with("_fixed") { &["-fno-pie", "-no-pie"] } else { &[] };
     let compiler = Command::new("gcc")
@@ -91,6 +95,16 @@ pub(crate) fn compiled_from(source_dir: &Path, name: &str, executable: &str) -> 
     std::fs::rename(&fresh, &path).expect("the compiled program");
     done.insert(executable.to_string(), path.clone());
     path
+}
+
+/// Returns true if another test process has compiled `path` from the present source and headers.
+fn is_newer_than_sources(path: &Path, source_dir: &Path, source: &Path) -> bool {
+    let changed = |path: &Path| std::fs::metadata(path).and_then(|it| it.modified()).ok();
+    let Some(compiled) = changed(path) else { return false };
+    let files = std::fs::read_dir(source_dir).into_iter().flatten().flatten();
+    let headers =
+        files.map(|file| file.path()).filter(|it| it.extension().is_some_and(|it| it == "h"));
+    headers.chain([source.to_path_buf()]).all(|it| changed(&it).is_some_and(|it| it < compiled))
 }
 
 /// The interpreter itself: what lies on PATH may be a script that looks for it.

@@ -16,7 +16,7 @@ use softswap_sys::inline::{self, Memory};
 use softswap_sys::memory::reserve_u64;
 use softswap_sys::window::READ_WRITE;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -324,15 +324,41 @@ pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Result<T, Stri
 /// Runs background reclaim until `holds` returns true.
 #[track_caller]
 pub(crate) fn until(world: &World, mut holds: impl FnMut() -> bool) {
+    until_in_rounds(world, |_| holds());
+}
+
+/// Runs background reclaim until it has brought all pages elsewhere that are to go, and `holds`
+/// returns true. It moves some in each round as long as there are any.
+#[track_caller]
+pub(crate) fn until_all_have_moved(world: &World, mut holds: impl FnMut() -> bool) {
+    let (mut last, mut since) = (0, 0);
+    until_in_rounds(world, |rounds| {
+        let moved = world.count(Counter::PagesMoved);
+        if moved != last {
+            (last, since) = (moved, rounds);
+        }
+        rounds >= since + 4 && holds()
+    });
+}
+
+/// As [`until`]: `holds` is told how many rounds have begun.
+#[track_caller]
+fn until_in_rounds(world: &World, mut holds: impl FnMut(u64) -> bool) {
     let caller = std::panic::Location::caller().to_string();
-    let done = AtomicBool::new(false);
+    let (done, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             softswap_sys::inline::prepare_thread();
-            world.engine.run_reclaim(|| !done.load(Ordering::Acquire));
+            world.engine.run_reclaim(|| {
+                rounds.fetch_add(1, Ordering::AcqRel);
+                !done.load(Ordering::Acquire)
+            });
         });
         // Also if `holds` panics: else the scope waits for its thread for ever.
-        let _end = Finally(|| done.store(true, Ordering::Release));
+        let _end = Finally(|| {
+            done.store(true, Ordering::Release);
+            world.engine.wake_background();
+        });
         let counts = || {
             let of = |name, counter| format!("{name} {}", world.count(counter));
             [
@@ -344,7 +370,10 @@ pub(crate) fn until(world: &World, mut holds: impl FnMut() -> bool) {
             ]
             .join(", ")
         };
-        wait_until(&caller, || if holds() { Ok(()) } else { Err(counts()) });
+        wait_until(&caller, || match holds(rounds.load(Ordering::Acquire)) {
+            true => Ok(()),
+            false => Err(counts()),
+        });
     });
 }
 
