@@ -77,6 +77,7 @@ ONE_USER = {
     "engine::engine": NOBODY,
     "engine::softswap_engine": 0,
     "fuzz::bounded": 0,
+    "sys::softswap_sys": NOBODY,
 }
 ROOT_ONLY_CRATES = ("remote", "manual", "view", "capi")
 # Each user runs the boundary's cases in another way.
