@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -169,9 +170,16 @@ pub(crate) struct Bed {
     _sweeper: Child,
 }
 
+/// Free ports below those of outgoing connections: the kernel gives such a port to any process, also
+/// while a server that used it is restarted.
 fn free_ports(count: usize) -> Vec<u16> {
-    let held: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    let own = std::process::id() * 20;
+    let candidates = std::iter::repeat_with(|| {
+        10_000 + ((own + TRIED.fetch_add(1, Ordering::Relaxed)) % 20_000) as u16
+    });
+    let listen = |port| TcpListener::bind(("127.0.0.1", port)).ok();
+    let held: Vec<TcpListener> = candidates.take(20_000).filter_map(listen).take(count).collect();
     held.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
