@@ -23,7 +23,7 @@ const MOMENT: Duration = Duration::from_millis(20);
 const TIME_TO_END: Duration = Duration::from_secs(30);
 
 /// What `/proc` tells about a process.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Process {
     pub pid: u32,
     pub parent: u32,
@@ -181,32 +181,20 @@ pub fn ask(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal
             named.name, named.uid
         )));
     }
-    let until = Instant::now() + ANSWER_TIMEOUT;
-    loop {
-        let (other, peer) = find(&named, request)?;
-        let process = other.as_ref().unwrap_or(&named);
-        match put(process, &peer, &line)? {
-            Some(body) => return Ok((other.unwrap_or(named), body)),
-            None if Instant::now() < until => std::thread::sleep(MOMENT),
-            None => return Err(no_answer(process)),
-        }
-    }
+    converse(&line, || find(&named, request))
 }
 
 /// Connects to the process that answers a request to `named`: itself, or the program that it has
 /// started.
-fn find(named: &Process, request: &Request<'_>) -> Result<(Option<Process>, Peer), Refusal> {
+fn find(named: &Process, request: &Request<'_>) -> Result<(Process, Peer), Refusal> {
     let itself = match named.is_softswap() {
         false => reach(named)?,
         true if is_of_one(request) => None,
         true => reach(named)?.map_or_else(|| reach_supervisor(named), |peer| Ok(Some(peer)))?,
     };
     match itself {
-        Some(peer) => Ok((None, peer)),
-        None => {
-            let (program, peer) = reach_program_of(named)?.ok_or_else(|| explain(named))?;
-            Ok((Some(program), peer))
-        }
+        Some(peer) => Ok((named.clone(), peer)),
+        None => reach_program_of(named)?.ok_or_else(|| explain(named)),
     }
 }
 
@@ -222,9 +210,25 @@ fn is_of_one(request: &Request<'_>) -> bool {
 /// Asks the program that a `softswap run` has started, if that can be asked. Who has answered,
 /// and what.
 pub fn ask_program_of(supervisor: &Process, request: &Request<'_>) -> Option<(Process, String)> {
-    let (process, peer) = reach_program_of(supervisor).ok()??;
-    let body = put(&process, &peer, &request.line()?).ok()??;
-    Some((process, body))
+    let find = || reach_program_of(supervisor)?.ok_or_else(|| explain(supervisor));
+    converse(&request.line()?, find).ok()
+}
+
+/// Sends a line to the process that `find` connects to, again if that closes the connection without
+/// an answer. Returns the process and its answer.
+fn converse(
+    line: &str,
+    find: impl Fn() -> Result<(Process, Peer), Refusal>,
+) -> Result<(Process, String), Refusal> {
+    let until = Instant::now() + ANSWER_TIMEOUT;
+    loop {
+        let (process, peer) = find()?;
+        match put(&process, &peer, line)? {
+            Some(body) => return Ok((process, body)),
+            None if Instant::now() < until => std::thread::sleep(MOMENT),
+            None => return Err(no_answer(&process)),
+        }
+    }
 }
 
 /// Returns the answer to a request, or `None` if the process has closed the connection without
