@@ -85,6 +85,7 @@ ABI_WAYS = {0: "8M", NOBODY: "wakes"}
 LONG_ABI_WAYS = {0: "8M,64M,no-move,no-io-uring,wakes,sleeps", NOBODY: "8M,wakes"}
 RESULT = re.compile(r"^test result: .*?(\d+) passed; (\d+) failed;", re.MULTILINE)
 # Check the test programs themselves, plainly.
+PLAIN_PROGRAMS = "cli::programs (plain)"
 OF_TESTS = (
     "every_case_of_every_program_notices",
     "every_program_passes_without",
@@ -139,22 +140,20 @@ def built():
     return found
 
 
-def modules(executable):
-    """The tests of an executable by the name of the part that they belong to."""
-    name = f"{executable.crate}::{executable.target}"
+def part_of(executable, test):
+    """The name of the part that a test belongs to."""
     if (executable.crate, executable.target) not in BY_MODULE:
-        return {name: executable.tests()}
-    parts = {}
-    for test in executable.tests():
-        parts.setdefault(f"{executable.crate}::{test.split('::')[0]}", []).append(test)
-    return parts
+        return f"{executable.crate}::{executable.target}"
+    name = f"{executable.crate}::{test.split('::')[0]}"
+    is_plain = name == "cli::programs" and any(word in test for word in OF_TESTS)
+    return PLAIN_PROGRAMS if is_plain and os.getuid() == 0 else name
 
 
 def users(name, crate, is_long):
     own = os.getuid()
     if own != 0:
         return (own,)
-    if crate in ROOT_ONLY_CRATES:
+    if crate in ROOT_ONLY_CRATES or name == PLAIN_PROGRAMS:
         return (0,)
     if is_long or name not in ONE_USER:
         return (0, NOBODY)
@@ -164,20 +163,13 @@ def users(name, crate, is_long):
 def parts_of(executables, is_long, only):
     parts = []
     for it in executables:
-        for name, tests in modules(it).items():
-            for user in users(name, it.crate, is_long):
-                parts.append(Part(name, it, user, tests))
-    programs = [part for part in parts if part.name == "cli::programs"]
-    if os.getuid() == 0 and programs:
-        of_tests = lambda test: any(word in test for word in OF_TESTS)
-        for part in programs:
-            part.tests = [test for test in part.tests if not of_tests(test)]
-        its = programs[0].executable
-        tests = [test for test in modules(its)["cli::programs"] if of_tests(test)]
-        parts.append(Part("cli::programs (plain)", its, 0, tests))
-    for part in parts:
-        part.tests = [test for test in part.tests if re.search(only, f"{part.name}::{test}")]
-    return [part for part in parts if part.tests]
+        tests = {}
+        for test in it.tests():
+            if re.search(only, f"{it.crate}::{test}"):
+                tests.setdefault(part_of(it, test), []).append(test)
+        for name, its in tests.items():
+            parts += [Part(name, it, user, its) for user in users(name, it.crate, is_long)]
+    return parts
 
 
 def prepare(parts, place, is_long):
@@ -306,14 +298,18 @@ def failures(part):
     return [f"{part.title}: {name}" for name in names or ["the executable"]] if part.status != 0 else []
 
 
+def last_times():
+    return json.loads(TIMES.read_text()) if TIMES.exists() else {}
+
+
 def by_last_time(parts):
-    times = json.loads(TIMES.read_text()) if TIMES.exists() else {}
+    times = last_times()
     slow = {name: 10_000 - rank for rank, name in enumerate(SLOW)}
     return sorted(parts, key=lambda part: -times.get(part.title, slow.get(part.name, 0)))
 
 
 def keep_times(parts):
-    times = json.loads(TIMES.read_text()) if TIMES.exists() else {}
+    times = last_times()
     times.update({part.title: round(part.seconds, 1) for part in parts if part.status == 0})
     TIMES.write_text(json.dumps(times, indent=1, sort_keys=True))
 
