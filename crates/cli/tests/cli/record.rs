@@ -15,8 +15,8 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Records a program, with the picture in `dir`, again until what came in is as it is to be: on a busy machine a program may hardly run
-/// while it is recorded.
+/// Records a program, with the picture in `dir`, until `find` accepts the profile and the picture:
+/// on a busy machine a program may hardly run while it is recorded.
 fn record_until(
     dir: &Path,
     pid: &str,

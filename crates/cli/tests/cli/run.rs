@@ -124,24 +124,30 @@ fn a_signal_that_the_program_sends_to_its_group_reaches_it_once() {
     }
 }
 
+/// Python: reads a terminal to its end, and types a key once `ready` has come.
+const TYPE_AT_READY: &str = r#"
+def type_at_ready(master, key):
+    said, is_typed = b"", False
+    while True:
+        try:
+            some = os.read(master, 1000)
+        except OSError:
+            return said
+        if not some:
+            return said
+        said += some
+        if b"ready" in said and not is_typed:
+            is_typed = True
+            os.write(master, key)
+"#;
+
 /// Runs a program on a terminal of its own, types Ctrl-C, prints what it says.
 const TERMINAL: &str = r#"
 import os, pty, sys
 pid, master = pty.fork()
 if pid == 0:
     os.execv(sys.argv[1], sys.argv[1:])
-said, is_typed = b"", False
-while True:
-    try:
-        some = os.read(master, 1000)
-    except OSError:
-        break
-    if not some:
-        break
-    said += some
-    if b"ready" in said and not is_typed:
-        is_typed = True
-        os.write(master, b"\x03")
+said = type_at_ready(master, b"\x03")
 print(said.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 "#;
 
@@ -153,7 +159,10 @@ fn an_interrupt_typed_at_the_terminal_reaches_the_program_once() {
                 sleep 0.2; exit $n";
     let inner = shell(dir.path(), text);
     let mut outer = std::process::Command::new("python3");
-    outer.args(["-c", TERMINAL]).arg(inner.get_program()).args(inner.get_args());
+    outer
+        .args(["-c", &[TYPE_AT_READY, TERMINAL].concat()])
+        .arg(inner.get_program())
+        .args(inner.get_args());
     for (name, value) in inner.get_envs() {
         match value {
             Some(value) => outer.env(name, value),
@@ -203,18 +212,7 @@ if pid == 0:
     os.killpg(child, signal.SIGCONT)
     print("status", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     os._exit(0)
-said, is_typed = b"", False
-while True:
-    try:
-        some = os.read(master, 1000)
-    except OSError:
-        break
-    if not some:
-        break
-    said += some
-    if b"ready" in said and not is_typed:
-        is_typed = True
-        os.write(master, b"\x1a")
+said = type_at_ready(master, b"\x1a")
 print(said.decode().replace("\r", "").replace("^Z", ""))
 "#;
 
@@ -226,7 +224,7 @@ fn a_job_that_is_stopped_at_the_terminal_stops_softswap_and_both_continue() {
     for text in [typed, by_itself] {
         let inner = shell(dir.path(), text);
         let mut outer = std::process::Command::new("timeout");
-        outer.args(["-k", "1", "120", "python3", "-c", JOB_CONTROL]);
+        outer.args(["-k", "1", "120", "python3", "-c", &[TYPE_AT_READY, JOB_CONTROL].concat()]);
         outer.arg(inner.get_program()).args(inner.get_args());
         let output = outer.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
