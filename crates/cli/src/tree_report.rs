@@ -151,7 +151,7 @@ impl Unmanaged {
         let Unmanaged { pid, name, .. } = self;
         format!(
             "{name} (pid {pid}) runs unmanaged: its memory is outside the budget; the summary \
-             shows all such processes"
+             shows all such processes, docs/limits.md says which programs cannot be managed"
         )
     }
 

@@ -2,12 +2,13 @@
 
 use crate::base::instance;
 use crate::bring_up::{self, fail};
-use crate::memory::{deep_bind, heap, redirect};
+use crate::memory::{dlopen, heap, inline_calls, redirect};
 use crate::process::spawn::{argument_copies, carried};
 use crate::waking;
 use softswap_engine::door::settings::{Config, ENV_PREFIX, place as place_of_tree};
 use softswap_sys::alloc::while_blocked;
 use softswap_sys::descriptor::with_room;
+use softswap_sys::linked::{is_go_program, is_go_program_that_forks};
 use softswap_sys::{aslr, exemption, raw, signals, uffd};
 
 /// By this name the command knows the library.
@@ -52,7 +53,7 @@ extern "C" fn on_load() {
         report_not_redirected(&why);
     }
     if is_managed {
-        deep_bind::drop_flag();
+        dlopen::manage();
         let managing =
             while_blocked(bring_up::look_around).and_then(|()| match instance::is_asleep() {
                 true => Ok(()),
@@ -64,6 +65,9 @@ extern "C" fn on_load() {
                 true => instance::settle(false),
                 false => fail(&why),
             }
+        }
+        if !instance::is_plain() {
+            inline_calls::look();
         }
     } else if let Some(place) = place {
         aslr::hold(place);
@@ -91,6 +95,10 @@ fn report_not_redirected(why: &std::io::Error) {
 /// Brings the engine up, or lets the process sleep. False if this process was started by a managed
 /// one, and an emulator is between it and the kernel that the other one had: it is unmanaged.
 fn start(config: &Config, is_started: bool) -> Result<bool, String> {
+    // It calls the kernel by instructions, with all signals blocked, between fork and exec.
+    if is_go_program() && is_go_program_that_forks() {
+        return Ok(false);
+    }
     while_blocked(|| bring_up::prepare(config))?;
     if waking::fall_asleep(config) {
         return Ok(true);

@@ -56,6 +56,7 @@
 //! |              | [`pinners`]           | mappings by which memory may stay pinned       |
 //! |              | [`control_socket`]    | the socket for `stat` and `ctl`                |
 //! |              | [`linked`]            | words through which libraries call others      |
+//! |              | [`inline_calls`]      | objects that call the kernel by themselves     |
 //! |              | [`program_file`]      | which sanitizer a program is built with        |
 //! |              | [`code`]              | jumps put into loaded code                     |
 //! | `codec`      | [`simd`]              | comparing a page with wide registers           |
@@ -87,8 +88,8 @@ pub(crate) use filters::{pointee, system_calls};
 pub use managed::{aslr, attach_count, committed, found, inline, touches, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared, shared_locks};
 pub use process::{
-    birth, child, code, control_socket, linked, load, own_threads, pinners, process_image,
-    program_file, threads,
+    birth, child, code, control_socket, inline_calls, linked, load, own_threads, pinners,
+    process_image, program_file, threads,
 };
 pub use storage::{
     exclusive_file, fiemap, file, file_layout, holders, kernel_swap, open_mark, ring,

@@ -81,7 +81,7 @@ fn write_head(out: &mut String, figures: &Figures) -> std::fmt::Result {
         return writeln!(
             out,
             "  The runtime never came up in it: it had no managed memory and no limit. \
-             `softswap doctor` tells what is missing."
+             `softswap doctor` tells what is missing, docs/limits.md which programs run so."
         );
     }
     if let Some(reason) = figures.stop_reason {

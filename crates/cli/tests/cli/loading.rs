@@ -117,6 +117,28 @@ fn what_a_deep_bound_library_calls_reaches_the_runtime() {
     expect_equal(&deep, &[]);
 }
 
+/// Memory that a library maps by system-call instructions is managed: in a process that sleeps
+/// until it needs more, too, and whether the library is linked or opened.
+#[test]
+fn what_a_library_maps_by_instructions_of_its_own_is_managed() {
+    const RESIDENT_MIB: &str = "40";
+    let programs = Programs::new();
+    let unwinder = ["-Wl,--no-as-needed", "-lgcc_s"];
+    let library = [["-shared", "-fPIC"], unwinder].concat();
+    let library = programs.compile(source!("inline_calls"), "libinline.so", &library);
+    let library = library.to_str().expect("a path");
+    let search = format!("-Wl,-rpath,{}", programs.dir.path().display());
+    let linked = ["-Wl,--no-as-needed", library, &search, "-ldl"];
+    let linked = programs.compile(source!("inline_user"), "linked", &linked);
+    let opens = programs.compile(source!("inline_user"), "opens", &["-ldl"]);
+    for (program, name) in [(&linked, ""), (&opens, library)] {
+        expect_equal(program, &[name]);
+        let plain = plainly(program, &[name]);
+        let ended = managed(&["--memory", "24M"], program, &[name, RESIDENT_MIB]);
+        assert_eq!(seen(&ended), seen(&plain), "{name}: {}", ended.stderr);
+    }
+}
+
 #[test]
 fn programs_with_a_sanitizer_run_and_find_what_they_find_plainly() {
     let programs = Programs::new();

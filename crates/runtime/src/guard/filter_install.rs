@@ -21,6 +21,7 @@ use super::pinned_call::issue_pinned;
 use crate::base::errno::refused;
 use crate::base::issue_call::{Arguments, issue};
 use crate::base::{instance, uaccess};
+use crate::memory::inline_calls;
 use crate::process::{engine_threads, forked_children};
 use softswap_engine::door::engine::Engine;
 use softswap_sys::exemption;
@@ -123,9 +124,10 @@ pub(crate) fn mode(arguments: Arguments) -> isize {
         return issue(libc::SYS_prctl, arguments);
     }
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let count = status.lines().find_map(|line| line.strip_prefix(LINE)?.trim().parse().ok());
+    let count: Option<usize> =
+        status.lines().find_map(|line| line.strip_prefix(LINE)?.trim().parse().ok());
     match count {
-        Some(0 | 1) | None => 0,
-        Some(2_u32..) => issue(libc::SYS_prctl, arguments),
+        Some(count) if count > 1 + inline_calls::filters() => issue(libc::SYS_prctl, arguments),
+        _ => 0,
     }
 }

@@ -1,4 +1,5 @@
-//! SIGSYS: a system call was given a pointer to managed memory.
+//! SIGSYS: a system call was given a pointer to managed memory, or an object has mapped memory by
+//! an instruction of its own ([`crate::memory::inline_calls`]).
 //!
 //! The kernel cannot take a fault there, so the guard does what a fault would:
 //! it brings the pages in, pins them, issues the call again from an
@@ -17,13 +18,14 @@ use crate::base::errno::refused;
 use crate::base::guarded_call::{self, CLOSED};
 use crate::base::instance;
 use crate::base::issue_call::{Arguments, issue};
-use crate::memory::mappings;
+use crate::memory::mappings::memory_calls;
 use crate::process::spawn::exec_call;
 use crate::process::thread_end;
 use crate::signals::deliver::{deliver, deliver_deferred};
 use softswap_engine::base::stats::Counter;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::raw;
+use softswap_sys::seccomp::BY_CALLER;
 use softswap_sys::signals::{self, Action, SIGSYS, TrappedCall, siginfo_t};
 use softswap_sys::threads;
 use softswap_sys::waiting_call::MADE_AGAIN;
@@ -132,14 +134,19 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             Some(engine) => engine.contains(*argument),
             None => instance::is_in_window(*argument),
         };
-        if !is_caught || !arguments.iter().any(concerns_guard) {
+        // SAFETY: what the kernel gave to this handler.
+        let is_by_caller = is_caught && unsafe { (*info).si_errno } == i32::from(BY_CALLER);
+        if !is_by_caller && (!is_caught || !arguments.iter().any(concerns_guard)) {
             // A filter of the program's own, or a signal somebody sent.
             // SAFETY: the details and the context that the kernel gave to this handler.
             unsafe { deliver(SIGSYS, info, context) };
             return;
         }
         let outer = guarded_call::begin(number, context);
-        let result = answer(number, arguments, context);
+        let result = match memory_calls::answer_for(number).filter(|_| is_by_caller) {
+            Some(answer) => answer(arguments),
+            None => answer(number, arguments, context),
+        };
         let trapped = guarded_call::end(&outer);
         // SAFETY: the details and the context that the kernel gave to this handler, which alone
         // has them. The context of a call that was not made is as the kernel left it.
@@ -167,8 +174,8 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     PROBED.store(true, Ordering::Relaxed);
     engine.stats().add(Counter::GuardedCalls, 1);
     thread_end::note_call(engine);
-    if let Some(result) = mappings::memory_calls::answer(engine, number, arguments)
-        .or_else(|| kernel_async_io::refusal(number))
+    if let Some(result) =
+        memory_calls::answer(engine, number, arguments).or_else(|| kernel_async_io::refusal(number))
     {
         return result;
     }

@@ -11,7 +11,8 @@
 //! | `growing`       | large blocks that `realloc` lets grow where they are          |
 //! | `heap`          | `malloc` and its relatives                                    |
 //! | `redirect`      | the C library's own allocator leads to ours                   |
-//! | `deep_bind`     | `dlopen` without `RTLD_DEEPBIND`                              |
+//! | `inline_calls`  | objects that map memory by instructions of their own          |
+//! | `dlopen`        | `dlopen`: without `RTLD_DEEPBIND`, and what it loads          |
 //! | `other_malloc`  | the same, where the executable has a malloc of its own        |
 //! | `mappings`      | `mmap` and its relatives, `brk`                               |
 
@@ -24,6 +25,7 @@ pub(crate) mod asleep;
 pub(crate) mod growing;
 pub(crate) mod heap;
 pub(crate) mod redirect;
-pub(crate) mod deep_bind;
+pub(crate) mod inline_calls;
+pub(crate) mod dlopen;
 pub(crate) mod other_malloc;
 pub(crate) mod mappings;

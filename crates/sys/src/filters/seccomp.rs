@@ -12,6 +12,7 @@
 use crate::pointer_arguments::{MAX_NUMBER, pointer_masks};
 use crate::raw;
 use std::io;
+use std::ops::Range;
 
 pub(crate) const ARCH_X86_64: u32 = 0xC000_003E;
 // Offsets in struct seccomp_data.
@@ -26,10 +27,14 @@ pub(crate) const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
 pub(crate) const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
 pub(crate) const IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
 pub(crate) const IF_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
+const IF_ABOVE: u16 = 0x25; // BPF_JMP | BPF_JGT | BPF_K
 pub(crate) const IF_ANY_SET: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
 pub(crate) const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 pub(crate) const ALLOW: u32 = 0x7fff_0000;
 const TRAP: u32 = 0x0003_0000;
+/// What the handler gets with a call that [`build_for_callers`] has trapped.
+pub const BY_CALLER: u16 = 0x5357;
+const TRAP_BY_CALLER: u32 = TRAP | BY_CALLER as u32;
 pub(crate) const ERRNO: u32 = 0x0005_0000;
 
 /// Where `mmap` has its flags, and those that make its address binding.
@@ -285,6 +290,50 @@ fn check_futex(code: &mut Vec<Instruction>, run: Run, this: Match) {
     check(code, with(WORD), this);
 }
 
+/// The calls about memory that an object with system-call instructions of its own is looked at
+/// for. In ascending order.
+const MEMORY_CALLS: [i64; 5] =
+    [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise];
+
+/// Builds a filter that traps the calls about memory that are made by instructions in `code`.
+///
+/// Most calls are decided by their number alone, so that the kernel remembers its answer.
+#[must_use]
+pub fn build_for_callers(code: &[Range<usize>]) -> Vec<Instruction> {
+    let mut filter = vec![
+        plain(LOAD, OFFSET_ARCH),
+        Instruction { code: IF_EQUAL, if_true: 1, if_false: 0, value: ARCH_X86_64 },
+        plain(RETURN, ALLOW),
+        plain(LOAD, OFFSET_NUMBER),
+    ];
+    for (index, number) in MEMORY_CALLS.iter().enumerate() {
+        let if_true = (MEMORY_CALLS.len() - index) as u8;
+        filter.push(Instruction { code: IF_EQUAL, if_true, if_false: 0, value: *number as u32 });
+    }
+    filter.push(plain(RETURN, ALLOW));
+    for range in code {
+        // The instruction pointer is the next instruction's. Its halves are compared one by one.
+        let (mut start, end) = (range.start + 1, range.end + 1);
+        while start < end {
+            let part_end = end.min((start | u32::MAX as usize) + 1);
+            let last = (part_end - 1) as u32;
+            let if_equal =
+                |value, if_false| Instruction { code: IF_EQUAL, if_true: 0, if_false, value };
+            filter.extend([
+                plain(LOAD, OFFSET_POINTER + 4),
+                if_equal((start >> 32) as u32, 4),
+                plain(LOAD, OFFSET_POINTER),
+                Instruction { code: IF_AT_LEAST, if_true: 0, if_false: 2, value: start as u32 },
+                Instruction { code: IF_ABOVE, if_true: 1, if_false: 0, value: last },
+                plain(RETURN, TRAP_BY_CALLER),
+            ]);
+            start = part_end;
+        }
+    }
+    filter.push(plain(RETURN, ALLOW));
+    filter
+}
+
 /// A filter that traps one call, whatever its arguments are.
 pub(crate) fn trapping(number: i64) -> [Instruction; 4] {
     [
@@ -366,6 +415,7 @@ pub(crate) mod tests {
                 JUMP => pc += i.value as usize,
                 IF_EQUAL => pc += jump(acc == i.value),
                 IF_AT_LEAST => pc += jump(acc >= i.value),
+                IF_ABOVE => pc += jump(acc > i.value),
                 IF_ANY_SET => pc += jump(acc & i.value != 0),
                 RETURN => return i.value,
                 other => panic!("unknown instruction {other:#x}"),
@@ -458,6 +508,25 @@ pub(crate) mod tests {
             assert_eq!(ask(libc::SYS_mmap, inside, fixed), expected, "{fixed:#x}");
             assert_eq!(ask(libc::SYS_mmap, 0x1000, fixed), ALLOW, "{fixed:#x}");
         }
+    }
+
+    #[test]
+    fn calls_about_memory_trap_by_where_they_are_made() {
+        let (low, high) = (0x5555_0000_1000..0x5555_0000_3000, 0x7fff_ffff_f000..0x8001_0000_0008);
+        let filter = build_for_callers(&[low.clone(), high.clone()]);
+        let ask = |number, ip: usize| verdict(&filter, number, ip as u64, [0; 6]);
+        for range in [low, high] {
+            for ip in [range.start + 2, range.end, range.start / 2 + range.end / 2] {
+                for number in MEMORY_CALLS {
+                    assert_eq!(ask(number, ip), TRAP_BY_CALLER, "{number} {ip:#x}");
+                }
+                assert_eq!(ask(libc::SYS_read, ip), ALLOW);
+            }
+            for ip in [range.start, range.end + 1, range.start + (1 << 40), 0, usize::MAX] {
+                assert_eq!(ask(libc::SYS_mmap, ip), ALLOW, "{ip:#x}");
+            }
+        }
+        assert_eq!(ask(libc::SYS_mmap, 0x8000_0000_0000), TRAP_BY_CALLER);
     }
 
     /// In a child: a filter stays for good.

@@ -11,6 +11,7 @@ use std::ops::Range;
 const GLOBAL_DATA: u32 = 6;
 const JUMP_SLOT: u32 = 7;
 /// Entries of a dynamic section.
+const NEEDED: i64 = 1;
 const HASH_TABLE: i64 = 4;
 const STRING_TABLE: i64 = 5;
 const SYMBOL_TABLE: i64 = 6;
@@ -166,6 +167,29 @@ pub fn is_go_program() -> bool {
     found
 }
 
+/// Whether the code of a Go program can start others. Its linker leaves out functions that nobody
+/// calls, and keeps the names of the others.
+#[must_use]
+pub fn is_go_program_that_forks() -> bool {
+    const NAME: &[u8] = b"syscall.forkAndExecInChild\0";
+    extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> i32 {
+        // SAFETY: the loader describes the program first, which stays loaded. `found` is the
+        // local below.
+        unsafe {
+            let program = Linked::described(&*info);
+            *found.cast::<bool>() = program.segments(libc::PT_LOAD, libc::PF_R).any(|segment| {
+                let bytes = std::slice::from_raw_parts(segment.start as *const u8, segment.len());
+                memchr::memmem::find(bytes, NAME).is_some()
+            });
+        }
+        1
+    }
+    let mut found = false;
+    // SAFETY: `look` takes what the loader calls it with, and the local.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+    found
+}
+
 /// Returns the indices of the symbols with this hash in a `DT_GNU_HASH` table.
 ///
 /// # Safety
@@ -190,6 +214,37 @@ unsafe fn named_in_gnu_hash(table: usize, hash: u32) -> impl Iterator<Item = usi
 }
 
 impl Linked {
+    /// The object that the loader describes.
+    ///
+    /// # Safety
+    /// `info` is what the loader has given, and the object stays loaded as long as this is used.
+    pub(crate) unsafe fn described(info: &libc::dl_phdr_info) -> Linked {
+        // SAFETY: the object's program headers, as many as the loader says, stay as long as the
+        // object is loaded.
+        let headers =
+            unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        Linked { base: info.dlpi_addr as usize, headers }
+    }
+
+    /// What is added to its addresses: 0 for an executable at a fixed address.
+    pub(crate) fn base(&self) -> usize {
+        self.base
+    }
+
+    /// The addresses of its code.
+    pub(crate) fn code(&self) -> impl Iterator<Item = Range<usize>> {
+        self.segments(libc::PT_LOAD, libc::PF_X)
+    }
+
+    /// Returns true if it names a library as one that it needs.
+    pub(crate) fn needs(&self, name: &CStr) -> bool {
+        let Some(strings) = self.table(STRING_TABLE) else { return false };
+        let mut needed = self.entries().iter().filter(|entry| entry.tag == NEEDED);
+        // SAFETY: such an entry is an offset in the object's table of strings, which stays as
+        // long as the object is loaded.
+        needed.any(|entry| unsafe { CStr::from_ptr((strings + entry.value) as *const _) } == name)
+    }
+
     /// The library whose code `inside` lies in.
     #[must_use]
     pub fn around(inside: usize) -> Option<Linked> {
@@ -202,11 +257,8 @@ impl Linked {
             // `dl_iterate_phdr` was given below, a local that nothing else refers to
             // meanwhile.
             let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
-            // SAFETY: the library's program headers, as many as the loader says, stay as
-            // long as the library is loaded.
-            let headers =
-                unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-            let linked = Linked { base: info.dlpi_addr as usize, headers };
+            // SAFETY: the library stays loaded, as asked for below.
+            let linked = unsafe { Linked::described(info) };
             let is_it = linked.code_around(search.inside).is_some();
             search.found = is_it.then_some(linked);
             i32::from(is_it)
@@ -309,15 +361,20 @@ impl Linked {
         Some(self.base + value as usize)
     }
 
-    /// What its dynamic section says.
-    fn tagged(&self, tag: i64) -> Option<usize> {
-        let section = self.segments(libc::PT_DYNAMIC, 0).next()?;
+    /// The entries of its dynamic section.
+    fn entries(&self) -> &'static [Tagged] {
+        let Some(section) = self.segments(libc::PT_DYNAMIC, 0).next() else { return &[] };
         let count = (section.end - section.start) / size_of::<Tagged>();
         // SAFETY: the library's dynamic section, as long as its header says, stays as long
         // as the library is loaded; the loader has finished writing it.
         let entries = unsafe { std::slice::from_raw_parts(section.start as *const Tagged, count) };
-        let mut known = entries.iter().take_while(|entry| entry.tag != 0);
-        known.find(|entry| entry.tag == tag).map(|entry| entry.value)
+        let end = entries.iter().position(|entry| entry.tag == 0);
+        &entries[..end.unwrap_or(entries.len())]
+    }
+
+    /// What its dynamic section says.
+    fn tagged(&self, tag: i64) -> Option<usize> {
+        self.entries().iter().find(|entry| entry.tag == tag).map(|entry| entry.value)
     }
 
     /// A table's address: the loader may have added where the library lies.

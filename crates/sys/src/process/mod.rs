@@ -10,4 +10,5 @@ pub mod control_socket;
 pub mod program_file;
 pub mod process_image;
 pub mod linked;
+pub mod inline_calls;
 pub mod code;

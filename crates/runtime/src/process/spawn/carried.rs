@@ -77,9 +77,13 @@ pub(crate) fn hide() {
             settings.push(STARTED.to_owned());
         }
         if instance::is_plain() {
-            // For readers of /proc/PID/environ.
-            let budget = all.iter().find(|at| text(at).starts_with(BUDGET));
-            budget.iter().for_each(|at| mark_unused(at.cast_mut()));
+            // For readers of /proc/PID/environ. A Go program passes a copy on.
+            if let Some(index) = all.iter().position(|at| text(at).starts_with(BUDGET)) {
+                if is_go_program() {
+                    array.add(index).write(CStr::from_ptr(all[index]).to_owned().into_raw());
+                }
+                mark_unused(all[index].cast_mut());
+            }
         }
         let behind = entries(preload).skip_while(|entry| !is_library(entry)).skip(1);
         let others = joined(entries(preload).filter(|entry| !is_library(entry)));

@@ -1,0 +1,75 @@
+//! `dlopen` in a managed process.
+//!
+//! It drops `RTLD_DEEPBIND`. A library that is opened with it finds the C library's functions
+//! before the runtime's: its mappings, threads, forks and signal handlers bypass the engine. A
+//! handler of SIGBUS would get the engine's page faults. Without the flag the library finds what
+//! all other libraries find. Its own symbols no longer precede those of the executable, and
+//! `dlmopen` is left alone.
+//!
+//! What is loaded from a path is looked at before its functions are called ([`inline_calls`]).
+//! A library that is opened by its name alone is searched for by its caller's own path, so that
+//! call goes on in the caller's frame.
+
+use super::inline_calls;
+use crate::base::real::Real;
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The flags that [`dlopen`] passes on.
+static PASSED_ON: AtomicU32 = AtomicU32::new(u32::MAX);
+/// The C library's `dlopen`, or that of another library between.
+static NEXT: Real = Real::new(c"dlopen");
+
+type Open = unsafe extern "C-unwind" fn(*const c_char, i32) -> *mut c_void;
+
+/// From now on the flag is dropped, and what is loaded is looked at.
+pub(crate) fn manage() {
+    PASSED_ON.store(!(libc::RTLD_DEEPBIND as u32), Ordering::Relaxed);
+}
+
+/// Returns the function that goes on with a call.
+///
+/// # Safety
+/// `name` is null or a C string.
+unsafe extern "C" fn target_of(name: *const c_char) -> *const c_void {
+    // SAFETY: a C string, as asked for above.
+    let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_bytes());
+    let is_path = name.is_some_and(|name| name.contains(&b'/') && !name.contains(&b'$'));
+    if is_path && PASSED_ON.load(Ordering::Relaxed) != u32::MAX {
+        open_path as *const c_void
+    } else {
+        NEXT.get()
+    }
+}
+
+/// # Safety
+/// As `dlopen(3)`.
+unsafe extern "C-unwind" fn open_path(name: *const c_char, flags: i32) -> *mut c_void {
+    inline_calls::skip_loaded();
+    // SAFETY: the C library's function, which has this type.
+    let open: Open = unsafe { std::mem::transmute(NEXT.get()) };
+    // SAFETY: what the caller has passed.
+    let library = unsafe { open(name, flags) };
+    inline_calls::look();
+    library
+}
+
+/// # Safety
+/// As `dlopen(3)`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlopen() {
+    core::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {target_of}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "and esi, dword ptr [rip + {passed_on}]",
+        "jmp rax",
+        target_of = sym target_of,
+        passed_on = sym PASSED_ON,
+    )
+}

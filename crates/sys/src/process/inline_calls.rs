@@ -1,0 +1,131 @@
+//! Objects that map memory by system-call instructions of their own, and not through the C
+//! library: Rust code that uses rustix, such as wasmtime.
+//!
+//! Reading all code at the start of each program would cost too much. So only objects are
+//! searched that look like Rust: they need the unwinder's library and not that of C++, and they
+//! have at most [`MOST_CODE_BYTES`] of code. An executable at a fixed address is left out: what
+//! this is for, a filter, outlives `exec`, and the next program may lie at the same address.
+
+use super::linked::Linked;
+use std::ffi::{CStr, c_void};
+use std::ops::Range;
+
+const MOST_CODE_BYTES: usize = 64 << 20;
+const UNWINDER: &CStr = c"libgcc_s.so.1";
+const CPP_LIBRARY: &CStr = c"libstdc++.so.6";
+/// `mov eax, 9`: the number of `mmap`.
+const LOAD_MMAP: [u8; 5] = [0xb8, libc::SYS_mmap as u8, 0, 0, 0];
+/// `syscall`.
+const CALL: [u8; 2] = [0x0f, 0x05];
+/// The instruction follows within so many bytes: in between are the arguments.
+const NEAR_BYTES: usize = 96;
+
+/// The objects of this process that were looked at.
+#[derive(Debug, Default)]
+pub struct Objects {
+    /// Where each has its headers.
+    seen: Vec<usize>,
+    /// How many objects had been unloaded: where one was, there may be another.
+    unloaded: u64,
+}
+
+impl Objects {
+    /// No object was looked at.
+    #[must_use]
+    pub const fn new() -> Objects {
+        Objects { seen: Vec::new(), unloaded: 0 }
+    }
+
+    /// Takes what is loaded now as looked at.
+    pub fn skip(&mut self) {
+        self.visit(|_| ());
+    }
+
+    /// Returns the code of each new object that maps memory by itself.
+    pub fn find(&mut self) -> Vec<Range<usize>> {
+        let mut found = Vec::new();
+        self.visit(|object| {
+            if object.base() != 0 && object.needs(UNWINDER) && !object.needs(CPP_LIBRARY) {
+                found.extend(object.code().filter(|range| {
+                    // SAFETY: code of an object that stays loaded meanwhile, as the loader's
+                    // lock is held, and that nobody writes to.
+                    let code = unsafe {
+                        std::slice::from_raw_parts(range.start as *const u8, range.len())
+                    };
+                    code.len() <= MOST_CODE_BYTES && maps_memory(code)
+                }));
+            }
+        });
+        found
+    }
+
+    /// Calls `visitor` with each object that is new, under the loader's lock.
+    fn visit(&mut self, mut visitor: impl FnMut(&Linked)) {
+        struct Visit<'a> {
+            objects: &'a mut Objects,
+            visitor: &'a mut dyn FnMut(&Linked),
+        }
+        extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, visit: *mut c_void) -> i32 {
+            // SAFETY: the loader describes one object, which stays loaded meanwhile. `visit` is
+            // what `dl_iterate_phdr` was given below, a local that nothing else refers to.
+            let (object, info, visit) =
+                unsafe { (Linked::described(&*info), &*info, &mut *visit.cast::<Visit<'_>>()) };
+            let objects = &mut *visit.objects;
+            if objects.unloaded != info.dlpi_subs {
+                objects.unloaded = info.dlpi_subs;
+                objects.seen.clear();
+            }
+            let place = info.dlpi_phdr as usize;
+            if !objects.seen.contains(&place) {
+                objects.seen.push(place);
+                (visit.visitor)(&object);
+            }
+            0
+        }
+        let mut visit = Visit { objects: self, visitor: &mut visitor };
+        // SAFETY: `look` takes what the loader calls it with; its last argument is the `Visit`
+        // that it makes of it.
+        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut visit).cast()) };
+    }
+}
+
+/// Returns true if code calls `mmap` by an instruction.
+fn maps_memory(code: &[u8]) -> bool {
+    memchr::memmem::find_iter(code, &LOAD_MMAP).any(|at| {
+        let rest = &code[at + LOAD_MMAP.len()..];
+        rest[..rest.len().min(NEAR_BYTES)].windows(CALL.len()).any(|bytes| bytes == CALL)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_call_near_the_number_of_mmap_counts() {
+        let code = |number: u8, distance: usize| {
+            let mut code = vec![0x90; 300];
+            code[40..45].copy_from_slice(&[0xb8, number, 0, 0, 0]);
+            code[45 + distance..47 + distance].copy_from_slice(&CALL);
+            code
+        };
+        assert!(maps_memory(&code(9, 0)));
+        assert!(maps_memory(&code(9, NEAR_BYTES - 2)));
+        assert!(!maps_memory(&code(9, NEAR_BYTES)));
+        assert!(!maps_memory(&code(11, 0)));
+        assert!(!maps_memory(&code(9, 0)[..46]));
+    }
+
+    #[test]
+    fn each_object_is_looked_at_once() {
+        let mut objects = Objects::new();
+        let mut count = 0;
+        objects.visit(|_| count += 1);
+        assert!(count > 1, "{count}");
+        objects.visit(|_| count = 0);
+        assert!(count > 1, "{count}");
+        let mut skipped = Objects::new();
+        skipped.skip();
+        assert!(skipped.find().is_empty());
+    }
+}
