@@ -1,5 +1,5 @@
-// Maps memory by a library's own system calls, and checks what it holds. With a number it also
-// says whether more than so many MiB are resident at once.
+// Maps memory by a library's own system calls, and checks its content. With a number it prints a
+// line if more MiB than that are resident at once.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,14 +1,14 @@
 //! `dlopen` in a managed process.
 //!
-//! It drops `RTLD_DEEPBIND`. A library that is opened with it finds the C library's functions
-//! before the runtime's: its mappings, threads, forks and signal handlers bypass the engine. A
-//! handler of SIGBUS would get the engine's page faults. Without the flag the library finds what
-//! all other libraries find. Its own symbols no longer precede those of the executable, and
-//! `dlmopen` is left alone.
+//! It drops `RTLD_DEEPBIND`. With that flag, a library finds the C library's functions before the
+//! runtime's: its mappings, threads, forks and signal handlers bypass the engine, and its SIGBUS
+//! handler would get the engine's page faults. Without the flag, symbols resolve as for all other
+//! libraries, so the library's own symbols no longer precede those of the executable. `dlmopen` is
+//! not changed.
 //!
-//! What is loaded from a path is looked at before its functions are called ([`inline_calls`]).
-//! A library that is opened by its name alone is searched for by its caller's own path, so that
-//! call goes on in the caller's frame.
+//! If the call names a path, the new libraries are searched for system calls before their functions
+//! run ([`inline_calls`]). If it names only a file, the C library uses the caller's search path,
+//! which it derives from the return address, so the runtime jumps to it.
 
 use super::inline_calls;
 use crate::base::real::Real;
@@ -17,17 +17,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The flags that [`dlopen`] passes on.
 static PASSED_ON: AtomicU32 = AtomicU32::new(u32::MAX);
-/// The C library's `dlopen`, or that of another library between.
+/// The next `dlopen` in search order: the C library's, or another preloaded library's.
 static NEXT: Real = Real::new(c"dlopen");
 
 type Open = unsafe extern "C-unwind" fn(*const c_char, i32) -> *mut c_void;
 
-/// From now on the flag is dropped, and what is loaded is looked at.
+/// Starts to drop the flag and to search new libraries.
 pub(crate) fn manage() {
     PASSED_ON.store(!(libc::RTLD_DEEPBIND as u32), Ordering::Relaxed);
 }
 
-/// Returns the function that goes on with a call.
+/// Returns the function that completes a call.
 ///
 /// # Safety
 /// `name` is null or a C string.
@@ -48,7 +48,7 @@ unsafe extern "C-unwind" fn open_path(name: *const c_char, flags: i32) -> *mut c
     inline_calls::skip_loaded();
     // SAFETY: the C library's function, which has this type.
     let open: Open = unsafe { std::mem::transmute(NEXT.get()) };
-    // SAFETY: what the caller has passed.
+    // SAFETY: the caller's arguments.
     let library = unsafe { open(name, flags) };
     inline_calls::look();
     library

@@ -1,11 +1,11 @@
 //! Memory that an object maps by system-call instructions of its own (rustix, in wasmtime).
 //!
-//! A filter traps these calls by where they are made, and they are answered as if they had come
-//! through the C library. It is installed when such an object is found, at the start or by
-//! `dlopen`, in a process that sleeps, too. All others have no filter for this.
+//! A seccomp filter traps these calls by the address of the instruction, and the runtime handles
+//! them like calls through the C library. The filter is installed once such an object is found, at
+//! the start or after `dlopen`, also in a sleeping process. Other processes have no such filter.
 //!
-//! What such an object maps while it is loaded is not managed, nor what an executable at a fixed
-//! address maps.
+//! Memory that an object maps in its constructors, or that an executable at a fixed address maps,
+//! is not managed.
 
 use crate::base::instance;
 use crate::base::issue_call::is_our_own;
@@ -18,20 +18,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 static OBJECTS: Mutex<Objects> = Mutex::new(Objects::new());
-/// Filters of this file's that are in force.
+/// Number of filters that this file has installed.
 static FILTERS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many filters there are beside the guard's that are not the program's.
+/// Returns the number of filters that this file has installed.
 pub(crate) fn filters() -> usize {
     FILTERS.load(Ordering::Relaxed)
 }
 
-/// What is loaded now is left alone.
+/// Marks the loaded objects as searched.
 pub(crate) fn skip_loaded() {
     while_blocked(|| OBJECTS.lock().unwrap_or_else(PoisonError::into_inner).skip());
 }
 
-/// Looks at what has been loaded since this was called before.
+/// Searches the objects that have been loaded since the last call, and traps their calls.
 pub(crate) fn look() {
     let found = while_blocked(|| OBJECTS.lock().unwrap_or_else(PoisonError::into_inner).find());
     let code: Vec<_> = found.into_iter().filter(|code| !is_our_own(code.start)).collect();
@@ -40,7 +40,7 @@ pub(crate) fn look() {
     }
 }
 
-/// Not under a filter of the program's: it would judge the call that installs this one.
+/// Installs nothing under a filter of the program's, which would see the installing call.
 fn trap(code: &[Range<usize>]) {
     instance::prepare_for_threads();
     if !instance::emulates_signals() || exemption::is_in_force() {
@@ -48,8 +48,8 @@ fn trap(code: &[Range<usize>]) {
     }
     if seccomp::install(&seccomp::build_for_callers(code)).is_err() {
         raw::write_stderr(
-            b"softswap: a library maps memory by itself, and the filter that would show this is \
-              refused: that memory is not managed\n",
+            b"softswap: a library maps memory by system-call instructions, and the kernel refuses the \
+              filter that traps them: this memory is not managed\n",
         );
         return;
     }

@@ -32,7 +32,7 @@ pub(crate) const IF_ANY_SET: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
 pub(crate) const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 pub(crate) const ALLOW: u32 = 0x7fff_0000;
 const TRAP: u32 = 0x0003_0000;
-/// What the handler gets with a call that [`build_for_callers`] has trapped.
+/// `si_errno` of a call that a filter of [`build_for_callers`] has trapped.
 pub const BY_CALLER: u16 = 0x5357;
 const TRAP_BY_CALLER: u32 = TRAP | BY_CALLER as u32;
 pub(crate) const ERRNO: u32 = 0x0005_0000;
@@ -290,14 +290,13 @@ fn check_futex(code: &mut Vec<Instruction>, run: Run, this: Match) {
     check(code, with(WORD), this);
 }
 
-/// The calls about memory that an object with system-call instructions of its own is looked at
-/// for. In ascending order.
+/// The memory calls that [`build_for_callers`] traps.
 const MEMORY_CALLS: [i64; 5] =
     [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise];
 
-/// Builds a filter that traps the calls about memory that are made by instructions in `code`.
+/// Builds a filter that traps memory calls by instructions in `code`.
 ///
-/// Most calls are decided by their number alone, so that the kernel remembers its answer.
+/// All other calls are decided by number alone, so the kernel caches the result.
 #[must_use]
 pub fn build_for_callers(code: &[Range<usize>]) -> Vec<Instruction> {
     let mut filter = vec![

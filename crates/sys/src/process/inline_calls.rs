@@ -1,10 +1,10 @@
 //! Objects that map memory by system-call instructions of their own, and not through the C
 //! library: Rust code that uses rustix, such as wasmtime.
 //!
-//! Reading all code at the start of each program would cost too much. So only objects are
-//! searched that look like Rust: they need the unwinder's library and not that of C++, and they
-//! have at most [`MOST_CODE_BYTES`] of code. An executable at a fixed address is left out: what
-//! this is for, a filter, outlives `exec`, and the next program may lie at the same address.
+//! To search all code would slow down the start of each program. Only objects that look like Rust
+//! are searched: they need the unwinder's library but not that of C++, and have at most
+//! [`MOST_CODE_BYTES`] of code. Executables at a fixed address are not searched: the filter that
+//! the caller installs survives `exec`, and the next program may have the same address.
 
 use super::linked::Linked;
 use std::ffi::{CStr, c_void};
@@ -17,38 +17,38 @@ const CPP_LIBRARY: &CStr = c"libstdc++.so.6";
 const LOAD_MMAP: [u8; 5] = [0xb8, libc::SYS_mmap as u8, 0, 0, 0];
 /// `syscall`.
 const CALL: [u8; 2] = [0x0f, 0x05];
-/// The instruction follows within so many bytes: in between are the arguments.
+/// Largest distance to the `syscall` instruction; the arguments are set in between.
 const NEAR_BYTES: usize = 96;
 
-/// The objects of this process that were looked at.
+/// The objects of this process that have been searched.
 #[derive(Debug, Default)]
 pub struct Objects {
-    /// Where each has its headers.
+    /// Address of each object's program headers.
     seen: Vec<usize>,
-    /// How many objects had been unloaded: where one was, there may be another.
+    /// The loader's count of unloaded objects: another object may reuse the address of one.
     unloaded: u64,
 }
 
 impl Objects {
-    /// No object was looked at.
+    /// Returns an empty list.
     #[must_use]
     pub const fn new() -> Objects {
         Objects { seen: Vec::new(), unloaded: 0 }
     }
 
-    /// Takes what is loaded now as looked at.
+    /// Marks all loaded objects as searched.
     pub fn skip(&mut self) {
         self.visit(|_| ());
     }
 
-    /// Returns the code of each new object that maps memory by itself.
+    /// Searches new objects; returns the code of those with an `mmap` by instruction.
     pub fn find(&mut self) -> Vec<Range<usize>> {
         let mut found = Vec::new();
         self.visit(|object| {
             if object.base() != 0 && object.needs(UNWINDER) && !object.needs(CPP_LIBRARY) {
                 found.extend(object.code().filter(|range| {
-                    // SAFETY: code of an object that stays loaded meanwhile, as the loader's
-                    // lock is held, and that nobody writes to.
+                    // SAFETY: the loader's lock keeps the object loaded, and its code is not
+                    // written to.
                     let code = unsafe {
                         std::slice::from_raw_parts(range.start as *const u8, range.len())
                     };
@@ -66,8 +66,8 @@ impl Objects {
             visitor: &'a mut dyn FnMut(&Linked),
         }
         extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, visit: *mut c_void) -> i32 {
-            // SAFETY: the loader describes one object, which stays loaded meanwhile. `visit` is
-            // what `dl_iterate_phdr` was given below, a local that nothing else refers to.
+            // SAFETY: the loader describes one object and keeps it loaded during the call.
+            // `visit` is the local below, to which nothing else refers.
             let (object, info, visit) =
                 unsafe { (Linked::described(&*info), &*info, &mut *visit.cast::<Visit<'_>>()) };
             let objects = &mut *visit.objects;
@@ -83,8 +83,7 @@ impl Objects {
             0
         }
         let mut visit = Visit { objects: self, visitor: &mut visitor };
-        // SAFETY: `look` takes what the loader calls it with; its last argument is the `Visit`
-        // that it makes of it.
+        // SAFETY: `look` has the type that the loader calls, and its last argument is `visit`.
         unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut visit).cast()) };
     }
 }

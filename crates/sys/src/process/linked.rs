@@ -167,8 +167,8 @@ pub fn is_go_program() -> bool {
     found
 }
 
-/// Whether the code of a Go program can start others. Its linker leaves out functions that nobody
-/// calls, and keeps the names of the others.
+/// Returns true if a Go program can start others. Go's linker drops unused functions and keeps the
+/// names of all others.
 #[must_use]
 pub fn is_go_program_that_forks() -> bool {
     const NAME: &[u8] = b"syscall.forkAndExecInChild\0";
@@ -217,16 +217,15 @@ impl Linked {
     /// The object that the loader describes.
     ///
     /// # Safety
-    /// `info` is what the loader has given, and the object stays loaded as long as this is used.
+    /// `info` comes from the loader, and the object stays loaded while the result is used.
     pub(crate) unsafe fn described(info: &libc::dl_phdr_info) -> Linked {
-        // SAFETY: the object's program headers, as many as the loader says, stay as long as the
-        // object is loaded.
+        // SAFETY: `dlpi_phnum` program headers, which stay valid while the object is loaded.
         let headers =
             unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
         Linked { base: info.dlpi_addr as usize, headers }
     }
 
-    /// What is added to its addresses: 0 for an executable at a fixed address.
+    /// The load address that is added to its addresses: 0 for an executable at a fixed address.
     pub(crate) fn base(&self) -> usize {
         self.base
     }
@@ -236,12 +235,12 @@ impl Linked {
         self.segments(libc::PT_LOAD, libc::PF_X)
     }
 
-    /// Returns true if it names a library as one that it needs.
+    /// Returns true if the object lists a library as DT_NEEDED.
     pub(crate) fn needs(&self, name: &CStr) -> bool {
         let Some(strings) = self.table(STRING_TABLE) else { return false };
         let mut needed = self.entries().iter().filter(|entry| entry.tag == NEEDED);
-        // SAFETY: such an entry is an offset in the object's table of strings, which stays as
-        // long as the object is loaded.
+        // SAFETY: the entry is an offset in the object's string table, which stays valid while
+        // the object is loaded.
         needed.any(|entry| unsafe { CStr::from_ptr((strings + entry.value) as *const _) } == name)
     }
 
@@ -257,7 +256,7 @@ impl Linked {
             // `dl_iterate_phdr` was given below, a local that nothing else refers to
             // meanwhile.
             let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
-            // SAFETY: the library stays loaded, as asked for below.
+            // SAFETY: the caller keeps the library loaded.
             let linked = unsafe { Linked::described(info) };
             let is_it = linked.code_around(search.inside).is_some();
             search.found = is_it.then_some(linked);
@@ -365,8 +364,8 @@ impl Linked {
     fn entries(&self) -> &'static [Tagged] {
         let Some(section) = self.segments(libc::PT_DYNAMIC, 0).next() else { return &[] };
         let count = (section.end - section.start) / size_of::<Tagged>();
-        // SAFETY: the library's dynamic section, as long as its header says, stays as long
-        // as the library is loaded; the loader has finished writing it.
+        // SAFETY: the dynamic section has the length in its header and stays valid while the
+        // library is loaded; the loader has finished writing it.
         let entries = unsafe { std::slice::from_raw_parts(section.start as *const Tagged, count) };
         let end = entries.iter().position(|entry| entry.tag == 0);
         &entries[..end.unwrap_or(entries.len())]
