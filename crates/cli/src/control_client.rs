@@ -30,11 +30,23 @@ pub struct Process {
     pub uid: u32,
     pub name: String,
     state: char,
-    has_memory: bool,
+    /// `None` if it has no memory.
+    pub(crate) resident: Option<Resident>,
+}
+
+/// What a process has in memory, by kind.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Resident {
+    pub(crate) anonymous_bytes: u64,
+    pub(crate) shared_bytes: u64,
+    pub(crate) file_bytes: u64,
+    /// The most of all kinds at once.
+    pub(crate) peak_bytes: u64,
 }
 
 impl Process {
-    /// A thread's number stands for its process.
+    /// A thread's number stands for its process. Not by procfs, which refuses names that are not
+    /// UTF-8: the kernel cuts names after 15 bytes.
     pub fn read(pid: u32) -> Option<Process> {
         let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
         Process::of_status(&String::from_utf8_lossy(&status))
@@ -47,19 +59,30 @@ impl Process {
             line.map(str::trim)
         };
         let number = |text: &str| text.parse::<u32>().ok();
+        let bytes = |name: &str| {
+            field(name)?.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+        };
+        let resident = || {
+            Some(Resident {
+                anonymous_bytes: bytes("RssAnon")?,
+                shared_bytes: bytes("RssShmem")?,
+                file_bytes: bytes("RssFile")?,
+                peak_bytes: bytes("VmHWM")?,
+            })
+        };
         Some(Process {
             pid: field("Tgid").and_then(number)?,
             parent: field("PPid").and_then(number)?,
             uid: field("Uid")?.split_whitespace().nth(1).and_then(number)?,
             name: visible(field("Name")?),
             state: field("State")?.chars().next()?,
-            has_memory: field("VmSize").is_some(),
+            resident: resident(),
         })
     }
 
     /// What ends has given its memory back before it is a zombie.
     pub fn has_ended(&self) -> bool {
-        matches!(self.state, 'Z' | 'X') || !self.has_memory && !self.is_kernel_thread()
+        matches!(self.state, 'Z' | 'X') || self.resident.is_none() && !self.is_kernel_thread()
     }
 
     fn is_softswap(&self) -> bool {
@@ -467,4 +490,23 @@ pub fn note() -> Option<String> {
         dir.display(),
         why(problem)
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_read_whose_name_the_kernel_has_cut_within_a_character() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let program = dir.path().join("xxxxxxxxxxxxxxä");
+        std::fs::copy("/bin/sleep", &program).expect("a copy of sleep");
+        let mut child = std::process::Command::new(&program).arg("600").spawn().expect("a process");
+        let found = Process::read(child.id());
+        child.kill().expect("it runs");
+        child.wait().expect("it ends");
+        let found = found.expect("a process");
+        assert!(found.name.starts_with("xxxxxxxxxxxxxx"), "{}", found.name);
+        assert!(found.resident.is_some_and(|it| it.peak_bytes > 0), "{found:?}");
+    }
 }

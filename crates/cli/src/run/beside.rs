@@ -6,7 +6,6 @@
 //! runtime never sees. It is gone with the process, so it is looked at while that runs.
 
 use crate::control_client;
-use procfs::process::Process;
 use serde::Serialize;
 use softswap_engine::base::stats::{Counter, Stats};
 use std::os::unix::fs::MetadataExt;
@@ -57,17 +56,16 @@ impl Beside {
 /// One look: what is beside the budget now, and the most that the process ever had in
 /// memory at once.
 fn look(pid: u32, stats: &Stats, is_managed: bool) -> Option<(Beside, u64)> {
-    const KIB: u64 = 1024;
     // In this order: what is charged in between is not taken for unmanaged.
-    let status = Process::new(i32::try_from(pid).ok()?).ok()?.status().ok()?;
+    let now = control_client::Process::read(pid)?.resident?;
     let used_bytes = if is_managed { stats.get(Counter::UsedBytes) } else { 0 };
     // While it sleeps what it has committed counts as used, touched or not.
-    let anonymous_bytes = (status.rssanon? * KIB).saturating_sub(used_bytes);
-    let (shared_bytes, file_bytes) = (status.rssshmem? * KIB, status.rssfile? * KIB);
+    let anonymous_bytes = now.anonymous_bytes.saturating_sub(used_bytes);
+    let (shared_bytes, file_bytes) = (now.shared_bytes, now.file_bytes);
     let total_bytes = anonymous_bytes + shared_bytes + file_bytes;
     let beside =
         Beside { total_bytes, anonymous_bytes, shared_bytes, file_bytes, ..Beside::default() };
-    Some((beside, status.vmhwm? * KIB))
+    Some((beside, now.peak_bytes))
 }
 
 /// Looks at a process while it runs.

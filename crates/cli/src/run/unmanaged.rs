@@ -194,9 +194,7 @@ fn is_loaded(pid: u32) -> bool {
 }
 
 fn measure(pid: u32) -> Option<Unmanaged> {
-    const KIB: u64 = 1024;
-    let status = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.status().ok()?;
-    let anonymous_bytes = status.rssanon? * KIB;
-    let name = control_client::visible(&status.name);
+    let control_client::Process { name, resident, .. } = control_client::Process::read(pid)?;
+    let anonymous_bytes = resident?.anonymous_bytes;
     Some(Unmanaged { pid, name, anonymous_bytes, anonymous_peak_bytes: anonymous_bytes })
 }
