@@ -101,7 +101,8 @@ impl Stat {
         let figures = Figures::gather(
             process.command(),
             Outcome::Running { pid },
-            (snapshot.uptime, budget_bytes),
+            snapshot.uptime,
+            budget_bytes,
             &snapshot.stats,
             Beside::of(pid, &snapshot.stats),
         );

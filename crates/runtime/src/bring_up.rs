@@ -149,11 +149,12 @@ fn install_guard() -> Result<(), String> {
     if sigsys::is_inherited(engine)? {
         return Ok(());
     }
-    install_filter(engine.window())
+    let (base, len) = engine.window();
+    install_filter(base, len)
 }
 
 /// The filter for a window, in all threads.
-pub(crate) fn install_filter((base, len): (usize, usize)) -> Result<(), String> {
+pub(crate) fn install_filter(base: usize, len: usize) -> Result<(), String> {
     let program = seccomp::build(base, len, raw::exempt_instruction_pointer());
     seccomp::install(&program).map_err(|e| {
         format!(

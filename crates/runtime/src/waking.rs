@@ -87,7 +87,7 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     asleep::set_up(limit_bytes);
     statistics::say_asleep(config);
     CONFIG.get_or_init(|| config.clone());
-    instance::fall_asleep((base, len), wake, prepare);
+    instance::fall_asleep(base, len, wake, prepare);
     true
 }
 
@@ -133,7 +133,7 @@ fn wake() {
 }
 
 fn try_to_wake() {
-    let (Some(config), Some(window)) = (CONFIG.get(), instance::window()) else { return };
+    let (Some(config), Some((base, len))) = (CONFIG.get(), instance::window()) else { return };
     if !asleep::is_owner() || sleep_gate::is_inside() || !is_time() {
         return;
     }
@@ -159,7 +159,7 @@ fn try_to_wake() {
         signals::with_all_blocked(|| {
             let is_first = instance::begin_waking();
             if is_first {
-                settle(outside_the_window(|| with_room(|| come_up(config, window))));
+                settle(outside_the_window(|| with_room(|| come_up(config, base, len))));
             }
             is_first
         })
@@ -207,13 +207,13 @@ fn settle(attempt: Result<Attempt, String>) {
 static HAS_FILTER: AtomicBool = AtomicBool::new(false);
 
 /// Brings the engine up, beside threads that run. All signals are blocked.
-fn come_up(config: &Config, (base, len): (usize, usize)) -> Result<Attempt, String> {
+fn come_up(config: &Config, base: usize, len: usize) -> Result<Attempt, String> {
     if !sleep_gate::drain() || !calls_under_way::all_have_entered() {
         return Ok(Attempt::Later);
     }
     if !HAS_FILTER.load(Ordering::Relaxed) {
         settle_gate();
-        bring_up::install_filter((base, len))?;
+        bring_up::install_filter(base, len)?;
         HAS_FILTER.store(true, Ordering::Relaxed);
     }
     // What stays in memory for calls is a part of the budget.

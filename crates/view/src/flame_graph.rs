@@ -28,7 +28,8 @@ struct Frame {
 /// `unit` writes that for people.
 #[must_use]
 pub fn svg(
-    (title, note): (&str, &str),
+    title: &str,
+    note: &str,
     stacks: impl IntoIterator<Item = (Vec<String>, u64)>,
     unit: fn(u64) -> String,
 ) -> String {
@@ -57,7 +58,7 @@ pub fn svg(
         bottom: height - FOOT,
         unit,
     };
-    drawing.draw("all", &root, (MARGIN, 0));
+    drawing.draw("all", &root, MARGIN, 0);
     text.push_str("</svg>\n");
     text
 }
@@ -85,7 +86,7 @@ struct Drawing<'t> {
 }
 
 impl Drawing<'_> {
-    fn draw(&mut self, name: &str, frame: &Frame, (left, row): (f64, usize)) {
+    fn draw(&mut self, name: &str, frame: &Frame, left: f64, row: usize) {
         let width = frame.took as f64 * self.scale;
         if width < LEAST {
             return;
@@ -115,7 +116,7 @@ impl Drawing<'_> {
         );
         let mut left = left;
         for (name, called) in &frame.calls {
-            self.draw(name, called, (left, row + 1));
+            self.draw(name, called, left, row + 1);
             left += called.took as f64 * self.scale;
         }
     }
@@ -157,7 +158,7 @@ mod tests {
             stack(&["main"], 1_000),
             stack(&["main", "tiny"], 1),
         ];
-        let svg = svg(("a & b", ""), stacks, nanoseconds);
+        let svg = svg("a & b", "", stacks, nanoseconds);
         assert!(svg.starts_with("<?xml") && svg.ends_with("</svg>\n"));
         assert!(svg.contains("a &amp; b") && svg.contains("4.0 us"));
         let (main, cold) = (place(&svg, "main"), place(&svg, "cold&lt;int&gt;"));
@@ -169,7 +170,7 @@ mod tests {
 
     #[test]
     fn nothing_at_all_is_a_picture_too() {
-        let svg = svg(("t", "n"), [], nanoseconds);
+        let svg = svg("t", "n", [], nanoseconds);
         assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN") && !svg.contains("inf"));
     }
 }

@@ -164,11 +164,11 @@ impl Plot {
             } else {
                 chart.draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))?
             };
-            drawn.label(name).legend(move |to| key(to, color));
+            drawn.label(name).legend(move |(x, y)| key(x, y, color));
         }
         if let Some(bound) = &bound {
             let line = LineSeries::new(bound.points.iter().copied(), RED.stroke_width(1));
-            chart.draw_series(line)?.label(&bound.name).legend(|to| key(to, RED));
+            chart.draw_series(line)?.label(&bound.name).legend(|(x, y)| key(x, y, RED));
         }
         if series.len() > 1 || bound.is_some() {
             chart
@@ -183,7 +183,7 @@ impl Plot {
 }
 
 /// A patch of colour beside a name.
-fn key((x, y): (i32, i32), color: RGBColor) -> Rectangle<(i32, i32)> {
+fn key(x: i32, y: i32, color: RGBColor) -> Rectangle<(i32, i32)> {
     Rectangle::new([(x, y - 5), (x + 14, y + 5)], color.filled())
 }
 

@@ -108,7 +108,7 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     let map = map_of(*pid).ok().filter(|map| !map.is_empty()).unwrap_or(before);
     let all = (recording.samples.as_slice(), recording.missed);
     let mut code = Code::of(*pid, &map);
-    let profile = Profile::of((*pid, name.clone(), took), all, &recording.blocks, &mut code);
+    let profile = Profile::of(*pid, name.clone(), took, all.0, all.1, &recording.blocks, &mut code);
     picture.write(&profile)?;
     let mut text = match args.json {
         true => serde_json::to_string_pretty(&profile)
@@ -224,7 +224,7 @@ impl Picture {
     fn write(&self, profile: &Profile) -> Result<(), Refusal> {
         let stacks = profile.stacks.iter().cloned();
         let title = format!("Time that {} waited for pages", profile.program);
-        let svg = flame_graph::svg((&title, &profile.line()), stacks, nanoseconds);
+        let svg = flame_graph::svg(&title, &profile.line(), stacks, nanoseconds);
         let written = File::create(&self.path).and_then(|mut file| file.write_all(svg.as_bytes()));
         written.map_err(|error| unwritable(&self.path, &error))?;
         self.is_written.set(true);

@@ -199,8 +199,11 @@ fn most(of: HashMap<String, u64>) -> String {
 
 impl Profile {
     pub(super) fn of(
-        (pid, program, seconds): (u32, String, f64),
-        (all, missed): (&[Weighed], u64),
+        pid: u32,
+        program: String,
+        seconds: f64,
+        all: &[Weighed],
+        missed: u64,
         blocks: &[Block],
         code: &mut Code,
     ) -> Profile {

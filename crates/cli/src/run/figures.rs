@@ -353,7 +353,8 @@ impl Figures {
     pub(crate) fn gather(
         program: Vec<String>,
         outcome: Outcome,
-        (wall, budget_bytes): (Duration, u64),
+        wall: Duration,
+        budget_bytes: u64,
         stats: &Stats,
         beside: Option<Beside>,
     ) -> Figures {

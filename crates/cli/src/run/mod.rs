@@ -126,7 +126,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let mut figures = Figures::gather(
         program.collect(),
         Outcome::of(finished.ending),
-        (wall, config.memory_bytes),
+        wall,
+        config.memory_bytes,
         &stats,
         finished.beside,
     );

@@ -344,7 +344,7 @@ mod tests {
 
     fn gather(ending: Ending, stats: &Stats) -> Figures {
         let wall = Duration::from_millis(1_500);
-        Figures::gather(vec!["prog".into()], Outcome::of(ending), (wall, 1 << 30), stats, None)
+        Figures::gather(vec!["prog".into()], Outcome::of(ending), wall, 1 << 30, stats, None)
     }
 
     #[test]

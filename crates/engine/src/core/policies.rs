@@ -69,7 +69,8 @@ impl Policies {
         window_pages: usize,
         budget_bytes: usize,
         contexts: usize,
-        (partition, codec): (Partition, Choice),
+        partition: Partition,
+        codec: Choice,
         without: Without,
     ) -> io::Result<Policies> {
         let budget_pages = budget_bytes / PAGE_SIZE;
@@ -213,7 +214,8 @@ impl Policies {
         &self,
         page: PageNo,
         place: Place,
-        (is_room, is_touched): (bool, bool),
+        is_room: bool,
+        is_touched: bool,
     ) -> Stays {
         let mechanism = match place {
             Place::Pool { .. } => Mechanism::PoolCopies,
@@ -296,9 +298,9 @@ mod tests {
 
     fn policies() -> Policies {
         let budget_bytes = 64 << 20;
-        let partition = Partition::new(true, (1 << 20, 48 << 20), budget_bytes, 1);
-        let codec = (partition, Choice::Auto);
-        Policies::new(1 << 16, budget_bytes, 4, codec, Without::default()).unwrap()
+        let partition = Partition::new(true, 1 << 20, 48 << 20, budget_bytes, 1);
+        let (codec, without) = (Choice::Auto, Without::default());
+        Policies::new(1 << 16, budget_bytes, 4, partition, codec, without).unwrap()
     }
 
     fn pool(used_percent: usize) -> PoolView {

@@ -93,9 +93,9 @@ impl Core {
         stores.standby.resize(bytes / PAGE_SIZE);
         stores.bounce.resize(extra_buffers_bytes(bytes));
         let pool = &stores.pool;
-        let bounds = pool_bounds(bytes, budget.fixed_bytes());
+        let (least, most) = pool_bounds(bytes, budget.fixed_bytes());
         let set_limit = |limit_bytes| pool.set_limit_bytes(limit_bytes);
-        policies.partition.resize(bounds, bytes, pool.limit_bytes(), set_limit);
+        policies.partition.resize(least, most, bytes, pool.limit_bytes(), set_limit);
     }
 }
 

@@ -113,7 +113,7 @@ pub(crate) fn build(
     let pressure = Pressure::shared(cpus, Load::open());
     let shared: Vec<_> =
         storage.iter().filter_map(|backing| shared_place(config, backing)).collect();
-    let areas = open_areas(config, storage, (cpus, &pressure), stats)?;
+    let areas = open_areas(config, storage, cpus, &pressure, stats)?;
     let mut areas = areas.within_descriptors(contexts, descriptor::room());
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let bounce = Pools::new(shape_of_buffers(memory, cpus, contexts))?;
@@ -124,8 +124,8 @@ pub(crate) fn build(
         Some(occupied) => Window::adopt(frames, config.avoid_move, occupied)?,
     };
     let contexts = Contexts::new(contexts, || areas.open_lanes())?;
-    let child_areas = child_areas(config, shared, (cpus, pressure), &window);
-    let core = assemble(config, stats, (window, areas, bounce, child_areas), &contexts)?;
+    let child_areas = child_areas(config, shared, cpus, pressure, &window);
+    let core = assemble(config, stats, window, areas, bounce, child_areas, &contexts)?;
     let needed = core.least_bytes();
     if needed > memory {
         let needed_mib = needed.div_ceil(1 << 20);
@@ -167,7 +167,8 @@ fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape 
 fn open_areas(
     config: &Config,
     storage: Vec<Backing>,
-    (cpus, pressure): (usize, &Arc<Pressure>),
+    cpus: usize,
+    pressure: &Arc<Pressure>,
     stats: Stats,
 ) -> Result<Areas, StartError> {
     let measured = OnceCell::new();
@@ -203,7 +204,8 @@ fn absolute(path: &Path) -> PathBuf {
 fn child_areas(
     config: &Config,
     shared: Vec<(i32, Place)>,
-    (cpus, pressure): (usize, Arc<Pressure>),
+    cpus: usize,
+    pressure: Arc<Pressure>,
     window: &Window,
 ) -> ChildAreas {
     let growing = config.areas.iter().enumerate().filter_map(|(order, spec)| {
@@ -236,7 +238,10 @@ fn child_areas(
 fn assemble(
     config: &Config,
     stats: Stats,
-    (window, areas, bounce, child_areas): (Window, Areas, Pools, ChildAreas),
+    window: Window,
+    areas: Areas,
+    bounce: Pools,
+    child_areas: ChildAreas,
     contexts: &Contexts,
 ) -> Result<Core, StartError> {
     let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
@@ -248,14 +253,15 @@ fn assemble(
         + read_ahead_pages.bytes()
         + SMALL_CHANGE_BYTES;
     let is_auto = config.pool == PoolLimit::Auto && !config.without.has(Mechanism::Partition);
-    let bounds = pool_bounds(memory, fixed);
-    let partition = Partition::new(is_auto, bounds, memory, usable_processors());
+    let (least, most) = pool_bounds(memory, fixed);
+    let partition = Partition::new(is_auto, least, most, memory, usable_processors());
     partition.set(config.pool, is_auto, |limit_bytes| pool.set_limit_bytes(limit_bytes));
     let policies = Policies::new(
         window.pages(),
         memory,
         contexts.count(),
-        (partition, config.codec),
+        partition,
+        config.codec,
         config.without,
     )?;
     let stores = Stores {

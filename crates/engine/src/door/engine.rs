@@ -223,7 +223,7 @@ impl Engine {
         open: Mask,
     ) -> Result<Option<Tier>, FaultError> {
         let page = self.page_of(address);
-        let from = page_in::page_in(&self.core, &self.contexts, page, (access, open))?;
+        let from = page_in::page_in(&self.core, &self.contexts, page, access, open)?;
         if from.is_some() {
             reclaim::keep_room(&self.core, &self.contexts, self.held.pages());
         }

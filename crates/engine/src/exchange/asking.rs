@@ -61,7 +61,7 @@ pub(super) struct Ticket {
 /// let exchange = Exchange::create(words, SHAPE, 100, 1_000_000);
 /// let me = Identity { pid: 7, start: 1, namespace: 2 };
 /// let pages = [Page { number: 3, generation: 1 }];
-/// let asked = exchange.begin(me, (Operation::Read, 1, &pages), &[]).unwrap();
+/// let asked = exchange.begin(me, Operation::Read, 1, &pages, &[]).unwrap();
 /// // There is no server.
 /// assert_eq!(exchange.finish(asked, std::iter::empty()), Err(Failure::Deadline));
 /// ```
@@ -81,7 +81,9 @@ impl Exchange {
     pub fn begin(
         &self,
         me: Identity,
-        (operation, area, pages): (Operation, u64, &[Page]),
+        operation: Operation,
+        area: u64,
+        pages: &[Page],
         content: &[&[u8]],
     ) -> Result<Asked, Failure> {
         let clock = Clock::start(self.patience_ns());
@@ -98,7 +100,9 @@ impl Exchange {
     pub fn begin_soon(
         &self,
         me: Identity,
-        (operation, area, pages): (Operation, u64, &[Page]),
+        operation: Operation,
+        area: u64,
+        pages: &[Page],
         patience_ns: u64,
     ) -> Result<Asked, Failure> {
         let clock = Clock::start(patience_ns);
@@ -114,7 +118,9 @@ impl Exchange {
     pub fn post(
         &self,
         me: Identity,
-        (operation, area, pages): (Operation, u64, &[Page]),
+        operation: Operation,
+        area: u64,
+        pages: &[Page],
         content: &[&[u8]],
     ) -> Result<(), Failure> {
         let ticket = self.take_for(operation, me, || 0)?;

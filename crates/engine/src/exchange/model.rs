@@ -136,8 +136,8 @@ fn what_is_posted_comes_whole_once_and_the_request_becomes_free() {
         let exchange = exchange();
         let server = thread::spawn(move || serve_one(&exchange));
         let post = |number: u64| {
-            let what = (Operation::Write, 1, &page(number)[..]);
-            exchange.post(process(7), what, &[&number.to_le_bytes()]).is_ok()
+            let (me, bytes) = (process(7), number.to_le_bytes());
+            exchange.post(me, Operation::Write, 1, &page(number), &[&bytes]).is_ok()
         };
         assert!(post(3));
         let is_next = post(4);

@@ -24,12 +24,12 @@ fn page(number: u64) -> Page {
 
 fn write(exchange: &Exchange, me: Identity, pages: &[Page], bytes: &[u8]) -> Result<(), Failure> {
     let content: Vec<&[u8]> = bytes.chunks(PAGE).collect();
-    let asked = exchange.begin(me, (Operation::Write, 1, pages), &content)?;
+    let asked = exchange.begin(me, Operation::Write, 1, pages, &content)?;
     exchange.finish(asked, std::iter::empty())
 }
 
 fn read(exchange: &Exchange, me: Identity, pages: &[Page], into: &mut [u8]) -> Result<(), Failure> {
-    let asked = exchange.begin(me, (Operation::Read, 1, pages), &[])?;
+    let asked = exchange.begin(me, Operation::Read, 1, pages, &[])?;
     exchange.finish(asked, into.chunks_mut(PAGE))
 }
 
@@ -147,9 +147,9 @@ fn what_is_given_up_in_service_is_freed_by_the_server() {
 fn what_is_posted_is_done_and_read_within_a_patience_of_its_own() {
     let exchange = exchange(LONG_NS);
     let ends = AtomicBool::new(false);
-    let posted = || exchange.post(process(1), (Operation::Write, 1, &[page(2)]), &[&[9; PAGE]]);
+    let posted = || exchange.post(process(1), Operation::Write, 1, &[page(2)], &[&[9; PAGE]]);
     let soon = |ns| {
-        let asked = exchange.begin_soon(process(1), (Operation::Read, 1, &[page(2)]), ns)?;
+        let asked = exchange.begin_soon(process(1), Operation::Read, 1, &[page(2)], ns)?;
         let mut bytes = [0; PAGE];
         exchange.finish(asked, [&mut bytes[..]].into_iter()).map(|()| bytes)
     };

@@ -145,7 +145,7 @@ impl Seat {
             Some((at, its)) => (at, its, need),
             None => larger().map(|(at, its)| (at, its, (its.left - own.held) / 2))?,
         };
-        let steps = ledger.ask(victim, (its.held, floor), need.min(most));
+        let steps = ledger.ask(victim, its.held, floor, need.min(most));
         // Another has been quicker.
         (steps > 0).then_some(Rung { seat: victim, steps })
     }

@@ -292,7 +292,7 @@ impl Seat {
 impl Ledger {
     /// Asks a seat that holds `held` steps for up to `need` of them, beside those that others
     /// have asked it for, but for none below `floor`. How many it is asked for.
-    pub(super) fn ask(&self, at: usize, (held, floor): (usize, usize), need: usize) -> usize {
+    pub(super) fn ask(&self, at: usize, held: usize, floor: usize, need: usize) -> usize {
         let asked = self.seat_word(at, Word::Asked);
         let mut count = 0;
         let _ = asked.fetch_update(AcqRel, Acquire, |word| {

@@ -63,7 +63,7 @@ impl PassingOver {
 
     /// A touched page came back from `place`, found in `tier`, where a fault from the pool
     /// costs so much, and one from the disk.
-    pub(crate) fn note_back(&self, place: Place, tier: Tier, (pool_ns, disk_ns): (u64, u64)) {
+    pub(crate) fn note_back(&self, place: Place, tier: Tier, pool_ns: u64, disk_ns: u64) {
         let ns = match tier {
             // What is kept on standby is in DRAM, too.
             Tier::Pool | Tier::Standby => pool_ns,
@@ -118,14 +118,16 @@ impl PassingOver {
 mod tests {
     use super::*;
 
-    const PRICES_NS: (u64, u64) = (20_000, 80_000);
+    const POOL_NS: u64 = 20_000;
+    const DISK_NS: u64 = 80_000;
 
     /// Pages leave, half of them such that do not pack, and of either so many in a hundred
     /// come back.
     fn pass(passing_over: &PassingOver, incompressible: u64, others: u64, pages: u64) {
         for at in 0..pages {
             let place = Place::Slot { slot: 1, is_incompressible: true };
-            let back = |place: Place, tier: Tier| passing_over.note_back(place, tier, PRICES_NS);
+            let back =
+                |place: Place, tier: Tier| passing_over.note_back(place, tier, POOL_NS, DISK_NS);
             (0..u64::from(at % 100 < incompressible)).for_each(|_| back(place, Tier::Disk));
             let place = Place::Pool { handle: 0 };
             (0..u64::from(at % 100 < others)).for_each(|_| back(place, Tier::Pool));
@@ -155,7 +157,7 @@ mod tests {
     #[test]
     fn what_shares_a_slot_costs_a_read_too() {
         let passing_over = PassingOver::default();
-        let back = |place, tier| passing_over.note_back(place, tier, PRICES_NS);
+        let back = |place, tier| passing_over.note_back(place, tier, POOL_NS, DISK_NS);
         let shared = Place::Packed { slot: 2, part: 1 };
         for at in 0..20_000 {
             back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
@@ -186,9 +188,10 @@ mod tests {
             passing_over.note_back(
                 Place::Slot { slot: 1, is_incompressible: true },
                 Tier::Standby,
-                PRICES_NS,
+                POOL_NS,
+                DISK_NS,
             );
-            passing_over.note_back(Place::Pool { handle: 0 }, Tier::Pool, PRICES_NS);
+            passing_over.note_back(Place::Pool { handle: 0 }, Tier::Pool, POOL_NS, DISK_NS);
             passing_over.note_left(2, 1);
         }
         assert_eq!(passing_over.times(), 1);
@@ -202,7 +205,8 @@ mod tests {
             passing_over.note_back(
                 Place::Slot { slot: 1, is_incompressible: true },
                 Tier::Disk,
-                PRICES_NS,
+                POOL_NS,
+                DISK_NS,
             );
             passing_over.note_left(5, 4);
         }

@@ -260,7 +260,7 @@ mod tests {
     }
 
     impl Model {
-        fn grant(&mut self, page: PageNo, (resident, warm): (usize, usize)) -> u8 {
+        fn grant(&mut self, page: PageNo, resident: usize, warm: usize) -> u8 {
             let (when, soon) = self.pages.entry(page).or_default();
             let is_soon = self.left - *when < (REACH * resident.saturating_sub(warm)) as u64;
             *soon = if is_soon { (*soon + 1).min(3) } else { soon.saturating_sub(1) };
@@ -302,7 +302,7 @@ mod tests {
                     Step::Grant(page, memory) => {
                         prop_assert_eq!(
                             refaults.grant(page, memory.0, memory.1),
-                            model.grant(page, memory)
+                            model.grant(page, memory.0, memory.1)
                         );
                     }
                     Step::Forget(page) => {

@@ -73,7 +73,8 @@ impl StoredCopies {
     pub(crate) fn has_share(
         &self,
         packed_bytes: usize,
-        (budget_bytes, limit_bytes): (usize, usize),
+        budget_bytes: usize,
+        limit_bytes: usize,
     ) -> bool {
         let most_bytes = (budget_bytes / BUDGET_SHARE).min(limit_bytes / LIMIT_SHARE);
         self.pooled_bytes.load(Relaxed) + packed_bytes <= most_bytes

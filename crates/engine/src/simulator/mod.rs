@@ -190,12 +190,12 @@ impl Simulation {
         let whole = |percent: usize| memory_bytes / 100 * percent / SLAB_BYTES * SLAB_BYTES;
         let (least, most) = (whole(10), whole(80));
         let is_on = !without.has(Mechanism::Partition);
-        let partition = Partition::new(is_on, (least, most), memory_bytes, 1);
+        let partition = Partition::new(is_on, least, most, memory_bytes, 1);
         // As if zstd's memory were paid for by the fixed part.
         let contexts = 0;
         let size = window_pages as usize;
-        let choice = (partition, Choice::Auto);
-        let policies = Policies::new(size, memory_bytes, contexts, choice, without)?;
+        let codec = Choice::Auto;
+        let policies = Policies::new(size, memory_bytes, contexts, partition, codec, without)?;
         policies.readahead.serve(true);
         Ok(Simulation {
             pages: PageTable::new(reserve_u64(size)?),
@@ -306,12 +306,12 @@ impl Simulation {
             self.policies.note_waited_for(page, place);
         }
         let heat = self.policies.grace(page, place, self.resident);
-        let stays = self.stays(page, (place, access), true);
+        let stays = self.stays(page, place, access, true);
         let tier = self.fetch(place);
-        let prices_ns = self.policies.partition.costs().faults_ns();
-        self.policies.passing_over.note_back(place, tier, prices_ns);
+        let (pool_ns, disk_ns) = self.policies.partition.costs().faults_ns();
+        self.policies.passing_over.note_back(place, tier, pool_ns, disk_ns);
         let claim = self.pages.claim(page);
-        self.arrive(page, claim, (heat, stays));
+        self.arrive(page, claim, heat, stays);
         if tier == Tier::Disk {
             (page + 1..page + window as u64).for_each(|next| self.bring_along(next, is_stream));
         }
@@ -364,9 +364,9 @@ impl Simulation {
             self.policies.note_streamed(page, place, self.pool.limit_bytes());
         }
         let heat = self.policies.grace_ahead(page, is_stream, self.resident);
-        let stays = self.stays(page, (place, Access::Read), false);
+        let stays = self.stays(page, place, Access::Read, false);
         let claim = self.pages.claim(page);
-        self.arrive(page, claim, (heat, stays));
+        self.arrive(page, claim, heat, stays);
         self.figures.pages_ahead += 1;
         let ns = self.setup.costs.along_ns;
         self.stall(if is_stream { 0 } else { ns }, ns);
@@ -384,7 +384,7 @@ impl Simulation {
         }
     }
 
-    fn arrive(&mut self, page: PageNo, claim: Claim<'_>, (heat, stays): (u8, Stays)) {
+    fn arrive(&mut self, page: PageNo, claim: Claim<'_>, heat: u8, stays: Stays) {
         let place = claim.before().place();
         let copy = stays.copy_of(place);
         let copies = &mut self.policies.stored_copies;
@@ -405,7 +405,7 @@ impl Simulation {
     }
 
     /// What is to stay of what is stored of a page, as `swap_cache::stays` has it.
-    fn stays(&self, page: PageNo, (place, access): (Place, Access), is_touched: bool) -> Stays {
+    fn stays(&self, page: PageNo, place: Place, access: Access, is_touched: bool) -> Stays {
         if access == Access::Write {
             return Stays::Nothing;
         }
@@ -414,14 +414,14 @@ impl Simulation {
             Place::Pool { handle } => self.may_stay(Handle::from_bits(handle)),
             _ => return Stays::Nothing,
         };
-        self.policies.stays(page, place, (is_room, is_touched))
+        self.policies.stays(page, place, is_room, is_touched)
     }
 
     fn may_stay(&self, handle: Handle) -> bool {
         let (used, limit) = (self.pool.used_bytes(), self.pool.limit_bytes());
         let budget_bytes = self.setup.memory_bytes;
         let copies = &self.policies.stored_copies;
-        copies.has_share(handle.packed_bytes(), (budget_bytes, limit))
+        copies.has_share(handle.packed_bytes(), budget_bytes, limit)
             && used * 100 <= limit * NEARLY_FULL_PERCENT
     }
 

@@ -122,7 +122,8 @@ fn stage_one(core: &Core, context: &mut Context, staged: &mut Staged, victim: &m
 pub(crate) fn stage_copy(
     core: &Core,
     frame: usize,
-    (page, claim): (PageNo, Claim<'_>),
+    page: PageNo,
+    claim: Claim<'_>,
     content: &[u8; PAGE_SIZE],
 ) -> bool {
     let memory = &core.memory;

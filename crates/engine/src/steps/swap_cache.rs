@@ -62,16 +62,17 @@ pub(crate) fn stays(
         Place::Pool { handle } => may_stay(core, Handle::from_bits(handle)),
         _ => return Stays::Nothing,
     };
-    core.policies.stays(page, place, (is_room, is_touched))
+    core.policies.stays(page, place, is_room, is_touched)
 }
 
 /// Whether DRAM can be spared for a copy in the pool.
 fn may_stay(core: &Core, handle: Handle) -> bool {
     let (used, limit) = (core.stores.pool.used_bytes(), core.stores.pool.limit_bytes());
-    let has_share = core
-        .policies
-        .stored_copies
-        .has_share(handle.packed_bytes(), (core.memory.budget.limit_bytes(), limit));
+    let has_share = core.policies.stored_copies.has_share(
+        handle.packed_bytes(),
+        core.memory.budget.limit_bytes(),
+        limit,
+    );
     // Beyond, only those that outweigh what goes on. What another codec packed is to be packed
     // by that of now, which suits a full pool.
     let is_room = used * 100 <= limit * NEARLY_FULL_PERCENT;

@@ -211,7 +211,8 @@ impl SwapInBatch {
         core: &Core,
         context: &mut Context,
         buffer: &mut [u8],
-        (access, is_stream): (Access, bool),
+        access: Access,
+        is_stream: bool,
     ) -> usize {
         let mut came = 0;
         while came < self.count {
@@ -305,7 +306,7 @@ impl SwapInBatch {
         let slot = stored.slot();
         let open = |bytes: &mut [u8]| core.stores.open_sealed(slot, bytes);
         let Some(copy) = self.slots.opened(slot, buffer, open) else { return (Stays::Nothing, 0) };
-        let done = put(core, context, (*page, stays), *stored, copy);
+        let done = put(core, context, *page, stays, *stored, copy);
         (stays, usize::from(done.is_ok()))
     }
 }
@@ -321,7 +322,7 @@ pub(crate) fn bring(
 ) -> Result<(), FaultError> {
     let along = offsets_along(core, wanted.page, wanted.may_read_offsets);
     let is_alone = wanted.window == 1 && along.is_empty();
-    if is_alone || !bring_all(core, context, stored, (wanted, along))? {
+    if is_alone || !bring_all(core, context, stored, wanted, along)? {
         bring_alone(core, context, stored, wanted)?;
     }
     Ok(())
@@ -360,7 +361,7 @@ fn bring_alone(
     {
         read_slots::read_alone(&core.stores, context, slot, &mut buffer)?;
     }
-    put(core, context, (wanted.page, wanted.stays), stored, &buffer)?;
+    put(core, context, wanted.page, wanted.stays, stored, &buffer)?;
     Ok(())
 }
 
@@ -369,7 +370,8 @@ fn bring_all(
     core: &Core,
     context: &mut Context,
     stored: SlotCopy,
-    (wanted, along): (Wanted, Offsets),
+    wanted: Wanted,
+    along: Offsets,
 ) -> Result<bool, FaultError> {
     let Wanted { page, stays, window, access, is_stream, .. } = wanted;
     let Some(mut buffer) = core.stores.bounce.take_up_to(current_cpu(), window + along.count())
@@ -389,11 +391,11 @@ fn bring_all(
     if count == 0 || !core.memory.budget.try_charge(count, core.other_bytes()) {
         return Ok(false);
     }
-    let touched = bring_touched(core, context, (page, stored, stays), &mut batch, &mut buffer);
+    let touched = bring_touched(core, context, page, stored, stays, &mut batch, &mut buffer);
     // Who writes a page writes those that follow it, but not those beside it.
     let access = if along.is_empty() { access } else { Access::Read };
     let came = match touched {
-        Ok(true) => batch.install(core, context, &mut buffer, (access, is_stream)),
+        Ok(true) => batch.install(core, context, &mut buffer, access, is_stream),
         _ => 0,
     };
     drop(batch);
@@ -406,7 +408,9 @@ fn bring_all(
 fn bring_touched(
     core: &Core,
     context: &mut Context,
-    (page, stored, stays): (PageNo, SlotCopy, Stays),
+    page: PageNo,
+    stored: SlotCopy,
+    stays: Stays,
     batch: &mut SwapInBatch,
     buffer: &mut [u8],
 ) -> Result<bool, FaultError> {
@@ -416,7 +420,7 @@ fn bring_touched(
     let slot = stored.slot();
     let open = |bytes: &mut [u8]| core.stores.open_sealed(slot, bytes);
     let Some(copy) = batch.slots.opened(slot, buffer, open) else { return Ok(false) };
-    put(core, context, (page, stays), stored, copy)?;
+    put(core, context, page, stays, stored, copy)?;
     Ok(true)
 }
 
@@ -424,7 +428,8 @@ fn bring_touched(
 fn put(
     core: &Core,
     context: &mut Context,
-    (page, stays): (PageNo, Stays),
+    page: PageNo,
+    stays: Stays,
     stored: SlotCopy,
     copy: &[u8],
 ) -> Result<(), FaultError> {

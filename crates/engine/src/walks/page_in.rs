@@ -38,7 +38,8 @@ pub(crate) fn page_in(
     core: &Core,
     contexts: &Contexts,
     page: PageNo,
-    (access, open): (Access, Mask),
+    access: Access,
+    open: Mask,
 ) -> Result<Option<Tier>, FaultError> {
     let watch = Stopwatch::start();
     // 1. Where the touch belongs to a stream, what comes next is asked for: it takes its
@@ -65,13 +66,13 @@ pub(crate) fn page_in(
             reclaim::make_room(core, &mut context, 1, open)?;
             // 7. The policies hear of its return, and say what is read along, how long
             //    it stays, and whether its copy does.
-            let (wanted, heat) = plan(core, page, place, (access, touch));
+            let (wanted, heat) = plan(core, page, place, access, touch);
             // 8. Its content, from wherever that is, goes into the program's memory.
             let tier = fetch(core, &mut context, place, wanted)?;
             // 9. Its copy is kept or freed, and its entry says that it is there.
-            publish(core, page, claim, (place, tier), (wanted, heat));
+            publish(core, page, claim, place, tier, wanted, heat);
             // 10. What the program is about to touch next.
-            look_ahead(core, page, tier, (access, touch));
+            look_ahead(core, page, tier, access, touch);
             tier
         }
     };
@@ -164,7 +165,7 @@ fn take_back(core: &Core, page: PageNo, claim: Claim<'_>, frame: u32) -> Result<
 /// Tells the policies how a page comes back, and asks them what comes with it, and how
 /// many rounds of grace it gets. Should the page not come after all, it is as if it had
 /// come and left.
-fn plan(core: &Core, page: PageNo, place: Place, (access, touch): (Access, Touch)) -> (Wanted, u8) {
+fn plan(core: &Core, page: PageNo, place: Place, access: Access, touch: Touch) -> (Wanted, u8) {
     core.note_return(page, place);
     let has = |mechanism| core.policies.has(mechanism);
     let order = core.policies.advised.order_of(page);
@@ -208,7 +209,7 @@ fn fetch(
         install(memory, page, &context.page.0, wanted.stays.writes()).map(|()| tier)
     };
     let fetched = match place {
-        Place::Filled { code } => fill(memory, context, page, (code, access)),
+        Place::Filled { code } => fill(memory, context, page, code, access),
         Place::Pool { handle } => {
             decompress::pooled(&core.stores, context, Handle::from_bits(handle))
                 .map_err(FaultError::from)
@@ -232,7 +233,8 @@ fn fill(
     memory: &Memory,
     context: &mut Context,
     page: PageNo,
-    (code, access): (u64, Access),
+    code: u64,
+    access: Access,
 ) -> Result<Tier, FaultError> {
     match same_filled::decode(code) {
         0 => install_zeroes(memory, page, access)?,
@@ -249,18 +251,20 @@ fn publish(
     core: &Core,
     page: PageNo,
     claim: Claim<'_>,
-    (place, tier): (Place, Tier),
-    (wanted, heat): (Wanted, u8),
+    place: Place,
+    tier: Tier,
+    wanted: Wanted,
+    heat: u8,
 ) {
-    let prices_ns = core.policies.partition.costs().faults_ns();
-    core.policies.passing_over.note_back(place, tier, prices_ns);
+    let (pool_ns, disk_ns) = core.policies.partition.costs().faults_ns();
+    core.policies.passing_over.note_back(place, tier, pool_ns, disk_ns);
     let copy = swap_cache::arrive(core, place, wanted.stays);
     finish(&core.memory, page, claim, heat, copy);
 }
 
 /// After a first write fresh pages follow; after a page that was stored it is noted what
 /// would be touched next, and brought in where touches go on.
-fn look_ahead(core: &Core, page: PageNo, tier: Tier, (access, touch): (Access, Touch)) {
+fn look_ahead(core: &Core, page: PageNo, tier: Tier, access: Access, touch: Touch) {
     match tier {
         Tier::Zero if access == Access::Write && core.policies.has(Mechanism::FaultAround) => {
             fault_around::run_ahead(core, page);

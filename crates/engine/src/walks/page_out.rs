@@ -66,7 +66,7 @@ pub(crate) fn page_out(core: &Core, context: &mut Context) -> Outcome {
     // 2. Those that nobody has written since they came in are set apart.
     let (clean, dirty) = clean_first(&mut victims[..found]);
     // 3. Clean pages are dropped where they lie: those that are stored already have left then.
-    let has_buffer = reclaim_clean(core, context, (clean, dirty), &mut outcome);
+    let has_buffer = reclaim_clean(core, context, clean, dirty, &mut outcome);
     // 4. Pages that lie apart are unmapped in a batch, where that takes fewer shootdowns. (Those
     //    that were staged in step 3 are dirty no more.)
     if dirty.iter().any(Option::is_some) && !unmap_batch(core, context, dirty, &mut outcome) {
@@ -123,7 +123,8 @@ fn tell_policies(core: &Core, found: usize, outcome: &Outcome, start_ns: u64) {
 fn reclaim_clean(
     core: &Core,
     context: &mut Context,
-    (clean, dirty): (&mut [Victim<'_>], &mut [Victim<'_>]),
+    clean: &mut [Victim<'_>],
+    dirty: &mut [Victim<'_>],
     outcome: &mut Outcome,
 ) -> bool {
     if clean.is_empty() {
@@ -232,7 +233,7 @@ fn store_unmapped(
         memory.space.sub_resident(page);
         let stored = claim.before().place().copy();
         let stored = stored.and_then(|copy| swap_cache::unless_failed(core, page, copy));
-        let place = place_without_write(core, context, page, (&copies[at], stored));
+        let place = place_without_write(core, context, page, &copies[at], stored);
         memory.budget.end_to_leave(1);
         let waiting = for_disk.count;
         let frame = context.first_frame + waiting;
@@ -244,7 +245,7 @@ fn store_unmapped(
                 settle_copy(core, page, stored, place);
                 outcome.note(place);
             }
-            Err(why) if staging::stage_copy(core, frame, (page, claim), &copies[at]) => {
+            Err(why) if staging::stage_copy(core, frame, page, claim, &copies[at]) => {
                 for_disk.push((page, frame as u32), why);
                 copies.copy_within(at..=at, waiting);
             }
@@ -259,7 +260,8 @@ fn place_without_write(
     core: &Core,
     context: &mut Context,
     page: PageNo,
-    (content, copy): (&[u8; PAGE_SIZE], Option<SlotCopy>),
+    content: &[u8; PAGE_SIZE],
+    copy: Option<SlotCopy>,
 ) -> Result<Place, NotInDram> {
     let packed = compress::in_dram(core, context, page, content);
     let Some(copy) = copy else { return packed };
@@ -309,7 +311,8 @@ fn store(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outc
         // 7. One that packs, and is admitted, becomes an object of the pool.
         let why = match compress::in_dram(core, context, in_frame.0, held.0.bytes()) {
             Ok(place) => {
-                publish_in_dram(held, place, outcome);
+                let (content, claim) = held;
+                publish_in_dram(content, claim, place, outcome);
                 continue;
             }
             Err(why) => why,
@@ -335,7 +338,7 @@ fn store(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outc
     }
 }
 
-fn publish_in_dram<F>((content, claim): (F, Claim<'_>), place: Place, outcome: &mut Outcome) {
+fn publish_in_dram<F>(content: F, claim: Claim<'_>, place: Place, outcome: &mut Outcome) {
     // First: the next one who claims the page finds the frame free.
     drop(content);
     claim.publish(place);
@@ -373,7 +376,7 @@ fn write_staged(
             let page = &pages[done + at];
             if written.has(at) {
                 let is_incompressible = for_disk.is_incompressible(done + at);
-                publish_slot(core, *page, (*slot, is_incompressible), outcome);
+                publish_slot(core, *page, *slot, is_incompressible, outcome);
             } else {
                 staging::give_back_all(core, std::slice::from_ref(page));
             }
@@ -393,7 +396,8 @@ fn filled_from(to: &mut [u8; PAGE_SIZE], from: &[u8; PAGE_SIZE]) -> bool {
 fn publish_slot(
     core: &Core,
     (page, frame): InFrame,
-    (slot, is_incompressible): (u64, bool),
+    slot: u64,
+    is_incompressible: bool,
     outcome: &mut Outcome,
 ) {
     let claim = core.memory.pages.claim(page);

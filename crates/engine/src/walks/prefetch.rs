@@ -68,7 +68,7 @@ fn bring(core: &Core, context: &mut Context, request: ReadRequest) {
     let (mut page, mut to_cache) = (start, marker.filter(|_| is_cached));
     while page < end {
         let pages = request.pages(page..end);
-        let Some(next) = from_disk(core, context, pages, end, (marker, to_cache.take())) else {
+        let Some(next) = from_disk(core, context, pages, end, marker, to_cache.take()) else {
             return;
         };
         page = next;
@@ -98,7 +98,8 @@ fn from_disk(
     context: &mut Context,
     pages: Pages,
     end: PageNo,
-    (marker, to_cache): (Option<PageNo>, Option<PageNo>),
+    marker: Option<PageNo>,
+    to_cache: Option<PageNo>,
 ) -> Option<PageNo> {
     let is_stored = |page: PageNo| core.memory.pages.load(page).place().in_slot().is_some();
     let wanted = || pages.clone().filter(|page| Some(*page) != marker && is_stored(*page));
@@ -131,7 +132,7 @@ fn from_disk(
         // A buffer for nothing.
         return None;
     }
-    let came = batch.install(core, context, &mut buffer, (Access::Read, true));
+    let came = batch.install(core, context, &mut buffer, Access::Read, true);
     charge.pages -= came;
     (came == count).then(|| full.unwrap_or(end))
 }

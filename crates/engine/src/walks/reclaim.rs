@@ -175,7 +175,7 @@ pub(crate) fn make_room(
             Round::Stuck(why) => {
                 // It may have just turned out that there is no area.
                 core.count_inherited(0);
-                stuck.pause(core, (why, began_ns), open)?;
+                stuck.pause(core, why, began_ns, open)?;
                 // It may take something again.
                 context.refusal = None;
             }
@@ -197,7 +197,8 @@ impl Stuck {
     fn pause(
         &mut self,
         core: &Core,
-        (why, began_ns): (Option<NoSlot>, u64),
+        why: Option<NoSlot>,
+        began_ns: u64,
         open: Mask,
     ) -> Result<(), Exhausted> {
         let interrupted_wait = &core.background.interrupted_wait;

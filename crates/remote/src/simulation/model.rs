@@ -145,7 +145,7 @@ impl Model<'_> {
                 self.shards[shard].state = State::Serves;
             }
             Event::Repaired { extent, copy, since_ns } => {
-                self.repair(now_ns, (extent, copy), since_ns)
+                self.repair(now_ns, extent, copy, since_ns)
             }
             Event::Read { client } => {
                 self.read(now_ns, client);
@@ -251,7 +251,7 @@ impl Model<'_> {
         }
     }
 
-    fn repair(&mut self, now_ns: u64, (extent, copy): (usize, usize), since_ns: u64) {
+    fn repair(&mut self, now_ns: u64, extent: usize, copy: usize, since_ns: u64) {
         let other_is_bad = self.settings.copies == 1 || self.bad[extent][1 - copy];
         let shard = self.place(extent, copy);
         if !self.bad[extent][copy] || other_is_bad || !self.shards[shard].serves() {
@@ -335,13 +335,13 @@ impl Model<'_> {
                 false => start_ns + ROUND_TRIP_NS / 2 + WRITE_NS,
             };
             self.bad[extent][copy] = self.shards[shard].state == State::Gone;
-            self.note_recent(served_ns, shard, (extent, copy));
+            self.note_recent(served_ns, shard, extent, copy);
             done_ns = done_ns.max(served_ns + ROUND_TRIP_NS / 2);
         }
         self.writes_ns.push(done_ns - now_ns);
     }
 
-    fn note_recent(&mut self, at_ns: u64, shard: usize, (extent, copy): (usize, usize)) {
+    fn note_recent(&mut self, at_ns: u64, shard: usize, extent: usize, copy: usize) {
         let lag_ns = u64::from(self.settings.replica_lag_ms) * 1_000_000;
         let recent = &mut self.recent[shard];
         while recent.front().is_some_and(|(old_ns, ..)| old_ns + lag_ns < at_ns) {

@@ -138,7 +138,7 @@ fn what_is_asked_of_an_area_that_was_removed_stores_nothing() {
     let me = Identity::own().unwrap();
     let pages = [Page { number: 3, generation: 1 }];
     let page = filled(3, 1);
-    let asked = rig.exchange.begin(me, (Operation::Write, number, &pages), &[&page]).unwrap();
+    let asked = rig.exchange.begin(me, Operation::Write, number, &pages, &[&page]).unwrap();
     let told = rig.exchange.finish(asked, std::iter::empty()).unwrap_err().to_string();
     assert!(told.contains("nobody has the area"), "{told}");
     assert_eq!(rig.store.stored_pages(), 0);

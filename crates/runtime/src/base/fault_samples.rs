@@ -101,7 +101,8 @@ fn due_of(every: u32) -> Option<Due> {
 #[cold]
 pub(crate) unsafe fn note(
     due: Due,
-    (address, toucher): (usize, Toucher),
+    address: usize,
+    toucher: Toucher,
     tier: Tier,
     context: *const c_void,
 ) {

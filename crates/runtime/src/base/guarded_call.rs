@@ -139,7 +139,7 @@ pub(crate) fn issue_waiting(number: i64, arguments: Arguments) -> isize {
     note_effect();
     match open_mask() {
         // SAFETY: as `issue`. Handlers that run meanwhile are `handler_entry`'s and `deliver`'s.
-        Some(open) => unsafe { waiting_call(number, arguments, (open, CLOSED), true) },
+        Some(open) => unsafe { waiting_call(number, arguments, open, CLOSED, true) },
         None => issue(number, arguments),
     }
 }

@@ -72,7 +72,7 @@ static WINDOW: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// From now on this process is managed only when it needs to be: until `wake` has been called.
 /// Before it has a second thread `prepare` is called.
-pub(crate) fn fall_asleep((base, len): (usize, usize), wake: fn(), prepare: fn()) {
+pub(crate) fn fall_asleep(base: usize, len: usize, wake: fn(), prepare: fn()) {
     WINDOW[0].store(base, Ordering::Relaxed);
     WINDOW[1].store(len, Ordering::Relaxed);
     ON_WAKING.get_or_init(|| OnWaking { wake, prepare });

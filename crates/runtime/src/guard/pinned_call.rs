@@ -67,7 +67,7 @@ pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments
         if pins.add_in_full(address, len) {
             continue;
         }
-        filled = OutputArray::new(&mut pins, (number, *index), address, len);
+        filled = OutputArray::new(&mut pins, number, *index, address, len);
         match &filled {
             Some(filled) => arguments[*index as usize] = filled.address(),
             None if pins.add_in_turn(address, len) => {}

@@ -200,7 +200,7 @@ impl Place {
 
     /// Maps at a place that is taken for it: the kernel's result, `None` where there is no such
     /// place.
-    fn map(&self, arguments: Arguments, (half, room): (Half, usize)) -> Option<isize> {
+    fn map(&self, arguments: Arguments, half: Half, room: usize) -> Option<isize> {
         let [hint, len, prot, flags, fd, offset] = arguments;
         let whole = len.checked_next_multiple_of(PAGE_SIZE)?;
         let hint = hint & !(PAGE_SIZE - 1);
@@ -301,7 +301,7 @@ pub(crate) fn map(arguments: Arguments) -> Option<isize> {
         return None;
     }
     let _inside = with_room(inside, committed_by(len, prot))?;
-    let there = place.map(arguments, (Half::Lower, 0))?;
+    let there = place.map(arguments, Half::Lower, 0)?;
     if is_wish && there >= 0 {
         insistence::not_kept(there as usize);
     }
@@ -331,7 +331,7 @@ pub(crate) fn map_roomy(len: usize) -> Option<usize> {
     let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
     let room = room_for(len);
-    let there = place.map([0, len, access, flags, usize::MAX, 0], (Half::Roomy, room))?;
+    let there = place.map([0, len, access, flags, usize::MAX, 0], Half::Roomy, room)?;
     (there >= 0).then_some(there as usize)
 }
 
@@ -370,7 +370,7 @@ fn remap_to(arguments: Arguments, half: Half) -> Option<isize> {
     let doubled = flags as i32 & libc::MREMAP_DONTUNMAP != 0;
     let _inside = with_room(inside, if doubled { len } else { more })?;
     let there = if flags as i32 & NAMED == 0 {
-        resize(place, arguments, (old_len, len), half)
+        resize(place, arguments, old_len, len, half)
     } else {
         issue(libc::SYS_mremap, arguments)
     };
@@ -391,12 +391,7 @@ fn remap_to(arguments: Arguments, half: Half) -> Option<isize> {
 
 /// Where it is, or at a place that is taken for it: the kernel would choose one outside of the
 /// window.
-fn resize(
-    place: &Place,
-    arguments: Arguments,
-    (old_len, len): (usize, usize),
-    half: Half,
-) -> isize {
+fn resize(place: &Place, arguments: Arguments, old_len: usize, len: usize, half: Half) -> isize {
     let [old, _, _, flags, ..] = arguments;
     let may_move = flags as i32 & libc::MREMAP_MAYMOVE != 0;
     let mut in_place = arguments;
@@ -412,7 +407,7 @@ fn resize(
     // So that nothing is displaced.
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
     let none = libc::PROT_NONE as usize;
-    let Some(to) = place.map([0, len, none, flags, usize::MAX, 0], (half, room)) else {
+    let Some(to) = place.map([0, len, none, flags, usize::MAX, 0], half, room) else {
         return issue(libc::SYS_mremap, arguments);
     };
     if to < 0 {

@@ -498,7 +498,7 @@ fn note_sample(due: fault_samples::Due, address: usize, tier: Tier) {
     if let Some(context) = guarded_call::answered_context() {
         // SAFETY: what the handler was given that answers this thread's innermost call, below
         // which this runs.
-        unsafe { fault_samples::note(due, (address, Toucher::Call), tier, context) };
+        unsafe { fault_samples::note(due, address, Toucher::Call, tier, context) };
     }
 }
 

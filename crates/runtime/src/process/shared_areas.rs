@@ -31,7 +31,7 @@ pub(crate) fn keep(config: &Config, inherited: Inherited) -> bool {
     let (number, is_there) = match inherited {
         Inherited::File(number) => {
             let found = tables(config).zip(file::identity_of(number));
-            (number, found.is_some_and(|(tables, identity)| tables.have(identity)))
+            (number, found.is_some_and(|(tables, (device, inode))| tables.have(device, inode)))
         }
         Inherited::Exchange(number) | Inherited::Mirror(number) => (number, is_exchange(number)),
     };

@@ -100,7 +100,7 @@ unsafe fn strike(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
             // The handler's stack may be out.
             signals::set_mask(CLOSED);
             // SAFETY: the kernel's context, on the engine's stack.
-            unsafe { handler_frame::push((signal, &action), info, context, None) };
+            unsafe { handler_frame::push(signal, &action, info, context, None) };
             return;
         }
         _ => {
@@ -141,9 +141,9 @@ pub(crate) unsafe fn deliver_deferred(context: *mut c_void) {
         return;
     }
     if let Some(deferred) = guarded_call::take_deferred() {
-        let what = (deferred.signal, &deferred.action);
+        let guarded_call::Deferred { signal, action, info, temporary, .. } = &deferred;
         // SAFETY: the kernel's context; what it gave for the signal that was kept.
-        unsafe { handler_frame::push(what, &raw const deferred.info, context, deferred.temporary) };
+        unsafe { handler_frame::push(*signal, action, &raw const *info, context, *temporary) };
     }
     // SAFETY: the kernel's context.
     unsafe { deliver_held(context) };
@@ -155,7 +155,7 @@ pub(crate) unsafe fn deliver_deferred(context: *mut c_void) {
 /// Called in a handler, with its `info` and `context`.
 unsafe fn call_handler(signal: i32, action: &Action, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the context that the kernel gave to the running handler.
-    signals::set_mask(unsafe { handler_frame::begin(context, (signal, action), None) });
+    signals::set_mask(unsafe { handler_frame::begin(context, signal, action, None) });
     if action.flags & libc::SA_SIGINFO as u64 != 0 {
         // SAFETY: the program installed a three-argument handler.
         let handler: signals::Handler = unsafe { std::mem::transmute(action.handler) };

@@ -25,7 +25,7 @@ unsafe fn enter_with_errno(signal: i32, info: *mut siginfo_t, context: *mut c_vo
     unsafe {
         let temporary = temporary_mask::take(context);
         if !signal_stack::contains(context as usize) {
-            signals::set_mask(handler_frame::begin(context, (signal, &action), temporary));
+            signals::set_mask(handler_frame::begin(context, signal, &action, temporary));
             return action.handler;
         }
         if signal_stack::contains(signals::interrupted_stack(context)) {
@@ -34,7 +34,7 @@ unsafe fn enter_with_errno(signal: i32, info: *mut siginfo_t, context: *mut c_vo
             waiting_call::interrupt(context);
             *signals::interrupted_mask(context) = CLOSED;
         } else {
-            handler_frame::push((signal, &action), info, context, temporary);
+            handler_frame::push(signal, &action, info, context, temporary);
         }
     }
     0

@@ -26,7 +26,8 @@ pub(super) fn return_address() -> usize {
 /// `context` is the running handler's.
 pub(super) unsafe fn begin(
     context: *mut c_void,
-    (signal, action): (i32, &Action),
+    signal: i32,
+    action: &Action,
     temporary: Option<Mask>,
 ) -> Mask {
     let mut named = action.mask;
@@ -50,7 +51,8 @@ pub(super) unsafe fn begin(
 /// `context` is what the running handler was given, on the engine's stack, for a thread that is
 /// on a stack of the program's. The details are valid.
 pub(super) unsafe fn push(
-    (signal, action): (i32, &Action),
+    signal: i32,
+    action: &Action,
     info: *const siginfo_t,
     context: *mut c_void,
     temporary: Option<Mask>,
@@ -70,11 +72,10 @@ pub(super) unsafe fn push(
     // SAFETY: the frame can be written, and the stack is free there; details and context are the
     // kernel's.
     unsafe {
-        let mask = begin(context, (signal, action), temporary);
+        let mask = begin(context, signal, action, temporary);
         let saved = *signals::interrupted_mask(context);
-        let kept = (saved, alternate_stack::save(), return_address());
-        frame.write(context, info, kept);
-        start_handler(context, &frame, (signal, action.handler, mask));
+        frame.write(context, info, saved, alternate_stack::save(), return_address());
+        start_handler(context, &frame, signal, action.handler, mask);
     }
 }
 

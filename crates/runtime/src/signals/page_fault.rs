@@ -66,7 +66,7 @@ extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void
                     if let (Some(due), Some(tier)) = (due, from) {
                         let toucher = if writes { Toucher::Write } else { Toucher::Read };
                         // SAFETY: what the kernel gave to this handler.
-                        unsafe { fault_samples::note(due, (address, toucher), tier, context) };
+                        unsafe { fault_samples::note(due, address, toucher, tier, context) };
                     }
                     return;
                 }

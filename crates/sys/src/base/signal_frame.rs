@@ -108,7 +108,9 @@ impl Frame {
         &self,
         context: *const c_void,
         info: *const siginfo_t,
-        (mask, stack, restorer): (Mask, stack_t, usize),
+        mask: Mask,
+        stack: stack_t,
+        restorer: usize,
     ) {
         // SAFETY: the kernel wrote the context.
         let (state, len) = unsafe { extended_state(context) };
@@ -137,7 +139,9 @@ impl Frame {
 pub unsafe fn start_handler(
     context: *mut c_void,
     frame: &Frame,
-    (signal, handler, mask): (i32, usize, Mask),
+    signal: i32,
+    handler: usize,
+    mask: Mask,
 ) {
     /// TF, DF and RF, which the kernel clears for a handler.
     const CLEARED_FLAGS: i64 = 0x100 | 0x400 | 0x1_0000;

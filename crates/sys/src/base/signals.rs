@@ -199,8 +199,8 @@ pub fn with_all_blocked<R>(body: impl FnOnce() -> R) -> R {
 /// Runs `body` with the signals of `mask` blocked, and no others.
 pub fn with_blocked<R>(mask: Mask, body: impl FnOnce() -> R) -> R {
     let mask = mask & !LEFT_OPEN.load(Ordering::Relaxed);
-    if let Some(stack) = engine_stack::needed() {
-        return with_blocked_on(stack, mask, body);
+    if let Some((stacks, end)) = engine_stack::needed() {
+        return with_blocked_on(stacks, end, mask, body);
     }
     let saved = procmask(libc::SIG_SETMASK, mask);
     let result = body();
@@ -224,7 +224,8 @@ pub fn with_engine_stack<R>(body: impl FnOnce() -> R) -> R {
 /// As [`with_blocked`], for a caller on a managed stack: the frames that `body` refers to
 /// are pinned meanwhile.
 fn with_blocked_on<R>(
-    (stacks, end): (&engine_stack::Stacks, usize),
+    stacks: &engine_stack::Stacks,
+    end: usize,
     mask: Mask,
     body: impl FnOnce() -> R,
 ) -> R {

@@ -122,7 +122,8 @@ unsafe extern "C" {
 pub unsafe fn waiting_call(
     number: i64,
     arguments: [usize; 6],
-    (open, closed): (Mask, Mask),
+    open: Mask,
+    closed: Mask,
     is_programs: bool,
 ) -> isize {
     let [engines, programs] = raw::gate_addresses();

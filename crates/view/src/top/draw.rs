@@ -98,7 +98,7 @@ fn draw_tree(frame: &mut Frame<'_>, area: Rect, screen: &Screen, tree: &Tree, th
     draw_title(frame, title, screen, theme);
     draw_list(frame, list, screen, tree, theme);
     draw_head(frame, head, screen, tree, theme);
-    draw_rates(frame, rates, (screen.rates(tree.root), screen.history(tree.root)), &lines, theme);
+    draw_rates(frame, rates, screen.rates(tree.root), screen.history(tree.root), &lines, theme);
     draw_table(frame, table, screen, theme);
     draw_foot(frame, foot, screen, theme);
 }
@@ -298,7 +298,8 @@ fn rate_lines(is_tall: bool) -> Vec<RateLine> {
 fn draw_rates(
     frame: &mut Frame<'_>,
     area: Rect,
-    (now, history): (Option<Rates>, Option<&History>),
+    now: Option<Rates>,
+    history: Option<&History>,
     lines: &[RateLine],
     theme: Theme,
 ) {

@@ -214,7 +214,7 @@ impl Engine {
         let mut came = Came { was_there: true, from: None };
         while !self.core.memory.pages.try_pin(page) {
             came.was_there = false;
-            match page_in::page_in(&self.core, &self.contexts, page, (Access::Write, open)) {
+            match page_in::page_in(&self.core, &self.contexts, page, Access::Write, open) {
                 Ok(from) => came.from = from.or(came.from),
                 // The kernel says what is wrong, or brings it in by itself.
                 Err(FaultError::NotMapped | FaultError::Foreign) => return Ok(None),

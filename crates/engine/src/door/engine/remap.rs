@@ -181,7 +181,7 @@ impl Engine {
     fn transfer(&self, from: Range<PageNo>, to: PageNo) -> io::Result<()> {
         let _moving = self.remapping.lock().unwrap_or_else(PoisonError::into_inner);
         mapping::transfer(&self.core, from, to, |page| {
-            page_in::page_in(&self.core, &self.contexts, page, (Access::Read, 0))
+            page_in::page_in(&self.core, &self.contexts, page, Access::Read, 0)
                 .map(drop)
                 .map_err(|_| error(EIO))
         })

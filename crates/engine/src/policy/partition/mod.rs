@@ -104,7 +104,8 @@ impl Partition {
     #[must_use]
     pub(crate) fn new(
         is_on: bool,
-        (least_bytes, most_bytes): (usize, usize),
+        least_bytes: usize,
+        most_bytes: usize,
         budget_bytes: usize,
         processors: usize,
     ) -> Partition {
@@ -151,7 +152,8 @@ impl Partition {
     /// `limit_bytes`. What was asked for still holds; where the limit moves, it keeps its share.
     pub(crate) fn resize(
         &self,
-        (least_bytes, most_bytes): (usize, usize),
+        least_bytes: usize,
+        most_bytes: usize,
         budget_bytes: usize,
         limit_bytes: usize,
         set_limit: impl FnOnce(usize),
@@ -232,12 +234,13 @@ impl Partition {
     /// Whether more time goes by for reads from the disk than for unpacking.
     #[must_use]
     pub(crate) fn disk_dominates(&self) -> bool {
-        let (unpacking_ns, reading_ns) = self.shares_ns(self.costs.faults_ns());
+        let (pool_ns, disk_ns) = self.costs.faults_ns();
+        let (unpacking_ns, reading_ns) = self.shares_ns(pool_ns, disk_ns);
         reading_ns > unpacking_ns
     }
 
     /// What goes by for unpacking, and for reads, in [`WHOLE`] faults at these costs.
-    fn shares_ns(&self, (pool_ns, disk_ns): (u64, u64)) -> (u64, u64) {
+    fn shares_ns(&self, pool_ns: u64, disk_ns: u64) -> (u64, u64) {
         let share = u64::from(self.costs.disk_share());
         ((u64::from(WHOLE) - share) * pool_ns, share * disk_ns)
     }

@@ -11,7 +11,7 @@ const STEP: usize = BUDGET / STEPS;
 const AGE: u64 = 10_000;
 
 fn balance() -> Partition {
-    let balance = Partition::new(true, (LEAST, MOST), BUDGET, 2);
+    let balance = Partition::new(true, LEAST, MOST, BUDGET, 2);
     balance.write_back_rate.note_age(AGE);
     pass_on(&balance, 4000);
     balance
@@ -97,12 +97,12 @@ fn a_budget_that_moves_often_is_worth_something_all_the_same() {
         }
         balance.step(|| full(MOST), |random| Some(random % AGE), |_| {});
         bytes = if round % 2 == 0 { bytes + (4 << 20) } else { bytes - (4 << 20) };
-        balance.resize((LEAST, MOST), bytes, MOST, |_| {});
+        balance.resize(LEAST, MOST, bytes, MOST, |_| {});
     }
     assert!(balance.spared_by_a_mib_ns() > 0);
     // Of one of quite another size nothing is known.
     (0..EVENTS / 2).for_each(|_| balance.found_in_pool(near, MOST, MOST));
-    balance.resize((LEAST, MOST), 4 * bytes, MOST, |_| {});
+    balance.resize(LEAST, MOST, 4 * bytes, MOST, |_| {});
     assert_eq!(balance.ghost_hits.events(), 0);
 }
 
@@ -141,7 +141,7 @@ fn what_a_pool_with_room_to_spare_would_send_on_counts_as_read() {
     let used = |percent| PoolView { used_bytes: MOST / 100 * percent, ..full(MOST) };
     let (roomy, nearly_full) = (used(NEARLY_FULL_PERCENT - 1), used(NEARLY_FULL_PERCENT));
     let looks = |pool: PoolView, gone: u64, found: u64| {
-        let balance = Partition::new(true, (LEAST, MOST), BUDGET, 2);
+        let balance = Partition::new(true, LEAST, MOST, BUDGET, 2);
         balance.write_back_rate.note_age(AGE);
         balance.write_back_rate.note_left(1);
         balance.write_back_rate.note_gone(gone);
@@ -193,7 +193,7 @@ fn a_hot_set_that_is_far_from_fitting_gets_all_it_needs_at_once() {
     let pages = |steps: usize| (steps * STEP / PAGE_SIZE) as u64;
     let hot: Vec<u64> = (1..=64).map(|at| pages(4) * at / 64 + 10).collect();
     let old = 10 * pages(16);
-    let balance = Partition::new(true, (LEAST, MOST), BUDGET, 2);
+    let balance = Partition::new(true, LEAST, MOST, BUDGET, 2);
     balance.write_back_rate.note_age(old);
     let (_, next) = until_moved(&balance, full(MOST), &hot, &[]).unwrap();
     assert!((MOST - 5 * STEP..=MOST - 4 * STEP).contains(&next), "{next}");
@@ -272,7 +272,7 @@ fn the_disk_dominates_by_time_not_by_number() {
 
 #[test]
 fn what_is_set_stays() {
-    let balance = Partition::new(false, (LEAST, MOST), BUDGET, 2);
+    let balance = Partition::new(false, LEAST, MOST, BUDGET, 2);
     let moved = |limit| until_moved(&balance, full(limit), &[], &[10]).map(|(_, next)| next);
     assert_eq!(moved(LEAST), None);
     balance.set(PoolLimit::Auto, true, |_| {});

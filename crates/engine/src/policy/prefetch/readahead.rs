@@ -436,13 +436,16 @@ pub fn neighbours(
     let tells = match behind {
         0 => false,
         _ if behind == MAX_NEIGHBOURS - 1 => true,
-        _ => !is_chance(behind, resident_of_all()),
+        _ => {
+            let (resident, all) = resident_of_all();
+            !is_chance(behind, resident, all)
+        }
     };
     if tells { behind + 1 } else { 1 }
 }
 
 /// Whether so many resident pages in a row are found often wherever one looks.
-fn is_chance(run: usize, (resident, all): (usize, usize)) -> bool {
+fn is_chance(run: usize, resident: usize, all: usize) -> bool {
     const ONE: usize = 1 << 16;
     let share = (resident.saturating_mul(ONE) / all.max(1)).min(ONE);
     let chance = (0..run).fold(ONE, |chance, _| chance * share / ONE);

@@ -136,12 +136,13 @@ impl ExchangeDevice {
     /// Has something done with up to so many pages.
     fn carry<'b>(
         &self,
-        (operation, pages): (Ask, &[Page]),
+        operation: Ask,
+        pages: &[Page],
         content: &[&[u8]],
         buffers: impl Iterator<Item = &'b mut [u8]>,
     ) -> Result<(), IoErrorKind> {
-        let (me, what) = (self.owner.get(), (operation, self.seat.number(), pages));
-        let asked = self.exchange().begin(me, what, content);
+        let (me, area) = (self.owner.get(), self.seat.number());
+        let asked = self.exchange().begin(me, operation, area, pages, content);
         asked
             .and_then(|asked| self.exchange().finish(asked, buffers))
             .map_err(|failure| self.kind_of(failure))
@@ -212,7 +213,7 @@ impl ExchangeDevice {
             self.check(Operation::Write, piece.offset, piece.buf.len())?;
         }
         self.each_batch(pieces, |pages, content| {
-            self.carry((Ask::Write, pages), content, [].into_iter())
+            self.carry(Ask::Write, pages, content, [].into_iter())
         })
     }
 
@@ -241,7 +242,7 @@ impl ExchangeDevice {
             if count == 0 {
                 return Ok(());
             }
-            let read = self.carry((Ask::Read, &pages[..count]), &[], buffers.into_iter());
+            let read = self.carry(Ask::Read, &pages[..count], &[], buffers.into_iter());
             read.map_err(|kind| failed_pages(Operation::Read, &pages[..count], kind))?;
         }
     }
@@ -303,7 +304,7 @@ impl ExchangeDevice {
                 continue;
             }
             let _ = self.each_batch(std::slice::from_ref(piece), |pages, content| {
-                if self.exchange().post(me, (Ask::Write, area, pages), content).is_err() {
+                if self.exchange().post(me, Ask::Write, area, pages, content).is_err() {
                     pages.iter().for_each(|page| self.note_gone(page.number));
                 }
                 Ok(())
@@ -314,8 +315,8 @@ impl ExchangeDevice {
     /// As [`Device::discard`], without waiting.
     pub(super) fn send_discard(&self, offset: u64, bytes: u64) {
         if let Some(ends) = ends_of(offset, bytes) {
-            let what = (Ask::Discard, self.seat.number(), &ends[..]);
-            let _ = self.exchange().post(self.owner.get(), what, &[]);
+            let (me, area) = (self.owner.get(), self.seat.number());
+            let _ = self.exchange().post(me, Ask::Discard, area, &ends, &[]);
         }
     }
 
@@ -339,8 +340,8 @@ impl ExchangeDevice {
                 let generation = self.generations[number as usize].load(Acquire) & !GONE;
                 *page = Page { number, generation: u64::from(generation) };
             }
-            let what = (Ask::Read, area, &pages[..count]);
-            let asked = self.exchange().begin_soon(me, what, patience_ns);
+            let pages_now = &pages[..count];
+            let asked = self.exchange().begin_soon(me, Ask::Read, area, pages_now, patience_ns);
             let buffers = buf.chunks_exact_mut(PAGE_SIZE);
             match asked.and_then(|asked| self.exchange().finish(asked, buffers)) {
                 Ok(()) => {}
@@ -421,8 +422,10 @@ impl Device for ExchangeDevice {
     /// Where that does not arrive the pages stay until the area ends, or they are written again.
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
         if let Some(ends) = ends_of(offset, bytes) {
-            let what = (Ask::Discard, self.seat.number(), &ends[..]);
-            let asked = self.exchange().begin_soon(self.owner.get(), what, DISCARD_PATIENCE_NS);
+            let (exchange, area) = (self.exchange(), self.seat.number());
+            let patience_ns = DISCARD_PATIENCE_NS;
+            let me = self.owner.get();
+            let asked = exchange.begin_soon(me, Ask::Discard, area, &ends, patience_ns);
             let _ = asked.and_then(|asked| self.exchange().finish(asked, [].into_iter()));
         }
         Ok(())

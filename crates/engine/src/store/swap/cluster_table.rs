@@ -43,7 +43,7 @@ pub const MARK_OF_TREE: u64 = 1;
 /// let words = reserve_u64(ClusterTables::words(&[area])).unwrap();
 /// assert!(ClusterTables::open(words).is_none(), "nobody has made any");
 /// let tables = ClusterTables::create(words, &[area]);
-/// assert!(tables.have((1, 2)) && tables.table(TableOf { pages: 4096, ..area }).is_none());
+/// assert!(tables.have(1, 2) && tables.table(TableOf { pages: 4096, ..area }).is_none());
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct ClusterTables {
@@ -123,7 +123,7 @@ impl ClusterTables {
 
     /// Whether there is a table of this file.
     #[must_use]
-    pub fn have(&self, (device, inode): (u64, u64)) -> bool {
+    pub fn have(&self, device: u64, inode: u64) -> bool {
         let mut heads = self.words[HEADER_WORDS..FIRST_CLUSTER_WORD].chunks_exact(AREA_WORDS);
         heads.any(|head| {
             let [its_device, its_inode, clusters] = [0, 1, 2].map(|at| word(head, at));

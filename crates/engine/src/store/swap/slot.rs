@@ -163,11 +163,8 @@ impl SlotAllocator {
         for cluster in old..new {
             // Storage that was just added holds nothing.
             self.set_clean(cluster, true);
-            self.link_common(
-                self.lock_with_common(self.home(cluster)),
-                cluster,
-                self.state_for(cluster),
-            );
+            let (home, common) = self.lock_with_common(self.home(cluster));
+            self.link_common(home, common, cluster, self.state_for(cluster));
         }
         new - old
     }

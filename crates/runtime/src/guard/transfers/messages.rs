@@ -55,7 +55,8 @@ fn name(message: &mut msghdr, buffers: &[iovec]) {
 /// own structure says of them. The kernel's error where that cannot be written.
 fn hand_back(
     buffers: &Buffers<'_, '_>,
-    (first, end): (usize, usize),
+    first: usize,
+    end: usize,
     bytes: usize,
     original: usize,
     received: &msghdr,
@@ -187,7 +188,7 @@ pub(super) fn receive(engine: &Engine, arguments: Arguments) -> isize {
     }
     let dropped = flags & libc::MSG_TRUNC as usize != 0 && drops_truncated(fd);
     let bytes = if dropped { 0 } else { result as usize };
-    hand_back(&buffers, (0, count), bytes, original, &message).unwrap_or(result)
+    hand_back(&buffers, 0, count, bytes, original, &message).unwrap_or(result)
 }
 
 /// Receives from a stream until all is there, or control data has come.
@@ -359,10 +360,10 @@ pub(super) fn receive_all(engine: &Engine, mut arguments: Arguments) -> isize {
     arguments[1] = headers.as_ptr() as usize;
     arguments[2] = headers.len();
     let result = issue_waiting(libc::SYS_recvmmsg, arguments);
-    for (index, place) in places(headers).take(result.max(0) as usize).enumerate() {
+    for (index, (first, end)) in places(headers).take(result.max(0) as usize).enumerate() {
         let at = original + index * size_of::<mmsghdr>();
         let mmsghdr { msg_hdr: header, msg_len: len } = &headers[index];
-        if hand_back(&buffers, place, *len as usize, at, header).is_some()
+        if hand_back(&buffers, first, end, *len as usize, at, header).is_some()
             || !return_len(original, index, *len)
         {
             return if index > 0 { index as isize } else { refused(libc::EFAULT) };

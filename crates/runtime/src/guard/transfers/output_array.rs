@@ -50,7 +50,8 @@ impl OutputArray {
     /// where it does not, or there is no memory.
     pub(crate) fn new<const N: usize>(
         pins: &mut Pins<'_, N>,
-        (number, index): (i64, u8),
+        number: i64,
+        index: u8,
         original: usize,
         len: usize,
     ) -> Option<OutputArray> {

@@ -31,7 +31,8 @@ fn whole_pages(address: usize, len: usize) -> Option<usize> {
 /// and `on_foreign` give the kernel's result. Returns whether there were holes.
 fn each_part(
     engine: &Engine,
-    (address, len): (usize, usize),
+    address: usize,
+    len: usize,
     stop_at_hole: bool,
     mut on_managed: impl FnMut(usize, usize) -> isize,
     mut on_foreign: impl FnMut(usize, usize) -> isize,
@@ -94,7 +95,7 @@ pub(super) fn protect(engine: &Engine, address: usize, len: usize, prot: i32, ke
         return managed(address, len);
     }
     let foreign = |start, len| issue(libc::SYS_mprotect, [start, len, prot as usize, 0, 0, 0]);
-    no_holes(each_part(engine, (address, len), true, managed, foreign))
+    no_holes(each_part(engine, address, len, true, managed, foreign))
 }
 
 /// Why a protection key cannot be used for managed memory: the engine reads it on
@@ -154,7 +155,7 @@ pub(super) fn advise(engine: &Engine, address: usize, len: usize, advice: i32) -
     let stops = matches!(advice, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE);
     let managed = |start, len| advise_managed(engine, start, len, advice);
     let foreign = |start, len| issue(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]);
-    no_holes(each_part(engine, (address, len), stops, managed, foreign))
+    no_holes(each_part(engine, address, len, stops, managed, foreign))
 }
 
 fn advise_managed(engine: &Engine, address: usize, len: usize, advice: i32) -> isize {
@@ -295,7 +296,7 @@ pub(super) fn lock(engine: &Engine, address: usize, len: usize) -> isize {
         result_of(signals::with_all_blocked(|| engine.lock_range(start, len)))
     };
     let foreign = |start, len| issue(libc::SYS_mlock, [start, len, 0, 0, 0, 0]);
-    match no_holes(each_part(engine, (start, len), true, managed, foreign)) {
+    match no_holes(each_part(engine, start, len, true, managed, foreign)) {
         0 if is_out_of_reach => refused(libc::ENOMEM),
         result => result,
     }
@@ -309,7 +310,7 @@ pub(super) fn unlock(engine: &Engine, address: usize, len: usize) -> isize {
     let managed =
         |start, len| result_of(signals::with_all_blocked(|| engine.unlock_range(start, len)));
     let foreign = |start, len| issue(libc::SYS_munlock, [start, len, 0, 0, 0, 0]);
-    no_holes(each_part(engine, (start, len), true, managed, foreign))
+    no_holes(each_part(engine, start, len, true, managed, foreign))
 }
 
 /// Never more than a part of the budget can be locked: refused like memory beyond
@@ -354,5 +355,5 @@ pub(super) fn sync(engine: &Engine, address: usize, len: usize, flags: i32) -> i
         if is_kept { refused(libc::EBUSY) } else { 0 }
     };
     let foreign = |start, len| issue(libc::SYS_msync, [start, len, flags as usize, 0, 0, 0]);
-    no_holes(each_part(engine, (address, len), false, managed, foreign))
+    no_holes(each_part(engine, address, len, false, managed, foreign))
 }

@@ -21,7 +21,7 @@ pub(super) unsafe fn issue_exec(number: i64, arguments: Arguments) -> isize {
     exec_mask::with_program_mask(|open| match open {
         // SAFETY: what is named are copies, or pointers that the kernel refuses (EFAULT). Handlers
         // that run meanwhile are the runtime's.
-        Some(open) => unsafe { waiting_call(number, arguments, (open, CLOSED), false) },
+        Some(open) => unsafe { waiting_call(number, arguments, open, CLOSED, false) },
         // SAFETY: what is named are copies, or pointers that the kernel refuses (EFAULT).
         None => unsafe { raw::syscall(number, arguments) },
     })

@@ -169,11 +169,11 @@ fn places(room: Room, first: usize, len: usize) -> Vec<usize> {
         Room::Anywhere => {
             (0..aslr::WINDOWS).map(|slot| first + slot * len).chain(aslr::others()).collect()
         }
-        Room::Within(start, end) => places_in((start, end), len).collect(),
+        Room::Within(start, end) => places_in(start, end, len).collect(),
         Room::ForMany => {
             let areas = aslr::areas_for_many().into_iter();
             let mut places: Vec<_> =
-                areas.flat_map(|area| places_in((area.start, area.end), len)).collect();
+                areas.flat_map(|area| places_in(area.start, area.end, len)).collect();
             let first = aslr::below(places.len());
             places.rotate_left(first);
             places
@@ -183,7 +183,7 @@ fn places(room: Room, first: usize, len: usize) -> Vec<usize> {
 
 /// Where windows of a length may begin in an area: those of the greatest length in its first
 /// half, those of the next in half of the rest, and so on. So there is always room for many.
-fn places_in((start, end): (usize, usize), len: usize) -> impl Iterator<Item = usize> {
+fn places_in(start: usize, end: usize, len: usize) -> impl Iterator<Item = usize> {
     let sizes = WINDOW_SIZES.into_iter().filter(|size| *size <= (end - start) / 2);
     let rank = sizes.take_while(|size| *size > len).count();
     let from = end - ((end - start) >> rank);

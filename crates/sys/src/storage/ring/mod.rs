@@ -349,7 +349,7 @@ impl Ring {
                 debug_assert!(is_pushed, "the queue was left empty by the last call");
             }
             let mut settle = |index: usize, outcome| deliver(done + index, outcome);
-            self.finish(base, (load, load), &mut settle)?;
+            self.finish(base, load, load, &mut settle)?;
             done += load;
         }
         Ok(())
@@ -360,7 +360,8 @@ impl Ring {
     fn finish(
         &mut self,
         base: u64,
-        (load, mut pending): (usize, usize),
+        load: usize,
+        mut pending: usize,
         deliver: &mut impl FnMut(usize, io::Result<usize>),
     ) -> io::Result<()> {
         let (mut refusals, mut turns) = (0, 0);
@@ -517,9 +518,9 @@ impl Drop for Pending<'_> {
             return;
         }
         let Pending { ring, base, left, results, failure } = self;
-        let load = (results.len(), *left);
+        let load = results.len();
         let deliver = &mut |index: usize, result| results[index] = result;
-        **failure = ring.finish(*base, load, deliver).err();
+        **failure = ring.finish(*base, load, *left, deliver).err();
     }
 }
 

@@ -90,7 +90,8 @@ impl SlotAllocator {
     /// Its home and that shelf are locked.
     pub(super) fn link_common(
         &self,
-        (mut home, common): (MutexGuard<'_, Holds>, Option<MutexGuard<'_, Holds>>),
+        mut home: MutexGuard<'_, Holds>,
+        common: Option<MutexGuard<'_, Holds>>,
         cluster: u32,
         to: u32,
     ) {

@@ -76,7 +76,7 @@ impl SlotAllocator {
             }
             if self.is_empty(cluster) {
                 // Not at home, where it would be the first to be taken again.
-                self.link_common((shelf, common), cluster, WAITING);
+                self.link_common(shelf, common, cluster, WAITING);
             } else {
                 self.let_go(&mut shelf, cluster);
             }

@@ -25,9 +25,9 @@ impl SlotAllocator {
     /// Adds a cluster that is gone, as one that holds nothing.
     pub(crate) fn add(&self, cluster: u32) {
         self.set_clean(cluster, true);
-        let locked = self.lock_with_common(self.home(cluster));
+        let (home, common) = self.lock_with_common(self.home(cluster));
         if self.state(cluster) == GONE {
-            self.link_common(locked, cluster, self.state_for(cluster));
+            self.link_common(home, common, cluster, self.state_for(cluster));
         }
     }
 
