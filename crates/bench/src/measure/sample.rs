@@ -92,6 +92,12 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
+/// How many times `other` each round of `one` is: the median over the rounds, so that what slows
+/// the machine down slows both.
+pub(crate) fn over(one: &[f64], other: &[f64]) -> f64 {
+    median(one.iter().zip(other).map(|(one, other)| one / other).collect())
+}
+
 /// The geometric mean; NaN of none.
 pub(crate) fn geometric_mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = values.len() as f64;

@@ -157,7 +157,9 @@ fn a_sample_is_spread_over_the_process_and_a_dump_of_it_says_the_same() {
     }
     let output = analyze(&dump).assert().success();
     let table = String::from_utf8(output.get_output().stdout.clone()).unwrap();
-    for part in ["700 (2.7 MiB) of 700", "last_first", "lz4", "over 3072", "advice: --codec"] {
+    for part in
+        ["pages: 700", "last_first", "lz4: histogram", "incompressible_pages", "pool_percent"]
+    {
         assert!(table.contains(part), "{part:?} is missing in: {table}");
     }
 }
@@ -426,17 +428,5 @@ fn a_bench_that_is_killed_leaves_no_program_behind() {
     };
     while !has_ended() {
         std::thread::yield_now();
-    }
-}
-
-#[test]
-fn a_bench_that_cannot_be_made_is_refused() {
-    let table: &[(&[&str], &[&str])] = &[
-        (&["--pages", "10"], &["--pages", "1024..="]),
-        (&["--rounds", "0"], &["--rounds", "1..=1000"]),
-        (&["--json", "/no/such/dir/x"], &["--json", "cannot be written"]),
-    ];
-    for (options, parts) in table {
-        assert_refused(softswap().args(["bench", "samefill"]).args(*options), 2, parts);
     }
 }

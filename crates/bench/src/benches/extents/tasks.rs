@@ -1,12 +1,13 @@
 //! Tasks that swap pages out to RAM and back in, with a look-up for each page.
 
-use crate::extent_maps::maps::{Lookup, MapKind, Maps, NoMap};
+use super::maps::{Lookup, MapKind, Maps, NoMap};
 use crate::measure::noise::{below, noise, shuffled};
-use crate::measure::sample::{median, variation};
+use crate::measure::region::on_threads;
+use crate::measure::sample::{median, over, variation};
 use softswap_engine::store::swap::CLUSTER_SLOTS;
 use softswap_sys::memory::{Page, reserve_pages};
 use std::io;
-use std::sync::Barrier;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A task's part of the device. Blocks are taken modulo this: the data need
@@ -158,21 +159,13 @@ fn run(
     let threads = threads(count);
     let mut hands: Vec<Vec<Worker<'_>>> = (0..threads).map(|_| Vec::new()).collect();
     workers.enumerate().for_each(|(number, worker)| hands[number % threads].push(worker));
-    let barrier = Barrier::new(threads + 1);
-    let start_together = |mut workers: Vec<Worker<'_>>| {
-        barrier.wait();
+    let hands: Vec<_> = hands.into_iter().map(Mutex::new).collect();
+    let (seconds, done) = on_threads(threads, |thread| {
+        let mut workers = hands[thread].lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
         swap_in_turn(&mut workers, map, direction, || start.elapsed() >= time)
-    };
-    let start_together = &start_together;
-    std::thread::scope(|scope| {
-        let running: Vec<_> =
-            hands.into_iter().map(|workers| scope.spawn(move || start_together(workers))).collect();
-        barrier.wait();
-        let start = Instant::now();
-        let done: u64 = running.into_iter().map(|thread| thread.join().unwrap_or(0)).sum();
-        done as f64 * PAGE_KIB / start.elapsed().as_secs_f64()
-    })
+    });
+    done.into_iter().sum::<u64>() as f64 * PAGE_KIB / seconds
 }
 
 /// As many as can run at once. Where there are more tasks, each thread takes a
@@ -220,87 +213,6 @@ impl Throughputs {
         other: Swapper,
         direction: Direction,
     ) -> f64 {
-        let pairs = self.of(swapper, direction).iter().zip(others.of(other, direction));
-        median(pairs.map(|(one, other)| one / other).collect())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::extent_maps::layout::{Layout, Lengths};
-    use crate::extent_maps::maps::Nodes;
-    use std::cell::Cell;
-    use std::sync::Mutex;
-
-    /// Remembers what it was asked for.
-    struct Seen<'s>(&'s Mutex<Vec<u64>>);
-
-    impl Lookup for Seen<'_> {
-        fn block(&self, page: u64) -> Option<u64> {
-            self.0.lock().unwrap().push(page);
-            Some(page)
-        }
-    }
-
-    fn pages_asked_for(direction: Direction, hands: &[&[u64]]) -> Vec<u64> {
-        let seen = Mutex::default();
-        let mut tasks: Vec<Task> = hands.iter().map(|_| Task::new().unwrap()).collect();
-        let mut workers: Vec<Worker<'_>> = tasks
-            .iter_mut()
-            .zip(hands)
-            .map(|(task, clusters)| Worker::new(task, clusters.to_vec(), clusters[0]))
-            .collect();
-        let left = Cell::new(2000 / AT_ONCE);
-        let end = || left.replace(left.get().saturating_sub(1)) == 0;
-        let done = swap_in_turn(&mut workers, &Seen(&seen), direction, end);
-        let pages = seen.into_inner().unwrap();
-        assert_eq!(pages.len() as u64, done);
-        pages
-    }
-
-    fn breaks<'p>(pages: impl Iterator<Item = &'p u64> + Clone) -> usize {
-        pages.clone().zip(pages.skip(1)).filter(|(page, next)| **page + 1 != **next).count()
-    }
-
-    #[test]
-    fn pages_leave_cluster_by_cluster_and_come_back_in_any_order() {
-        let clusters = [7, 3, 100];
-        let out = pages_asked_for(Direction::Out, &[&clusters]);
-        assert!((2..=out.len() / CLUSTER_SLOTS + 1).contains(&breaks(out.iter())));
-        let back = pages_asked_for(Direction::In, &[&clusters]);
-        assert!(breaks(back.iter()) > back.len() * 9 / 10);
-        for page in out.iter().chain(&back) {
-            assert!(clusters.contains(&(page / SLOTS)), "{page}");
-        }
-    }
-
-    #[test]
-    fn tasks_that_share_a_processor_take_turns_after_every_page() {
-        let out = pages_asked_for(Direction::Out, &[&[1, 2, 3], &[11, 12, 13]]);
-        assert!(breaks(out.iter()) == out.len() - 1);
-        for own in [0, 1] {
-            let pages = out.iter().skip(own).step_by(2);
-            assert!(pages.clone().all(|page| (page / SLOTS > 10) == (own == 1)));
-            assert!(breaks(pages.clone()) <= pages.count() / CLUSTER_SLOTS + 1);
-        }
-    }
-
-    #[test]
-    fn every_swapper_moves_pages_both_ways() {
-        let layout = Layout::made(50, 100_000, Lengths::Equal);
-        let nodes = Nodes::of(&layout);
-        let maps = Maps::new(&layout, &nodes).unwrap();
-        let mut tasks = [Task::new().unwrap(), Task::new().unwrap()];
-        let mut found = Throughputs::default();
-        for (index, swapper) in SWAPPERS.into_iter().enumerate() {
-            for direction in Direction::ALL {
-                let time = Duration::from_millis(1);
-                let kbps = throughput(&maps, swapper, direction, &mut tasks, time, 3);
-                assert!(kbps > 0.0, "{swapper:?} {direction:?}");
-                found.add(index, direction, kbps);
-            }
-        }
-        assert_eq!(found.lookup_share(None, Direction::Out), 0.0);
+        over(self.of(swapper, direction), others.of(other, direction))
     }
 }

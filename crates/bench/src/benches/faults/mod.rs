@@ -6,15 +6,14 @@
 
 mod fixture;
 mod steps;
-mod outcome;
 
 use crate::measure::machine::Machine;
 use crate::measure::noise::{fill_with_noise, shuffled};
-use crate::measure::report::{Output, SCHEMA};
-use crate::measure::sample::{Round, Samples};
+use crate::measure::report::{Findings, Output, SCHEMA};
+use crate::measure::sample::{Figures, Round, Samples};
 use clap::Args;
 use fixture::{Fixture, PATTERN, Sizes};
-use outcome::{FaultsOutcome, Row};
+use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_cli::refusal::Refusal;
 use softswap_cli::{memory_limits, swapdir, units};
@@ -310,7 +309,7 @@ impl Bench {
         &self.faults[fault as usize]
     }
 
-    fn outcome(&self, machine: Machine) -> FaultsOutcome {
+    fn outcome(&self, machine: Machine) -> Findings<Outcome> {
         let faults = FAULTS.iter().zip(&self.faults).map(|((name, _), s)| (*name, s));
         let parts = PARTS.iter().zip(&self.parts).map(|((name, _), s)| (*name, s));
         let steps = STEPS.iter().zip(&self.step_samples).map(|((name, _), s)| (*name, s));
@@ -329,12 +328,12 @@ impl Bench {
             let ratio = samples.over(other, |round: &Round| round.p50_us);
             ratios.insert(format!("{name}_vs_{part}"), Value::from(ratio));
         }
-        FaultsOutcome {
+        Findings {
             schema: SCHEMA,
             bench: "faults",
             machine,
-            rows,
-            differences,
+            disturbance: None,
+            figures: Outcome { rows, differences },
             ratios,
             notes: vec![format!(
                 "pool: pages of softswap's own executable that LZ4 packs, to {:.0} % on average",
@@ -342,6 +341,29 @@ impl Bench {
             )],
         }
     }
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    variant: &'static str,
+    p50_us: f64,
+    p99_us: f64,
+    cov: f64,
+    count: usize,
+}
+
+impl Row {
+    fn new(variant: &'static str, figures: Figures) -> Row {
+        let Figures { p50_us, p99_us, cov, count, .. } = figures;
+        Row { variant, p50_us, p99_us, cov, count }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Outcome {
+    rows: Vec<Row>,
+    /// Of p50, in us.
+    differences: Map<String, Value>,
 }
 
 /// Touches one page after another, and says how long each took.

@@ -72,10 +72,6 @@ impl Servers {
         eventually("the servers know each other", || self.servers.iter().all(knows_all))
     }
 
-    pub(super) fn ports(&self) -> Vec<u16> {
-        self.servers.iter().map(|server| server.port).collect()
-    }
-
     pub(super) fn seeds(&self) -> String {
         let seeds: Vec<_> =
             self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();

@@ -1,15 +1,12 @@
 //! What is measured of a store, and what each figure is.
 
 use crate::measure::sample::Round;
-use clap::ValueEnum;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use serde::Serialize;
 use softswap_cli::refusal::Refusal;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Whole extents, many at a time: what reclaim writes.
     WriteExtents,

@@ -10,11 +10,7 @@ use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::time::Duration;
 
-/// A guard against programs that never come so far.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// What the compiler keeps of one function of [`source_text`], about.
 const BYTES_PER_FUNCTION: usize = 56 << 10;
 
@@ -53,12 +49,12 @@ impl Program {
             Program::Database => (python(include_str!("database.py"), goal_bytes), None),
             Program::Compiler => match compiler() {
                 Ok(command) => (command, Some(source_text(goal_bytes / BYTES_PER_FUNCTION))),
-                Err(why) => return Ok(Err(self.left_out(&why))),
+                Err(why) => return Ok(Err(why)),
             },
         };
         let running = match Running::start(command, input, signals) {
             Ok(running) => running,
-            Err(why) => return Ok(Err(self.left_out(&why))),
+            Err(why) => return Ok(Err(why)),
         };
         let mut found = Vec::with_capacity(pages);
         open::process(running.child.id())?.read(pages as u64, |chunk| {
@@ -66,10 +62,6 @@ impl Program {
             Ok(())
         })?;
         Ok(Ok(found))
-    }
-
-    fn left_out(self, why: &str) -> String {
-        format!("{} is left out: {why}", self.name())
     }
 }
 
@@ -162,22 +154,11 @@ impl Running {
             (_, to) => running._input = to,
         }
         let mut from = running.child.stdout.take().ok_or("it has no output")?;
-        let (say, hear) = sync_channel(1);
-        std::thread::spawn(move || {
-            let got = from.read(&mut [0]).unwrap_or(0);
-            // Nobody listens any more when it took too long.
-            let _ = say.send((got, from));
-        });
-        match hear.recv_timeout(PATIENCE) {
-            Ok((got, from)) if got > 0 => running._output = Some(from),
-            Err(RecvTimeoutError::Timeout) => {
-                return Err(format!("{name} was not ready after {} s", PATIENCE.as_secs()));
-            }
-            _ => {
-                let status = running.child.wait().map_or(String::new(), |s| format!(" ({s})"));
-                return Err(format!("{name} ended before it was ready{status}"));
-            }
+        if from.read(&mut [0]).unwrap_or(0) == 0 {
+            let status = running.child.wait().map_or(String::new(), |s| format!(" ({s})"));
+            return Err(format!("{name} ended before it was ready{status}"));
         }
+        running._output = Some(from);
         Ok(running)
     }
 }
@@ -187,38 +168,5 @@ impl Drop for Running {
         // Both fail where it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::path::PathBuf;
-
-    fn start(script: &str) -> Result<Running, String> {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]);
-        Running::start(command, None, &SignalQueue::hold(&[]).unwrap())
-    }
-
-    #[test]
-    fn a_program_is_there_until_it_is_let_go() {
-        let running = start("echo ready; read line").unwrap();
-        let proc = PathBuf::from(format!("/proc/{}", running.child.id()));
-        assert!(proc.exists());
-        drop(running);
-        assert!(!proc.exists());
-    }
-
-    #[test]
-    fn a_program_that_ends_early_is_told() {
-        let why = start("exit 3").err().unwrap();
-        assert!(why.contains("before it was ready") && why.contains('3'), "{why}");
-    }
-
-    #[test]
-    fn what_is_compiled_is_as_large_as_asked() {
-        assert_eq!(source_text(400).matches("\nlong work_").count(), 400);
-        assert_eq!(source_text(0), source_text(LEAST_FUNCTIONS));
     }
 }

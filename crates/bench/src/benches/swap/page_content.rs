@@ -1,14 +1,17 @@
 //! What the task's pages hold.
 
 use super::plan::Data;
+use crate::measure::noise::noise;
 use crate::measure::region::{Content, Noise, WORDS};
 use softswap_cli::refusal::plain;
+use softswap_engine::codec::same_filled::same_filled_word;
+use softswap_engine::codec::{MAX_PACKED_BYTES, Packer, Scratch, compress};
+use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{Page, reserve_pages};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-
-use crate::measure::noise::noise;
+use std::process::{Command, Stdio};
 
 /// Real pages that the content is made of. The task keeps them beside the
 /// memory that is measured, so they are few.
@@ -49,6 +52,74 @@ impl Content for Contents {
         // No two pages are equal, nor is one the same as in the sample.
         words[page % WORDS] = number_of(page);
     }
+}
+
+/// A Python process that makes records and then writes out its own memory.
+const PYTHON: &str = r#"
+import sys
+records = [{"id": i, "name": "record %d" % i, "tags": ["t%d" % (i % 50), "x" * (i % 30)],
+            "price": i * 0.25, "next": (i, i + 1)} for i in range(int(sys.argv[1]))]
+with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
+    for line in maps.readlines():
+        span, rights, _, _, inode = line.split()[:5]
+        if rights == "rw-p" and inode == "0" and "[stack" not in line:
+            first, end = (int(part, 16) for part in span.split("-"))
+            for at in range(first, end, 4096):
+                memory.seek(at)
+                sys.stdout.buffer.write(memory.read(4096))
+"#;
+/// At least six of these records fill a page.
+const RECORDS_PER_PAGE: usize = 8;
+/// The sample is taken from this many pages, spread over all of the process.
+const SAMPLE_OF_PAGES: usize = 4096;
+
+/// Returns pages of a Python process that LZ4 packs. Without Python they are of this program, and
+/// a note says so.
+pub(super) fn sample(notes: &mut Vec<String>) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
+    of_python().or_else(|why| {
+        notes.push(format!("compressible data is of this program, not of a Python process: {why}"));
+        let program = File::open("/proc/self/exe").map_err(|error| plain(&error))?;
+        pages_that_pack(program, SAMPLE_PAGES)
+    })
+}
+
+fn of_python() -> Result<Vec<[u8; PAGE_SIZE]>, String> {
+    let mut child = Command::new("python3")
+        // Without settings or modules of the user.
+        .args(["-I", "-S", "-c", PYTHON])
+        .arg((SAMPLE_OF_PAGES * RECORDS_PER_PAGE).to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("python3: {}", plain(&error)))?;
+    let memory = child.stdout.take().ok_or("python3 has no output")?;
+    let found = pages_that_pack(memory, SAMPLE_OF_PAGES);
+    // It may still be writing.
+    let _ = child.kill();
+    let _ = child.wait();
+    found
+}
+
+/// Reads `count` pages that pack and returns [`SAMPLE_PAGES`] of them, evenly spread.
+fn pages_that_pack(mut memory: impl Read, count: usize) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
+    let mut scratch = Scratch::new(Default::default()).map_err(|error| plain(&error))?;
+    let (mut room, mut page) = (vec![0; MAX_PACKED_BYTES], [0; PAGE_SIZE]);
+    let (mut packed, mut sample) = (0, Vec::new());
+    while packed < count {
+        if memory.read_exact(&mut page).is_err() {
+            return Err(format!("it has {packed} pages that pack, not {count}"));
+        }
+        let is_same = same_filled_word(&page).is_some();
+        if is_same || compress(Packer::Lz4, &page, &mut room, &mut scratch).is_none() {
+            continue;
+        }
+        if packed % (count / SAMPLE_PAGES) == 0 {
+            sample.push(page);
+        }
+        packed += 1;
+    }
+    Ok(sample)
 }
 
 fn number_of(page: usize) -> u64 {

@@ -4,7 +4,7 @@
 use super::latency::Latencies;
 use super::page_content::Contents;
 use super::plan::{Data, Pattern};
-use super::touch::{Touched, Touches};
+use super::touch::Touches;
 use crate::measure::region::{Region, WORDS, on_threads};
 use crate::measure::task_pipe::{process_cpu_seconds, receive, send, send_json};
 use clap::Args;
@@ -13,7 +13,7 @@ use softswap_cli::refusal::{Refusal, plain};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Said instead of a phase, it asks for the comparison.
 pub(super) const COMPARE: &str = "compare";
@@ -47,37 +47,25 @@ pub(super) struct Phase {
     pub(super) seed: u64,
 }
 
-/// What filling took.
+/// Sent once the memory is filled.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(super) struct Filled {
-    pub(super) seconds: f64,
-}
+pub(super) struct Filled;
 
 /// What a phase took.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Took {
     pub(super) touches: u64,
-    /// Before what is counted.
-    pub(super) warm_touches: u64,
     pub(super) seconds: f64,
     /// User and system time of the whole process, reclaim included.
     pub(super) cpu_seconds: f64,
     pub(super) latencies: Latencies,
 }
 
-impl Took {
-    pub(super) fn touches_per_s(&self) -> f64 {
-        self.touches as f64 / self.seconds
-    }
-}
-
 pub(crate) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
     let contents = Contents::load(args.data, &args.sample).map_err(Refusal::own)?;
-    let start = Instant::now();
     let region = Region::filled(args.pages, &contents)
         .map_err(|error| Refusal::own(format!("no memory: {}", plain(&error))))?;
-    let seconds = start.elapsed().as_secs_f64();
-    send_json(&Filled { seconds })?;
+    send_json(&Filled)?;
     loop {
         let line = receive()?;
         if line == COMPARE {
@@ -116,7 +104,6 @@ fn perform(phase: &Phase, region: &Region) -> Took {
     let cpu_seconds = process_cpu_seconds() - cpu_before;
     let mut latencies = Latencies::new();
     touched.iter().for_each(|thread| latencies.add_all(&thread.latencies));
-    let touches_of = |all: &[Touched]| all.iter().map(|thread| thread.touches).sum();
-    let (touches, warm_touches) = (touches_of(&touched), touches_of(&warm));
-    Took { touches, warm_touches, seconds, cpu_seconds, latencies }
+    let touches = touched.iter().map(|thread| thread.touches).sum();
+    Took { touches, seconds, cpu_seconds, latencies }
 }

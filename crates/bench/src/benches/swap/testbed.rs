@@ -24,10 +24,10 @@ const ZSWAP_PAGE_CLUSTER: &str = "0";
 const ZSWAP_COUNTED: &str = "what zswap packs counts within the limit here (control groups of \
      version 2), so softswap has the same DRAM as kernel_zswap and runs once beside it";
 
-pub(super) struct Testbed {
+pub(crate) struct Testbed {
     restorer: Restorer,
     /// For everything that needs a file; on the file system under test.
-    pub(super) dir: PathBuf,
+    pub(crate) dir: PathBuf,
     file: PathBuf,
     zram: Option<String>,
     /// As it was; all sides but zswap's run with it.
@@ -45,7 +45,7 @@ struct Groups {
 }
 
 /// What runs in it is held to a limit, and may swap to one place.
-pub(super) struct Held {
+pub(crate) struct Held {
     group: Option<MemoryGroup>,
     swap: Option<PathBuf>,
     watch: GroupWatch,
@@ -56,15 +56,15 @@ pub(super) struct Held {
 
 /// How a run kept to its limit, by the kernel's account.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Bounds {
+pub(crate) struct Bounds {
     /// `None` without a group.
-    pub(super) peak_bytes: Option<u64>,
-    pub(super) oom_kills: u64,
+    pub(crate) peak_bytes: Option<u64>,
+    pub(crate) oom_kills: u64,
     /// Packed pages that the kernel keeps in DRAM outside of the group, or in it
     /// beyond the limit.
-    pub(super) outside_bytes: u64,
+    pub(crate) outside_bytes: u64,
     /// In the swap area of a side of the kernel's.
-    pub(super) swapped_bytes: u64,
+    pub(crate) swapped_bytes: u64,
 }
 
 impl Bounds {
@@ -82,7 +82,7 @@ impl Bounds {
 impl Testbed {
     /// Prepares what `sides` need below `under`, with room for `bytes`. Sides
     /// that cannot be had are taken out, and `notes` say why.
-    pub(super) fn prepare(
+    pub(crate) fn prepare(
         under: &Path,
         bytes: u64,
         sides: &mut Vec<Side>,
@@ -138,7 +138,7 @@ impl Testbed {
     }
 
     /// Whether what zswap packs counts within the limit.
-    pub(super) fn counts_zswap(&self) -> bool {
+    pub(crate) fn counts_zswap(&self) -> bool {
         self.groups.is_some_and(|groups| groups.count_zswap)
     }
 
@@ -217,7 +217,7 @@ impl Testbed {
     }
 
     /// Makes `side` the one that swaps, and a group of `limit_bytes`.
-    pub(super) fn enter(&mut self, side: Side, limit_bytes: u64) -> Result<Held, Refusal> {
+    pub(crate) fn enter(&mut self, side: Side, limit_bytes: u64) -> Result<Held, Refusal> {
         let failed = |why| Refusal::own(format!("{}: {why}", side.name()));
         if side != Side::Softswap && Path::new(ZSWAP).exists() {
             let value = if side == Side::KernelZswap { "Y" } else { "N" };
@@ -247,7 +247,7 @@ impl Testbed {
     }
 
     /// Takes both away; what the kernel counted.
-    pub(super) fn leave(&mut self, held: Held) -> Result<Bounds, Refusal> {
+    pub(crate) fn leave(&mut self, held: Held) -> Result<Bounds, Refusal> {
         let Held { group, swap, watch, passed_limit_bytes } = held;
         let peaks = watch.end();
         let counted = group.as_ref().map_or(Ok(Bounds::default()), counted);
@@ -266,7 +266,7 @@ impl Testbed {
     }
 
     /// Settings of the machine that the kernel's sides work with.
-    pub(super) fn settings(&self) -> serde_json::Map<String, serde_json::Value> {
+    pub(crate) fn settings(&self) -> serde_json::Map<String, serde_json::Value> {
         let as_is = |(name, path): (&str, &str)| (name.to_string(), read_setting(path).into());
         let ours = |(name, value): (&str, &str)| (name.to_string(), value.into());
         let read = [
@@ -292,7 +292,7 @@ impl Testbed {
 
 impl Held {
     /// A command that runs `program` in the group, with more in its environment.
-    pub(super) fn command(
+    pub(crate) fn command(
         &self,
         environment: Vec<(OsString, OsString)>,
         program: &Path,

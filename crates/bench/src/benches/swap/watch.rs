@@ -30,7 +30,7 @@ impl Outside {
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Outside::Nowhere => 0,
-            Outside::Zram(name) => zram::kept(name).map_or(0, |kept| kept.used_bytes),
+            Outside::Zram(name) => zram::used_bytes(name),
             // The same figure as pool_total_size, which not every kernel shows.
             Outside::Zswap => meminfo("Zswap:"),
         }

@@ -4,7 +4,7 @@
 
 use super::task::Took;
 use crate::measure::managed_program::{Counters, without_settings};
-use crate::measure::task_pipe::TaskPipe;
+use crate::measure::task_pipe::{TaskPipe, this_program};
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_engine::door::settings::Config;
@@ -74,9 +74,7 @@ pub(super) fn run(
 }
 
 fn command(task: &Task) -> Result<Command, Refusal> {
-    let program = std::env::current_exe()
-        .map_err(|error| Refusal::own(format!("cannot find softswap itself: {}", plain(&error))))?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(this_program()?);
     command.arg("swap-in-task");
     for (name, value) in [
         ("--pages", task.pages as u64),
