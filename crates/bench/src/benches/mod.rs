@@ -6,8 +6,8 @@ pub(crate) mod extents;
 mod faults;
 mod io;
 pub(crate) mod policy;
-mod samefill;
 mod swap;
+mod samefill;
 mod library;
 mod swap_in;
 mod fits;
@@ -48,8 +48,6 @@ enum Bench {
     Swap(Box<swap::SwapArgs>),
     SwapIn(swap_in::SwapInArgs),
     #[command(hide = true)]
-    SwapInTask(swap_in::task::TaskArgs),
-    #[command(hide = true)]
     SwapTask(swap::task::TaskArgs),
     Tree(tree::TreeArgs),
 }
@@ -71,7 +69,6 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
         Bench::Samefill(args) => samefill::run(args),
         Bench::Swap(args) => swap::run(args),
         Bench::SwapIn(args) => swap_in::run(args),
-        Bench::SwapInTask(args) => swap_in::task::run(args),
         Bench::SwapTask(args) => swap::task::run(args),
         Bench::Tree(args) => tree::run(args),
     }

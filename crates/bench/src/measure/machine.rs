@@ -116,30 +116,3 @@ fn block_device(path: &Path) -> Option<String> {
     };
     Some(name + kind)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_machine_says_what_it_is() {
-        let machine = Machine::with_device(Path::new("/"), "ext4");
-        assert!(machine.cpus > 0);
-        assert!(machine.device.starts_with("ext4"));
-    }
-
-    #[test]
-    fn what_this_process_does_is_not_the_others() {
-        let before = Usage::now();
-        // The processors' own accounts may lag behind.
-        loop {
-            let now = Usage::now();
-            if now.ours > before.ours && now.all >= before.all + 10.0 {
-                break;
-            }
-        }
-        let found = before.since();
-        assert!((0.0..=1.0).contains(&found.others_cpu_share), "{found:?}");
-        assert!((0.0..=1.0).contains(&found.stolen_cpu_share), "{found:?}");
-    }
-}

@@ -68,19 +68,3 @@ impl Layout {
         layout
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn made_layouts_have_the_extents_and_pages_asked_for() {
-        for count in [1, 2, 7, 2000] {
-            let layout = Layout::made(count, 1_000_000);
-            assert_eq!((layout.extents.len(), layout.pages), (count, 1_000_000));
-            let ends = layout.extents.iter().map(|extent| extent.start_page + extent.nr_pages);
-            let starts = layout.extents.iter().skip(1).map(|extent| extent.start_page);
-            assert!(starts.zip(ends).all(|(start, end)| start == end));
-        }
-    }
-}

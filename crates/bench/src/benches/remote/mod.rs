@@ -1,5 +1,5 @@
-//! Memory of other machines: the store, programs with their pages there beside the disk, what a
-//! page takes of a server, and the loss of one.
+//! Memory of other machines: the store, programs with their pages there beside the disk, and what
+//! a page takes of a server.
 
 mod step;
 mod servers;
@@ -24,14 +24,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use step::Step;
-use store::{Endured, Store};
+use store::Store;
 
 /// Of each server that is started here, at most.
 const SERVER_LIMIT_BYTES: u64 = 2 << 30;
-/// How long pages are read and written around the death of a primary, and when it dies.
-const LOSS: Duration = Duration::from_secs(8);
-const DEATH: Duration = Duration::from_secs(2);
-
 /// Measure a Redis or Valkey cluster as a swap area.
 ///
 /// Without --url a cluster is started on this machine: servers, client and program share its
@@ -42,8 +38,8 @@ Steps of the store: write_extents and read_extents (31 pages at once), read_page
 --depth of them under way, in pages a second; pages written count once for each copy. write_page and
 read_page are the middle times of one page at a time.
 With --json: {\"schema\": 2, \"bench\": \"remote\", \"machine\": {...}, \"servers\",
-\"server_bytes_for_each_byte_stored\", \"loss_of_a_primary\": {\"longest_read_ms\", \"longest_write_ms\",
-\"operations\", \"failed\"}, \"ratios\": {...}, \"rows\": [{\"step\", \"pages_per_s\", \"us\", \"cov\",
+\"server_bytes_for_each_byte_stored\",
+\"ratios\": {...}, \"rows\": [{\"step\", \"pages_per_s\", \"us\", \"cov\",
 \"count\"}], \"program_rows\": [{\"area\", \"step\", \"ns\", \"cov\", \"count\"}]}. Ratios: STEP_AREA_vs_disk of
 a program's times, medians of the rounds'.")]
 pub(crate) struct RemoteArgs {
@@ -129,7 +125,6 @@ struct Figures {
     servers: String,
     /// Server memory for each byte stored, copies counted.
     server_bytes_for_each_byte_stored: Option<f64>,
-    loss_of_a_primary: Option<Endured>,
     rows: Vec<Row>,
     program_rows: Vec<ProgramRow>,
 }
@@ -195,11 +190,9 @@ fn measure(args: &RemoteArgs) -> Result<(Figures, Vec<ProgramCell>), Refusal> {
     let (rows, server_bytes_for_each_byte_stored) =
         runtime.block_on(steps(args, &url, servers.as_ref()))?;
     let programs = programs(args, &url, &text)?;
-    let loss = servers.map(|servers| runtime.block_on(loss(args, &url, servers))).transpose()?;
     let figures = Figures {
         servers: named,
         server_bytes_for_each_byte_stored,
-        loss_of_a_primary: loss,
         rows,
         program_rows: programs.iter().flat_map(ProgramCell::rows).collect(),
     };
@@ -256,18 +249,4 @@ fn programs(args: &RemoteArgs, url: &Url, text: &str) -> Result<Vec<ProgramCell>
         }
     }
     Ok(cells.into())
-}
-
-/// Reads and writes while a primary dies.
-async fn loss(args: &RemoteArgs, url: &Url, mut servers: Servers) -> Result<Endured, Refusal> {
-    let store = Store::fill(url, args.extents.into()).await?;
-    let death = std::thread::spawn(move || {
-        std::thread::sleep(DEATH);
-        servers.kill_one();
-        servers
-    });
-    let endured = store.endure((args.depth as usize, LOSS)).await;
-    // They end with the last of them.
-    drop(death.join());
-    endured
 }

@@ -93,11 +93,6 @@ impl Servers {
         self.servers.iter().try_for_each(|server| server.ask(&["FLUSHALL"]).map(|_| ()))
     }
 
-    /// Kills the last one.
-    pub(super) fn kill_one(&mut self) {
-        self.servers.pop();
-    }
-
     pub(super) fn version(&self) -> String {
         let told = self.servers.first().map(|server| server.text(&["INFO", "server"]));
         let told = told.and_then(Result::ok).unwrap_or_default();

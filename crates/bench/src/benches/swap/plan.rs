@@ -54,7 +54,7 @@ impl Side {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
-pub(super) enum Pattern {
+pub(crate) enum Pattern {
     RandomRead,
     RandomWrite,
     SequentialRead,
@@ -85,7 +85,7 @@ impl Pattern {
 /// What the pages hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
-pub(super) enum Data {
+pub(crate) enum Data {
     /// Pages of a running program, each made unlike the others.
     Compressible,
     Incompressible,

@@ -4,7 +4,7 @@ use super::limits::Limits;
 use super::page_content;
 use super::plan::{Data, How, Pattern, Side};
 use super::programs::Ready;
-use super::task::{COMPARE, Filled, Phase, SAME, Took};
+use super::task::{COMPARE, FILLED, Phase, SAME, Took};
 use super::testbed::{Bounds, Testbed};
 use crate::measure::managed_program::{Counters, without_settings};
 use crate::measure::task_pipe::{TaskPipe, this_program};
@@ -232,6 +232,7 @@ impl<'b> Bench<'b> {
             warm_touches: limit_bytes / PAGE_SIZE as u64,
             warm_seconds: self.phase_seconds * MOST_WARM,
             seconds: self.phase_seconds,
+            most_touches: u64::MAX,
             hot_share: HOT_SHARE.max(LEAST_HOT_OF_LIMIT * share),
             // The same touches for every side in a round.
             seed: 1000 * (round as u64 + 1) + 100 * u64::from(threads),
@@ -256,7 +257,7 @@ impl<'b> Bench<'b> {
             .spawn()
             .map_err(|error| Refusal::own(format!("the task did not start: {}", plain(&error))))?;
         let mut pipe = TaskPipe::with(child)?;
-        let _filled: Filled = pipe.receive_json()?;
+        pipe.expect(FILLED)?;
         engine.map_or(Ok(()), Counters::expect_engine)?;
         pipe.send(&serde_json::to_string(phase).unwrap_or_default());
         let took: Took = pipe.receive_json()?;

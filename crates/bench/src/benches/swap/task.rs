@@ -16,8 +16,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Said instead of a phase, it asks for the comparison.
-pub(super) const COMPARE: &str = "compare";
-pub(super) const SAME: &str = "same";
+pub(crate) const COMPARE: &str = "compare";
+/// Sent once the memory is filled.
+pub(crate) const FILLED: &str = "filled";
+pub(crate) const SAME: &str = "same";
 
 /// The program that `bench swap` runs; of no use by itself.
 #[derive(Args)]
@@ -26,8 +28,9 @@ pub(crate) struct TaskArgs {
     pages: usize,
     #[arg(long)]
     data: Data,
+    /// For data that is not incompressible.
     #[arg(long)]
-    sample: PathBuf,
+    sample: Option<PathBuf>,
     /// Damages a page before the comparison, which must notice.
     #[arg(long)]
     damage: bool,
@@ -35,37 +38,35 @@ pub(crate) struct TaskArgs {
 
 /// What the task is told to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Phase {
-    pub(super) pattern: Pattern,
-    pub(super) threads: usize,
+pub(crate) struct Phase {
+    pub(crate) pattern: Pattern,
+    pub(crate) threads: usize,
     /// Touches that are not counted, so that what came before does not case.
-    pub(super) warm_touches: u64,
+    pub(crate) warm_touches: u64,
     /// They may take so long.
-    pub(super) warm_seconds: f64,
-    pub(super) seconds: f64,
-    pub(super) hot_share: f64,
-    pub(super) seed: u64,
+    pub(crate) warm_seconds: f64,
+    pub(crate) seconds: f64,
+    /// Of each thread.
+    pub(crate) most_touches: u64,
+    pub(crate) hot_share: f64,
+    pub(crate) seed: u64,
 }
-
-/// Sent once the memory is filled.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(super) struct Filled;
 
 /// What a phase took.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Took {
-    pub(super) touches: u64,
-    pub(super) seconds: f64,
+pub(crate) struct Took {
+    pub(crate) touches: u64,
+    pub(crate) seconds: f64,
     /// User and system time of the whole process, reclaim included.
-    pub(super) cpu_seconds: f64,
-    pub(super) latencies: Latencies,
+    pub(crate) cpu_seconds: f64,
+    pub(crate) latencies: Latencies,
 }
 
 pub(crate) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
-    let contents = Contents::load(args.data, &args.sample).map_err(Refusal::own)?;
+    let contents = Contents::load(args.data, args.sample.as_deref()).map_err(Refusal::own)?;
     let region = Region::filled(args.pages, &contents)
         .map_err(|error| Refusal::own(format!("no memory: {}", plain(&error))))?;
-    send_json(&Filled)?;
+    send(FILLED)?;
     loop {
         let line = receive()?;
         if line == COMPARE {
@@ -99,7 +100,7 @@ fn perform(phase: &Phase, region: &Region) -> Took {
     let cpu_before = process_cpu_seconds();
     let time = Duration::from_secs_f64(phase.seconds);
     let (seconds, touched) = on_threads(phase.threads, |thread| {
-        walk(thread, warm[thread].touches).go(region, time, u64::MAX)
+        walk(thread, warm[thread].touches).go(region, time, phase.most_touches)
     });
     let cpu_seconds = process_cpu_seconds() - cpu_before;
     let mut latencies = Latencies::new();

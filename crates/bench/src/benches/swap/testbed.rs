@@ -335,28 +335,3 @@ fn counted(group: &MemoryGroup) -> Result<Bounds, String> {
 fn read_setting(path: &str) -> String {
     fs::read_to_string(path).map_or("-".into(), |text| text.trim().to_string())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_preloaded_library_comes_after_the_shell() {
-        let watch = GroupWatch::start(None, None, Outside::Nowhere);
-        let group = Some(MemoryGroup::at("/group".into()));
-        let held = Held { group, swap: None, watch, passed_limit_bytes: None };
-        let command = held.command(vec![("LD_PRELOAD".into(), "x".into())], Path::new("/prog"));
-        let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
-        assert_eq!(words[2..], ["/group/cgroup.procs", "LD_PRELOAD=x", "/prog"]);
-        assert!(command.get_envs().next().is_none());
-    }
-
-    #[test]
-    fn what_a_group_held_beyond_its_limit_lies_outside() {
-        let bounds =
-            |peak_bytes, outside_bytes| Bounds { peak_bytes, outside_bytes, ..Bounds::default() };
-        assert_eq!(bounds(Some(70), 0).within(64), bounds(Some(64), 6));
-        assert_eq!(bounds(Some(60), 0).within(64), bounds(Some(60), 0));
-        assert_eq!(bounds(None, 0).within(64), bounds(None, 0));
-    }
-}

@@ -103,20 +103,3 @@ fn used_of(path: &Path) -> u64 {
     let kib = line.and_then(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok());
     kib.unwrap_or(0) << 10
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn where_nothing_is_kept_nothing_is_seen() {
-        let watch = GroupWatch::start(None, None, Outside::Nowhere);
-        assert_eq!(watch.end(), Peaks::default());
-    }
-
-    #[test]
-    fn the_machines_memory_is_found_by_its_name() {
-        assert!(meminfo("MemTotal:") > 1 << 20);
-        assert_eq!(meminfo("NoSuchThing:"), 0);
-    }
-}

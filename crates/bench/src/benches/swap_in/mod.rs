@@ -5,27 +5,27 @@
 //! preloaded, faults by SIGBUS, background reclaim, writes to disk. The ways of
 //! waiting take turns, a fresh program each time.
 
-pub(super) mod task;
-mod task_run;
-
+use super::swap::plan::Pattern;
+use super::swap::task::{COMPARE, FILLED, Phase, SAME, Took};
 use crate::measure::machine::{Machine, Usage};
+use crate::measure::managed_program::{Counters, without_settings};
 use crate::measure::poll_counts::PollCounts;
 use crate::measure::report::{Findings, Output};
 use crate::measure::sample::{median, over, rotated, variation};
-use crate::measure::task_pipe::signals;
+use crate::measure::task_pipe::{TaskPipe, signals, this_program};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use softswap_cli::refusal::Refusal;
+use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::units::parse_size;
 use softswap_cli::{library, memory_limits, swapdir, units};
-use softswap_engine::base::stats::{Counter, Tier};
+use softswap_engine::base::stats::{Counter, Stats, Tier};
 use softswap_engine::door::settings::{AreaSpec, Config, MIN_MEMORY_BYTES};
 use softswap_engine::store::io::poll::mode::Mode;
 use softswap_sys::PAGE_SIZE;
-use std::path::PathBuf;
-use std::process::ExitCode;
-use task_run::{Task, TaskRun};
+use softswap_sys::child::SignalQueue;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
 
 /// Threads that one fault context each could not serve.
 const MOST_THREADS: u32 = 64;
@@ -83,6 +83,8 @@ pub(crate) struct SwapInArgs {
     damage: bool,
 }
 
+/// A run ends by its touches, not by the clock.
+const LONGEST_SECONDS: f64 = 1e6;
 /// The region over the budget, when no size is asked for.
 const REGION_OVER_BUDGET: u64 = 4;
 
@@ -155,7 +157,7 @@ fn measure(
     args: &SwapInArgs,
     region_bytes: u64,
     config: &Config,
-    library: &std::path::Path,
+    library: &Path,
 ) -> Result<Vec<Cell>, Refusal> {
     let signals = signals()?;
     let cell = |threads: &u32, mode| Cell { mode, threads: *threads, runs: Vec::new() };
@@ -164,19 +166,79 @@ fn measure(
     for round in 0..args.rounds as usize {
         for index in rotated(cells.len(), round) {
             let Cell { mode, threads, runs } = &mut cells[index];
-            let task = Task {
-                pages: region_bytes as usize / PAGE_SIZE,
-                touches: args.touches as usize,
+            let config = Config { poll: *mode, ..config.clone() };
+            let phase = Phase {
+                pattern: Pattern::RandomWrite,
                 threads: *threads as usize,
+                warm_touches: 0,
+                warm_seconds: 0.0,
+                seconds: LONGEST_SECONDS,
+                most_touches: u64::from(args.touches / *threads),
+                hot_share: 0.0,
                 // The same touches for every mode in a round.
                 seed: 1000 * (round as u64 + 1),
-                damage: args.damage,
             };
-            let config = Config { poll: *mode, ..config.clone() };
-            runs.push(task_run::run(&task, &config, library, &signals)?);
+            runs.push(run_task(region_bytes, &phase, args.damage, &config, library, &signals)?);
         }
     }
     Ok(cells)
+}
+
+/// What one run of the task took and counted.
+struct TaskRun {
+    took: Took,
+    /// Of the time in which pages were touched.
+    stats: Stats,
+    facts: Facts,
+}
+
+/// How the engine reached the swap file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Facts {
+    io_uring: bool,
+    direct: bool,
+    device_polling: bool,
+}
+
+/// Runs the task of `bench swap` once, under the preloaded runtime as `softswap run` starts a
+/// program.
+fn run_task(
+    region_bytes: u64,
+    phase: &Phase,
+    damage: bool,
+    config: &Config,
+    library: &Path,
+    signals: &SignalQueue,
+) -> Result<TaskRun, Refusal> {
+    let counters = Counters::new()?;
+    let mut command = Command::new(this_program()?);
+    without_settings(&mut command);
+    let pages = region_bytes as usize / PAGE_SIZE;
+    command.args(["swap-task", "--pages", &pages.to_string(), "--data", "incompressible"]);
+    command.args(damage.then_some("--damage"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.envs(counters.environment(config, library));
+    signals.prepare(&mut command, &[counters.fd()]);
+    let child = command
+        .spawn()
+        .map_err(|error| Refusal::own(format!("the task did not start: {}", plain(&error))))?;
+    let mut pipe = TaskPipe::with(child)?;
+    pipe.expect(FILLED)?;
+    counters.expect_engine()?;
+    let before = counters.values();
+    pipe.send(&serde_json::to_string(phase).unwrap_or_default());
+    let took = pipe.receive_json()?;
+    let stats = counters.since(&before)?;
+    pipe.send(COMPARE);
+    pipe.expect(SAME)?;
+    pipe.end()?;
+    let is_used = |counter| counters.stats().get(counter) == 1;
+    let facts = Facts {
+        io_uring: is_used(Counter::UsesIoUring),
+        direct: is_used(Counter::UsesDirectIo),
+        device_polling: is_used(Counter::UsesDevicePolling),
+    };
+    Ok(TaskRun { took, stats, facts })
 }
 
 /// One way of waiting with one number of threads, over all rounds.

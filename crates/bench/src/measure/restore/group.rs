@@ -174,31 +174,6 @@ mod tests {
         fs::read_to_string(dir.join(file)).unwrap()
     }
 
-    fn hierarchy(version: GroupVersion, top: &Path, own: &str) -> Hierarchy {
-        Hierarchy { version, top: top.into(), own: top.join(own) }
-    }
-
-    #[test]
-    fn version_2_is_taken_where_its_top_has_memory() {
-        let top = tempfile::tempdir().unwrap();
-        let first = || hierarchy(GroupVersion::One, top.path(), "");
-        let second = || hierarchy(GroupVersion::Two, top.path(), "");
-        write(top.path(), &[(TO_HAND_DOWN, "cpu hugetlb\n")]);
-        assert_eq!(with_memory(vec![second()]), None);
-        assert_eq!(with_memory(vec![second(), first()]), Some(first()));
-        write(top.path(), &[(TO_HAND_DOWN, "cpu memory\n")]);
-        assert_eq!(with_memory(vec![second()]), Some(second()));
-    }
-
-    #[test]
-    fn groups_are_made_at_the_top_or_as_near_as_they_can_be() {
-        let top = Path::new("/top");
-        let places = |version| parents(&hierarchy(version, top, "a/b/own"));
-        assert_eq!(places(GroupVersion::One), [top]);
-        assert_eq!(places(GroupVersion::Two), [top, Path::new("/top/a/b"), Path::new("/top/a")]);
-        assert_eq!(parents(&hierarchy(GroupVersion::Two, top, "")), [top]);
-    }
-
     #[test]
     fn memory_is_handed_down_once_and_kept_back_when_nobody_needs_it() {
         let top = tempfile::tempdir().unwrap();
@@ -222,14 +197,6 @@ mod tests {
         write(&service, &[(LIMIT, "max\n")]);
         keep_memory_back(top.path()).unwrap();
         assert_eq!(read(top.path(), HANDED_DOWN), "-memory");
-    }
-
-    #[test]
-    fn memory_that_a_group_does_not_have_is_not_handed_down() {
-        let top = tempfile::tempdir().unwrap();
-        write(top.path(), &[(TO_HAND_DOWN, "cpu\n"), (HANDED_DOWN, "")]);
-        assert!(hand_down_memory(top.path()).unwrap_err().contains(TO_HAND_DOWN));
-        assert_eq!(read(top.path(), HANDED_DOWN), "");
     }
 
     #[test]
