@@ -6,7 +6,6 @@ use super::tree::{Node as TreeNode, Tree};
 use softswap_cli::refusal::Refusal;
 use softswap_engine::store::swap::extent::ExtentMap;
 
-/// What answers where a page is.
 pub(super) trait Lookup: Sync {
     /// The block that holds `page`.
     fn block(&self, page: u64) -> Option<u64>;
@@ -44,19 +43,21 @@ impl Lookup for NoMap {
     }
 }
 
-/// Whose look-ups are measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum MapKind {
+    None,
     List,
     RbTree,
     Softswap,
 }
 
 impl MapKind {
-    pub(super) const ALL: [MapKind; 3] = [MapKind::List, MapKind::RbTree, MapKind::Softswap];
+    pub(super) const ALL: [MapKind; 4] =
+        [MapKind::None, MapKind::List, MapKind::RbTree, MapKind::Softswap];
 
     pub(super) fn name(self) -> &'static str {
         match self {
+            MapKind::None => "none",
             MapKind::List => "list",
             MapKind::RbTree => "rbtree",
             MapKind::Softswap => "softswap",
@@ -64,7 +65,32 @@ impl MapKind {
     }
 }
 
-/// Where the rivals' nodes lie.
+/// Calls a generic function with one of the maps, so that its look-ups are inlined.
+macro_rules! with_map {
+    ($maps:expr, $kind:expr, $map:ident => $call:expr) => {
+        match $kind {
+            MapKind::None => {
+                let $map = &NoMap;
+                $call
+            }
+            MapKind::List => {
+                let $map = &$maps.list;
+                $call
+            }
+            MapKind::RbTree => {
+                let $map = &$maps.tree;
+                $call
+            }
+            MapKind::Softswap => {
+                let $map = &$maps.softswap;
+                $call
+            }
+        }
+    };
+}
+pub(super) use with_map;
+
+/// The nodes of the rivals.
 pub(super) struct Nodes<'a> {
     list: Arena<ListNode<'a>>,
     tree: Vec<TreeNode>,
@@ -88,7 +114,7 @@ pub(super) struct Maps<'a> {
 }
 
 impl<'a> Maps<'a> {
-    /// Fills the maps, and makes sure that all say the same.
+    /// Fills the maps, and makes sure that all give the same answers.
     pub(super) fn new(layout: &'a Layout, nodes: &'a Nodes<'a>) -> Result<Maps<'a>, Refusal> {
         let softswap = ExtentMap::new(layout.extents.len())
             .map_err(|error| Refusal::own(format!("no memory for the extent map: {error}")))?;
@@ -99,24 +125,13 @@ impl<'a> Maps<'a> {
         }
         let list = List::new(&nodes.list, &layout.extents);
         let maps = Maps { layout, list, tree: Tree::new(&nodes.tree), softswap };
-        maps.check()?;
-        Ok(maps)
-    }
-
-    /// A figure for wrong answers would be worse than none.
-    fn check(&self) -> Result<(), Refusal> {
-        for extent in &self.layout.extents {
+        for extent in &layout.extents {
             for past in [0, extent.nr_pages / 2, extent.nr_pages - 1] {
-                let page = extent.start_page + past;
-                let right = Some(extent.start_block + past);
-                for variant in MapKind::ALL {
-                    let found = match variant {
-                        MapKind::List => self.list.block(page),
-                        MapKind::RbTree => self.tree.block(page),
-                        MapKind::Softswap => self.softswap.block(page),
-                    };
+                let (page, right) = (extent.start_page + past, Some(extent.start_block + past));
+                for kind in &MapKind::ALL[1..] {
+                    let found = with_map!(maps, *kind, map => map.block(page));
                     if found != right {
-                        let name = variant.name();
+                        let name = kind.name();
                         return Err(Refusal::own(format!(
                             "{name}: page {page} was found at {found:?} instead of {right:?}"
                         )));
@@ -124,20 +139,17 @@ impl<'a> Maps<'a> {
                 }
             }
         }
-        Ok(())
+        Ok(maps)
     }
 
-    /// DRAM that the map takes, in bytes.
-    pub(super) fn bytes(&self, variant: MapKind) -> u64 {
+    /// DRAM of the map, in bytes.
+    pub(super) fn bytes(&self, kind: MapKind) -> u64 {
         let count = self.layout.extents.len() as u64;
-        match variant {
+        match kind {
+            MapKind::None => 0,
             MapKind::List => count * List::BYTES_PER_EXTENT as u64,
             MapKind::RbTree => count * Tree::BYTES_PER_EXTENT as u64,
             MapKind::Softswap => self.softswap.metadata_bytes(),
         }
-    }
-
-    pub(super) fn bytes_per_extent(&self, variant: MapKind) -> f64 {
-        self.bytes(variant) as f64 / self.layout.extents.len().max(1) as f64
     }
 }

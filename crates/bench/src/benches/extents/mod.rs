@@ -8,25 +8,23 @@ pub(crate) mod layout;
 mod list;
 mod tree;
 mod maps;
-mod lookups;
+mod timing;
 mod file;
-mod tasks;
 
 use crate::measure::machine::{Machine, Usage};
 use crate::measure::report::{Findings, Output};
 use crate::measure::sample::rotated;
 use clap::Args;
 use layout::Layout;
-use lookups::{LookupRow, Lookups};
 use maps::{MapKind, Maps, Nodes};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_cli::refusal::{Refusal, plain};
-use softswap_cli::{memory_limits, swapdir, units};
+use softswap_cli::swapdir;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use tasks::{Direction, SWAPPERS, Swapper, Task, Throughputs, throughput};
+use timing::{RANDOM, Rounds, SEQUENTIAL, SWAP_IN, SWAP_OUT, Task, lookup_ns, queries, throughput};
 
 /// The published table: 20 GB in extents of 1 MiB.
 const TABLE_PAGES: u64 = (20 << 30) / 4096;
@@ -145,33 +143,26 @@ struct FileFigures {
     lookups: Vec<LookupRow>,
 }
 
+#[derive(Debug, Serialize)]
+struct LookupRow {
+    variant: &'static str,
+    random_ns: f64,
+    sequential_ns: f64,
+    /// Of the random look-ups' rounds.
+    cov: f64,
+    bytes: u64,
+    bytes_per_extent: f64,
+}
+
 const RIVALS: [MapKind; 2] = [MapKind::List, MapKind::RbTree];
-const SOFTSWAP: Swapper = Some(MapKind::Softswap);
-const DIRECTIONS: [(&str, Direction); 2] = [("swapout", Direction::Out), ("swapin", Direction::In)];
+const DIRECTIONS: [&str; 2] = [SWAP_OUT, SWAP_IN];
 
 pub(super) fn run(args: &ExtentsArgs) -> Result<ExitCode, Refusal> {
     let dir = swapdir::check("--swap", &args.swap, file::most_bytes(args.pieces))?;
     let most_tasks = args.tasks.iter().map(|n| *n as usize).max().unwrap_or(0).max(SWEEP_TASKS);
-    check_memory(most_tasks)?;
     let output = Output::open(args.json.as_deref())?;
     let machine = Machine::with_device(&dir.path, dir.file_system);
     output.finish(measure(args, &dir.path, most_tasks, machine))
-}
-
-fn check_memory(tasks: usize) -> Result<(), Refusal> {
-    /// What all the maps take, and some.
-    const MAPS_BYTES: u64 = 128 << 20;
-    let needed_bytes = tasks as u64 * Task::BYTES + MAPS_BYTES;
-    let available_bytes = memory_limits::available().bytes;
-    if available_bytes < needed_bytes {
-        return Err(Refusal::usage(format!(
-            "--tasks {tasks}: {} of memory are needed and {} are available; ask for fewer tasks, \
-             {SWEEP_TASKS} at least are used",
-            units::bytes(needed_bytes),
-            units::bytes(available_bytes),
-        )));
-    }
-    Ok(())
 }
 
 fn measure(
@@ -189,14 +180,13 @@ fn measure(
     let nodes = Nodes::of(&layout);
     let maps = Maps::new(&layout, &nodes)?;
     for count in args.tasks.iter().map(|count| *count as usize) {
-        let mut cell = [(&maps, Throughputs::default())];
+        let mut cell = [(&maps, Rounds::default())];
         swap_in_turns(args, &mut cell, &mut tasks[..count]);
         let [(_, of)] = cell;
-        for (name, direction) in DIRECTIONS {
-            for other in [Some(MapKind::List), Some(MapKind::RbTree), None] {
-                let ratio = of.over(SOFTSWAP, &of, other, direction);
-                ratios
-                    .insert(format!("{name}_softswap_vs_{}_{count}", name_of(other)), ratio.into());
+        for name in DIRECTIONS {
+            for other in [MapKind::List, MapKind::RbTree, MapKind::None] {
+                let ratio = of.over(MapKind::Softswap, &of, other, name);
+                ratios.insert(format!("{name}_softswap_vs_{}_{count}", other.name()), ratio.into());
             }
         }
         table.extend(task_rows(count, TABLE_EXTENTS, &of));
@@ -206,27 +196,21 @@ fn measure(
     let nodes: Vec<Nodes<'_>> = layouts.iter().map(Nodes::of).collect();
     let maps = layouts.iter().zip(&nodes).map(|(layout, nodes)| Maps::new(layout, nodes));
     let maps: Vec<Maps<'_>> = maps.collect::<Result<_, _>>()?;
-    let mut cells: Vec<_> = maps.iter().map(|maps| (maps, Throughputs::default())).collect();
+    let mut cells: Vec<_> = maps.iter().map(|maps| (maps, Rounds::default())).collect();
     swap_in_turns(args, &mut cells, &mut tasks[..SWEEP_TASKS]);
     let last = SWEEP_EXTENTS.len() - 1;
-    for (name, direction) in DIRECTIONS {
-        let ratio = cells[last].1.over(SOFTSWAP, &cells[0].1, SOFTSWAP, direction);
+    for name in DIRECTIONS {
+        let ratio = cells[last].1.over(MapKind::Softswap, &cells[0].1, MapKind::Softswap, name);
         let (from, to) = (SWEEP_EXTENTS[0], SWEEP_EXTENTS[last]);
         ratios.insert(format!("{name}_softswap_{to}_vs_{from}"), ratio.into());
     }
     let cells = SWEEP_EXTENTS.iter().zip(&cells);
     let sweep = cells.flat_map(|(extents, (_, of))| task_rows(SWEEP_TASKS, *extents, of)).collect();
 
-    let mut lookups: Vec<Lookups> = maps.iter().map(|_| Lookups::default()).collect();
-    for round in 0..args.rounds as usize {
-        for at in rotated(maps.len(), round) {
-            lookups[at].measure_round(&maps[at], round, lookup_time(args));
-        }
-    }
     let mut rows: Vec<LayoutRow> = Vec::new();
-    for ((extents, lookups), maps) in SWEEP_EXTENTS.into_iter().zip(&lookups).zip(&maps) {
-        add_lookup_ratios(lookups, &extents.to_string(), &mut ratios);
-        rows.extend(lookups.rows(maps).into_iter().map(|row| LayoutRow { extents, row }));
+    for (extents, maps) in SWEEP_EXTENTS.into_iter().zip(&maps) {
+        let looked_up = lookups(args, maps, &extents.to_string(), &mut ratios);
+        rows.extend(looked_up.into_iter().map(|row| LayoutRow { extents, row }));
     }
     let file = match measure_file(args, dir, &mut ratios)? {
         Ok(file) => Some(file),
@@ -254,18 +238,18 @@ fn measure(
     Ok(Findings { notes, ..Findings::new("extents", machine, usage.since(), figures, ratios) })
 }
 
-/// All swappers over all of these maps, in changing order. What is compared
-/// follows each other closely: the variants of one map, and the maps.
-fn swap_in_turns(args: &ExtentsArgs, cells: &mut [(&Maps<'_>, Throughputs)], tasks: &mut [Task]) {
+/// All maps over all layouts, in changing order. What is compared follows each other closely: the
+/// maps of one layout, and the layouts.
+fn swap_in_turns(args: &ExtentsArgs, cells: &mut [(&Maps<'_>, Rounds)], tasks: &mut [Task]) {
     for round in 0..WARM_UPS + args.rounds as usize {
-        for direction in Direction::ALL {
-            for index in rotated(SWAPPERS.len(), round) {
+        for what in DIRECTIONS {
+            for index in rotated(MapKind::ALL.len(), round) {
                 for place in rotated(cells.len(), round) {
-                    let (maps, throughputs) = &mut cells[place];
-                    let (swapper, seed) = (SWAPPERS[index], 1 + round as u64);
-                    let kbps = throughput(maps, swapper, direction, tasks, args.seconds, seed);
+                    let (maps, rounds) = &mut cells[place];
+                    let (kind, seed) = (MapKind::ALL[index], 1 + round as u64);
+                    let kbps = throughput(maps, kind, what, tasks, args.seconds, seed);
                     if round >= WARM_UPS {
-                        throughputs.add(index, direction, kbps);
+                        rounds.add(kind, what, kbps);
                     }
                 }
             }
@@ -273,35 +257,54 @@ fn swap_in_turns(args: &ExtentsArgs, cells: &mut [(&Maps<'_>, Throughputs)], tas
     }
 }
 
-fn name_of(swapper: Swapper) -> &'static str {
-    swapper.map_or("none", MapKind::name)
-}
-
-fn task_rows(tasks: usize, extents: usize, of: &Throughputs) -> Vec<TaskRow> {
-    let row = |swapper: Swapper| TaskRow {
-        variant: name_of(swapper),
+fn task_rows(tasks: usize, extents: usize, of: &Rounds) -> Vec<TaskRow> {
+    let lookup_share = |kind, what| 1.0 - of.over(kind, of, MapKind::None, what);
+    let row = |kind: MapKind| TaskRow {
+        variant: kind.name(),
         tasks,
         extents,
-        swapout_kbps: of.kbps(swapper, Direction::Out),
-        swapout_lookup_share: of.lookup_share(swapper, Direction::Out),
-        swapout_cov: of.cov(swapper, Direction::Out),
-        swapin_kbps: of.kbps(swapper, Direction::In),
-        swapin_lookup_share: of.lookup_share(swapper, Direction::In),
-        swapin_cov: of.cov(swapper, Direction::In),
+        swapout_kbps: of.median(kind, SWAP_OUT),
+        swapout_lookup_share: lookup_share(kind, SWAP_OUT),
+        swapout_cov: of.cov(kind, SWAP_OUT),
+        swapin_kbps: of.median(kind, SWAP_IN),
+        swapin_lookup_share: lookup_share(kind, SWAP_IN),
+        swapin_cov: of.cov(kind, SWAP_IN),
     };
-    SWAPPERS.into_iter().map(row).collect()
+    MapKind::ALL.into_iter().map(row).collect()
 }
 
-/// Look-ups alone vary less than whole swaps.
-fn lookup_time(args: &ExtentsArgs) -> Duration {
-    args.seconds / 4
-}
-
-fn add_lookup_ratios(lookups: &Lookups, over: &str, ratios: &mut Map<String, Value>) {
-    for rival in RIVALS {
-        let name = format!("lookup_{}_vs_softswap_{over}", rival.name());
-        ratios.insert(name, lookups.over_softswap(rival).into());
+/// Look-ups alone over one layout; their ratios are named after it.
+fn lookups(
+    args: &ExtentsArgs,
+    maps: &Maps<'_>,
+    layout: &str,
+    ratios: &mut Map<String, Value>,
+) -> Vec<LookupRow> {
+    let kinds = &MapKind::ALL[1..];
+    let mut rounds = Rounds::default();
+    for round in 0..args.rounds as usize {
+        for what in [RANDOM, SEQUENTIAL] {
+            let queries = queries(maps.layout.pages, what, 1 + round as u64);
+            for index in rotated(kinds.len(), round) {
+                // They vary less than whole swaps.
+                let ns = lookup_ns(maps, kinds[index], &queries, args.seconds / 4);
+                rounds.add(kinds[index], what, ns);
+            }
+        }
     }
+    for rival in RIVALS {
+        let ratio = rounds.over(rival, &rounds, MapKind::Softswap, RANDOM);
+        ratios.insert(format!("lookup_{}_vs_softswap_{layout}", rival.name()), ratio.into());
+    }
+    let row = |kind: &MapKind| LookupRow {
+        variant: kind.name(),
+        random_ns: rounds.median(*kind, RANDOM),
+        sequential_ns: rounds.median(*kind, SEQUENTIAL),
+        cov: rounds.cov(*kind, RANDOM),
+        bytes: maps.bytes(*kind),
+        bytes_per_extent: maps.bytes(*kind) as f64 / maps.layout.extents.len().max(1) as f64,
+    };
+    kinds.iter().map(row).collect()
 }
 
 /// A file system that does not tell where the file is only leaves out its figures.
@@ -317,14 +320,9 @@ fn measure_file(
     let layout = Layout::of_file(&found);
     let nodes = Nodes::of(&layout);
     let maps = Maps::new(&layout, &nodes)?;
-    let mut lookups = Lookups::default();
-    for round in 0..args.rounds as usize {
-        lookups.measure_round(&maps, round, lookup_time(args));
-    }
-    add_lookup_ratios(&lookups, "file", ratios);
     Ok(Ok(FileFigures {
         extents: layout.extents.len(),
         bytes: found.iter().map(|extent| extent.length).sum(),
-        lookups: lookups.rows(&maps),
+        lookups: lookups(args, &maps, "file", ratios),
     }))
 }

@@ -4,9 +4,9 @@
 
 use super::plan::Side;
 use super::watch::{GroupWatch, Outside};
+use crate::measure::restore::changes::Act;
 use crate::measure::restore::group::MemoryGroup;
 use crate::measure::restore::process::Restorer;
-use crate::measure::restore::request::Act;
 use crate::measure::restore::zram;
 use softswap_cli::memory_limits::GroupVersion;
 use softswap_cli::refusal::{Refusal, plain};
@@ -133,7 +133,7 @@ impl Testbed {
     }
 
     fn make_group(&mut self, limit_bytes: u64, may_swap: bool) -> Result<MemoryGroup, String> {
-        let act = Act::MakeGroup { limit_bytes: Some(limit_bytes), may_swap };
+        let act = Act::MakeGroup { limit_bytes, may_swap };
         self.restorer.ask(&act).map(|path| MemoryGroup::at(path.into()))
     }
 

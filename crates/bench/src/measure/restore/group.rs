@@ -83,25 +83,23 @@ fn names_memory(list: &Path) -> bool {
 pub(crate) fn hold_to(
     version: GroupVersion,
     dir: &Path,
-    limit_bytes: Option<u64>,
+    limit_bytes: u64,
     may_swap: bool,
 ) -> Result<(), String> {
     let set = |file: &str, value: &str| {
         let what = || format!("{file} of a control group cannot be {value}");
         fs::write(dir.join(file), value).map_err(|e| format!("{}: {}", what(), plain(&e)))
     };
-    let limit = limit_bytes.map(|bytes| bytes.to_string());
+    let limit = limit_bytes.to_string();
     match version {
         GroupVersion::One => {
-            if let Some(limit) = limit {
-                set("memory.limit_in_bytes", &limit)?;
-                if !may_swap {
-                    // Where the kernel accounts for swap, none on top; where it does
-                    // not, what follows leaves no wish for it.
-                    let _ = set("memory.memsw.limit_in_bytes", &limit);
-                }
+            set("memory.limit_in_bytes", &limit)?;
+            if may_swap {
+                return Ok(());
             }
-            if may_swap { Ok(()) } else { set("memory.swappiness", "0") }
+            // Fails if the kernel does not account for swap; then swappiness keeps it away.
+            let _ = set("memory.memsw.limit_in_bytes", &limit);
+            set("memory.swappiness", "0")
         }
         GroupVersion::Two => {
             if !dir.join(SWAP_LIMIT).exists() {
@@ -110,7 +108,7 @@ pub(crate) fn hold_to(
                      use one with CONFIG_SWAP, booted without swapaccount=0"
                 ));
             }
-            limit.map_or(Ok(()), |limit| set(LIMIT, &limit))?;
+            set(LIMIT, &limit)?;
             if may_swap { Ok(()) } else { set(SWAP_LIMIT, "0") }
         }
     }
@@ -203,18 +201,18 @@ mod tests {
     fn who_may_not_swap_is_held_to_dram() {
         let top = tempfile::tempdir().unwrap();
         let dir = top.path();
-        hold_to(GroupVersion::One, dir, Some(4096), false).unwrap();
+        hold_to(GroupVersion::One, dir, 4096, false).unwrap();
         for file in ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"] {
             assert_eq!(read(dir, file), "4096");
         }
         assert_eq!(read(dir, "memory.swappiness"), "0");
 
-        let why = hold_to(GroupVersion::Two, dir, Some(4096), true).unwrap_err();
+        let why = hold_to(GroupVersion::Two, dir, 4096, true).unwrap_err();
         assert!(why.contains("no memory.swap.max") && why.contains("swapaccount"), "{why}");
         write(dir, &[(SWAP_LIMIT, "max")]);
-        hold_to(GroupVersion::Two, dir, Some(8192), true).unwrap();
+        hold_to(GroupVersion::Two, dir, 8192, true).unwrap();
         assert_eq!((read(dir, "memory.max"), read(dir, SWAP_LIMIT)), ("8192".into(), "max".into()));
-        hold_to(GroupVersion::Two, dir, Some(8192), false).unwrap();
+        hold_to(GroupVersion::Two, dir, 8192, false).unwrap();
         assert_eq!(read(dir, SWAP_LIMIT), "0");
     }
 
