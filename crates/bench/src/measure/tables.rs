@@ -162,6 +162,7 @@ fn scalar(key: &str, node: &Node) -> String {
                 least if number.fract() == 0.0 && least < 1e15 && number >= 0.0 => {
                     units::count(number as u64)
                 }
+                1000.0.. if number > 0.0 => units::count(number.round() as u64),
                 100.0.. => format!("{number:.0}"),
                 10.0.. => format!("{number:.1}"),
                 0.1.. => format!("{number:.2}"),
