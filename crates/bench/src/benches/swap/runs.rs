@@ -68,7 +68,8 @@ impl Work {
             Work::Pattern { data, .. } => format!(" of {} data", data.name()),
             Work::Program { .. } => String::new(),
         };
-        format!("{}{data}, {} threads", self.name(), self.threads())
+        let word = if self.threads() == 1 { "thread" } else { "threads" };
+        format!("{}{data}, {} {word}", self.name(), self.threads())
     }
 }
 
