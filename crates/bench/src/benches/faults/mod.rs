@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 use softswap_cli::refusal::Refusal;
 use softswap_cli::{memory_limits, swapdir, units};
 use softswap_engine::base::stats::Tier;
+use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_engine::codec::{self, Packer, Scratch};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::inline::Memory;
@@ -396,8 +397,8 @@ fn packable_pages(most: usize) -> Result<(Vec<[u8; PAGE_SIZE]>, f64), Refusal> {
     let step = (pages.len() / most).max(1);
     let mut chosen = Vec::new();
     for page in pages.iter().step_by(step).take(most) {
-        let differs = page.iter().any(|byte| *byte != page[0]);
-        if differs && let Some(len) = codec::compress(Packer::Lz4, page, &mut room, &mut scratch) {
+        let is_same = same_filled_word(page).is_some();
+        if !is_same && let Some(len) = codec::compress(Packer::Lz4, page, &mut room, &mut scratch) {
             packed_bytes += len;
             chosen.push(*page);
         }
