@@ -29,10 +29,8 @@ pub(crate) fn elf(input: &[u8]) {
     }
 }
 
-/// Pages are numbered from 0, without a gap.
+/// A recorded trace touches only pages that it has.
 pub(crate) fn trace(input: &[u8]) {
-    let Some(touches) = parsers::trace(input) else { return };
-    let most = *touches.iter().max().unwrap();
-    assert!((0..=most).all(|page| touches.contains(&page)));
-    assert!(touches.windows(2).all(|two| two[0] != two[1]));
+    let Some((pages, touches)) = parsers::trace(input) else { return };
+    assert!(touches.iter().all(|page| *page < pages));
 }

@@ -6,9 +6,7 @@
 // Not forbidden: the macro that makes nodes of a red-black tree expands to unsafe code.
 #![deny(unsafe_code)]
 
-mod rivals;
 mod measure;
-mod extent_maps;
 mod pages;
 mod analyze;
 mod benches;

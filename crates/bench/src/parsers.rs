@@ -1,8 +1,8 @@
 //! What reads other people's bytes, open to the fuzz targets and to nobody else.
 
-use crate::analyze::outcome::Summary;
-use crate::benches::policy::lackey;
-use crate::extent_maps::layout::Layout;
+use crate::analyze::extents::Summary;
+use crate::benches::extents::layout::Layout;
+use crate::benches::policy::recorded::Recorded;
 use crate::pages::{file, process};
 use softswap_sys::fiemap::FileExtent;
 use std::io::{self, Cursor};
@@ -32,9 +32,10 @@ pub fn core(bytes: &[u8]) -> Option<Result<Vec<(u64, u64)>, String>> {
     Some(core.map(|core| core.runs.iter().map(|run| (run.position, run.pages)).collect()))
 }
 
-/// Pages of a trace of memory, as valgrind's lackey prints it.
-pub fn trace(text: &[u8]) -> Option<Vec<u32>> {
-    lackey::touches(text).ok()
+/// How many pages a recorded trace has, and the pages that are touched in it.
+pub fn trace(bytes: &[u8]) -> Option<(u32, Vec<u32>)> {
+    let recorded = Recorded::from_bytes(bytes).ok()?;
+    Some((recorded.pages, recorded.touches()))
 }
 
 /// Whole pages in a file's extents, and its bytes in holes and out of them.

@@ -1,46 +1,36 @@
-//! `softswap analyze extents`: where a file system keeps a file, and what
-//! finding a page of it costs.
+//! `softswap analyze extents`: where a file system keeps a file.
 
-use super::outcome::{ExtentsOutcome, LookupsOutcome, Summary};
-use crate::extent_maps::layout::Layout;
-use crate::extent_maps::lookups::Lookups;
-use crate::extent_maps::maps::{Maps, Nodes};
 use crate::measure::machine::Machine;
-use crate::measure::report::Output;
+use crate::measure::report::{Output, Report};
 use clap::Args;
 use rustix::fs::OFlags;
+use serde::Serialize;
 use softswap_cli::refusal::{FAILED, Refusal, plain};
 use softswap_cli::swapdir;
 use softswap_sys::fiemap::{self, FileExtent};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
-const ROUNDS: usize = 5;
-const LOOKUP_TIME: Duration = Duration::from_millis(10);
+const MIB: u64 = 1 << 20;
+const GIB: f64 = (1_u64 << 30) as f64;
 
-/// Print in how many pieces a file lies, and what finding a page of it costs.
+/// Print in how many pieces a file lies.
 ///
 /// The file system says where the file is (FIEMAP); the file is not read or
 /// changed. What it still has to write is written first.
 #[derive(Args)]
 #[command(after_long_help = "\
-The look-ups are those of `softswap bench extents`, over the extents of this file: a linked list
-with one cursor, a red-black tree, softswap's own map. Pieces that touch on the device count as one
-extent there.
-
 With --json: {\"schema\": 1, \"analysis\": \"extents\", \"path\", \"file_system\", \"machine\": {...},
 \"file_bytes\", \"mapped_bytes\", \"hole_bytes\", \"holes\", \"extents\", \"mean_bytes\", \"smallest_bytes\",
 \"largest_bytes\", \"extents_per_gib\", \"share_under_1mib\", \"unwritten_extents\", \"unwritten_bytes\",
 \"shared_extents\", \"shared_bytes\", \"unplaced_extents\", \"unplaced_bytes\", \"histogram\":
-[{\"from_bytes\", \"extents\", \"bytes\"}], \"lookups\": {\"extents\", \"rows\": [{\"variant\", \"random_ns\",
-\"random_extent_ns\", \"sequential_ns\", \"cov\", \"bytes\", \"bytes_per_extent\"}]} or null, \"notes\"}. A
-line of the histogram holds extents from `from_bytes` to less than twice as much. share_under_1mib is
+[{\"from_bytes\", \"extents\", \"bytes\"}]}. A line of the histogram holds extents from `from_bytes` to less than twice as much. share_under_1mib is
 of the mapped bytes. Unplaced are extents whose place is not fixed or not their own (inline,
-compressed, encrypted, not allocated yet); over a file with such there are no look-ups.
+compressed, encrypted, not allocated yet).
 
 Exit status: 0 when the file was examined, 1 when it cannot be, 2 for wrong usage.")]
 pub(crate) struct ExtentsArgs {
@@ -56,7 +46,7 @@ pub(super) fn run(args: &ExtentsArgs) -> Result<ExitCode, Refusal> {
     let (file, file_bytes) = open(&args.path)?;
     let extents = extents_of(&args.path, &file)?;
     let output = Output::open(args.json.as_deref())?;
-    output.finish(examine(&args.path, file_bytes, &extents))
+    output.finish(Ok(examine(&args.path, file_bytes, &extents)))
 }
 
 fn refuse(path: &Path, why: &str) -> Refusal {
@@ -116,41 +106,128 @@ fn extents_of(path: &Path, file: &File) -> Result<Vec<FileExtent>, Refusal> {
     })
 }
 
-fn examine(
-    path: &Path,
-    file_bytes: u64,
-    extents: &[FileExtent],
-) -> Result<ExtentsOutcome, Refusal> {
-    let summary = Summary::of(file_bytes, extents);
+fn examine(path: &Path, file_bytes: u64, extents: &[FileExtent]) -> ExtentsOutcome {
     let file_system = swapdir::file_system_of(path);
-    let mut notes = Vec::new();
-    let mut lookups = None;
-    let layout = Layout::of_file(extents);
-    if summary.unplaced_extents > 0 {
-        notes.push("some extents have no fixed place of their own: no look-ups".into());
-    } else if layout.pages == 0 {
-        notes.push("there is no page to look up".into());
-    } else {
-        lookups = Some(measure(&layout)?);
-    }
-    Ok(ExtentsOutcome {
+    ExtentsOutcome {
         schema: 1,
         analysis: "extents",
         path: path.display().to_string(),
         file_system,
         machine: Machine::with_device(path, file_system),
-        summary,
-        lookups,
-        notes,
-    })
+        summary: Summary::of(file_bytes, extents),
+    }
 }
 
-fn measure(layout: &Layout) -> Result<LookupsOutcome, Refusal> {
-    let nodes = Nodes::of(layout);
-    let maps = Maps::new(layout, &nodes)?;
-    let mut lookups = Lookups::default();
-    for round in 0..ROUNDS {
-        lookups.measure_round(&maps, round, LOOKUP_TIME);
+#[derive(Debug, Serialize)]
+struct ExtentsOutcome {
+    schema: u32,
+    analysis: &'static str,
+    path: String,
+    file_system: &'static str,
+    machine: Machine,
+    #[serde(flatten)]
+    summary: Summary,
+}
+
+impl Report for ExtentsOutcome {}
+
+/// A file's extents in figures.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Summary {
+    file_bytes: u64,
+    pub(crate) mapped_bytes: u64,
+    pub(crate) hole_bytes: u64,
+    holes: usize,
+    extents: usize,
+    mean_bytes: Option<f64>,
+    smallest_bytes: Option<u64>,
+    largest_bytes: Option<u64>,
+    extents_per_gib: Option<f64>,
+    share_under_1mib: Option<f64>,
+    unwritten_extents: usize,
+    unwritten_bytes: u64,
+    shared_extents: usize,
+    shared_bytes: u64,
+    unplaced_extents: usize,
+    unplaced_bytes: u64,
+    histogram: Vec<Magnitude>,
+}
+
+/// Extents from a power of two of bytes to less than twice as much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+struct Magnitude {
+    from_bytes: u64,
+    extents: usize,
+    bytes: u64,
+}
+
+impl Summary {
+    pub(crate) fn of(file_bytes: u64, extents: &[FileExtent]) -> Summary {
+        let mapped_bytes: u64 = extents.iter().map(|extent| extent.length).sum();
+        let (holes, hole_bytes) = holes(file_bytes, extents);
+        let lengths = || extents.iter().map(|extent| extent.length);
+        let some = |value: f64| (mapped_bytes > 0).then_some(value);
+        let under_1mib: u64 = lengths().filter(|length| *length < MIB).sum();
+        let those = |which: fn(&FileExtent) -> bool| {
+            let found = extents.iter().filter(|extent| which(extent));
+            found.fold((0, 0), |(count, bytes), extent| (count + 1, bytes + extent.length))
+        };
+        let (unwritten_extents, unwritten_bytes) = those(FileExtent::is_unwritten);
+        let (shared_extents, shared_bytes) = those(FileExtent::is_shared);
+        let (unplaced_extents, unplaced_bytes) = those(|extent| !extent.is_placed());
+        Summary {
+            file_bytes,
+            mapped_bytes,
+            hole_bytes,
+            holes,
+            extents: extents.len(),
+            mean_bytes: some(mapped_bytes as f64 / extents.len() as f64),
+            smallest_bytes: lengths().min(),
+            largest_bytes: lengths().max(),
+            extents_per_gib: some(extents.len() as f64 / (mapped_bytes as f64 / GIB)),
+            share_under_1mib: some(under_1mib as f64 / mapped_bytes as f64),
+            unwritten_extents,
+            unwritten_bytes,
+            shared_extents,
+            shared_bytes,
+            unplaced_extents,
+            unplaced_bytes,
+            histogram: histogram(extents),
+        }
     }
-    Ok(LookupsOutcome { extents: layout.extents.len(), rows: lookups.rows(&maps) })
+}
+
+/// How many holes there are before the end of the file, and their bytes.
+fn holes(file_bytes: u64, extents: &[FileExtent]) -> (usize, u64) {
+    let mut end = 0;
+    let (mut count, mut bytes) = (0, 0);
+    let starts = extents.iter().map(|extent| (extent.logical, extent.end()));
+    for (start, next_end) in starts.chain([(file_bytes, file_bytes)]) {
+        if start > end {
+            count += 1;
+            bytes += start - end;
+        }
+        end = next_end.max(end);
+    }
+    (count, bytes)
+}
+
+/// Magnitudes between the smallest and the largest, those with none as well.
+fn histogram(extents: &[FileExtent]) -> Vec<Magnitude> {
+    let mut found: BTreeMap<u32, (usize, u64)> = BTreeMap::new();
+    for length in extents.iter().map(|extent| extent.length).filter(|length| *length > 0) {
+        let (count, bytes) = found.entry(length.ilog2()).or_default();
+        *count += 1;
+        *bytes += length;
+    }
+    let ends = found.keys().next().zip(found.keys().next_back());
+    let powers = ends.map(|(first, last)| *first..=*last);
+    powers
+        .into_iter()
+        .flatten()
+        .map(|power| {
+            let (extents, bytes) = found.get(&power).copied().unwrap_or_default();
+            Magnitude { from_bytes: 1 << power, extents, bytes }
+        })
+        .collect()
 }

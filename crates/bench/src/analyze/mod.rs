@@ -1,8 +1,8 @@
 //! `softswap analyze`: what can be said of a file that pages would go to, and of
 //! the pages.
 
-pub(crate) mod outcome;
-mod extents;
+mod advice;
+pub(crate) mod extents;
 mod pages;
 
 use clap::{Args, Subcommand};

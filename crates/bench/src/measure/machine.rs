@@ -42,12 +42,6 @@ impl Machine {
             device,
         }
     }
-
-    /// In one line.
-    pub(crate) fn line(&self) -> String {
-        let Machine { cpu, cpus, kernel, device } = self;
-        format!("{cpu}, {cpus} CPUs, Linux {kernel}, {device}")
-    }
 }
 
 /// The processors' time so far, to tell later who else used it.
@@ -100,18 +94,6 @@ impl Usage {
     }
 }
 
-impl std::fmt::Display for Disturbance {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Disturbance { others_cpu_share, stolen_cpu_share } = self;
-        write!(
-            f,
-            "of the processors' time others used {:.1} %, the host took {:.1} %",
-            others_cpu_share * 100.0,
-            stolen_cpu_share * 100.0
-        )
-    }
-}
-
 fn cpu() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name"));
@@ -133,32 +115,4 @@ fn block_device(path: &Path) -> Option<String> {
         ""
     };
     Some(name + kind)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_machine_says_what_it_is() {
-        let machine = Machine::with_device(Path::new("/"), "ext4");
-        assert!(machine.cpus > 0);
-        assert!(machine.device.starts_with("ext4"));
-        assert!(machine.line().contains(&machine.kernel));
-    }
-
-    #[test]
-    fn what_this_process_does_is_not_the_others() {
-        let before = Usage::now();
-        // The processors' own accounts may lag behind.
-        loop {
-            let now = Usage::now();
-            if now.ours > before.ours && now.all >= before.all + 10.0 {
-                break;
-            }
-        }
-        let found = before.since();
-        assert!((0.0..=1.0).contains(&found.others_cpu_share), "{found}");
-        assert!((0.0..=1.0).contains(&found.stolen_cpu_share), "{found}");
-    }
 }

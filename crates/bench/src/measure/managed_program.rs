@@ -85,3 +85,9 @@ pub(crate) fn without_settings(command: &mut Command) {
         }
     }
 }
+
+/// A directory on a disk, removed when this is dropped.
+pub(crate) fn temporary_directory() -> Result<tempfile::TempDir, Refusal> {
+    tempfile::tempdir_in("/var/tmp")
+        .map_err(|error| Refusal::own(format!("no temporary directory: {}", plain(&error))))
+}

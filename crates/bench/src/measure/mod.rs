@@ -4,8 +4,8 @@
 pub(crate) mod noise;
 pub(crate) mod sample;
 pub(crate) mod machine;
+pub(crate) mod tables;
 pub(crate) mod report;
-pub(crate) mod affinity;
 pub(crate) mod poll_counts;
 pub(crate) mod region;
 pub(crate) mod task_pipe;

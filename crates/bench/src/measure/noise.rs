@@ -35,37 +35,3 @@ pub(crate) fn shuffled(count: usize, seed: u64) -> Vec<usize> {
 pub(crate) fn below(number: u64, count: u64) -> u64 {
     ((u128::from(number) * u128::from(count)) >> 64) as u64
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use softswap_engine::codec::{self, Packer, Scratch};
-
-    #[test]
-    fn every_page_comes_once_and_not_in_sequence() {
-        let order = shuffled(1000, 0);
-        let mut sorted = order.clone();
-        sorted.sort_unstable();
-        assert!(sorted.iter().enumerate().all(|(at, page)| at == *page));
-        let steps = order.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
-        assert!(steps < 20, "{steps} pages follow their neighbour");
-    }
-
-    #[test]
-    fn noise_cannot_be_compressed() {
-        let mut page = [0; PAGE_SIZE];
-        fill_with_noise(&mut page, 3);
-        let mut room = vec![0; codec::MAX_PACKED_BYTES];
-        let mut scratch = Scratch::new(Default::default()).unwrap();
-        for packer in [Packer::Lz4, Packer::Zstd { level: 1 }] {
-            assert_eq!(codec::compress(packer, &page, &mut room, &mut scratch), None);
-        }
-    }
-
-    #[test]
-    fn numbers_below_a_bound_reach_all_of_it() {
-        let mut met = [0; 10];
-        noise(5).take(10_000).for_each(|number| met[below(number, 10) as usize] += 1);
-        assert!(met.iter().all(|count| (800..1200).contains(count)), "{met:?}");
-    }
-}

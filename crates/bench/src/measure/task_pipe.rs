@@ -3,7 +3,9 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use softswap_cli::refusal::{Refusal, plain};
+use softswap_sys::child::SignalQueue;
 use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout};
 
 /// The program, seen from the benchmark. It is ended when this goes.
@@ -66,6 +68,18 @@ impl Drop for TaskPipe {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Holds signals, so that programs that are started end with this one.
+pub(crate) fn signals() -> Result<SignalQueue, Refusal> {
+    SignalQueue::hold(&[])
+        .map_err(|error| Refusal::own(format!("cannot hold signals: {}", plain(&error))))
+}
+
+/// This executable, which is also the task of several benchmarks.
+pub(crate) fn this_program() -> Result<PathBuf, Refusal> {
+    std::env::current_exe()
+        .map_err(|error| Refusal::own(format!("cannot find softswap itself: {}", plain(&error))))
 }
 
 /// The program's side: says a line.

@@ -1,13 +1,15 @@
-//! The same-filled checks side by side: what each compares, and how fast it
-//! goes over the same pages.
+//! The same-filled checks side by side: word by word from the start, from the end, with the last
+//! word first as in zswap, and softswap's own.
 
 use super::Page;
-use crate::rivals::samefill::{self, WordOrder};
 use serde::Serialize;
 use softswap_cli::refusal::Refusal;
 use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
+
+/// Words of a page.
+const WORDS: usize = PAGE_SIZE / 8;
 
 /// A way to tell same-filled pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,14 +17,73 @@ pub(crate) enum Check {
     Forward,
     Backward,
     LastFirst,
+    /// Compares many words at a time, so it counts no iterations.
     Softswap,
+}
+
+fn word(page: &[u8; PAGE_SIZE], at: usize) -> u64 {
+    u64::from_ne_bytes(page.as_chunks().0[at])
+}
+
+/// Compares words with the one at `first` until one differs. What is timed and what counts the
+/// words is this code, so the counts are those of what was timed.
+#[inline(always)]
+fn repeated(
+    page: &[u8; PAGE_SIZE],
+    first: usize,
+    order: impl Iterator<Item = usize>,
+    mut each: impl FnMut(),
+) -> Option<u64> {
+    let first = word(page, first);
+    for at in order {
+        each();
+        if word(page, at) != first {
+            return None;
+        }
+    }
+    Some(first)
+}
+
+#[inline(always)]
+fn forward_counting(page: &[u8; PAGE_SIZE], each: impl FnMut()) -> Option<u64> {
+    repeated(page, 0, 1..WORDS, each)
+}
+
+#[inline(always)]
+fn backward_counting(page: &[u8; PAGE_SIZE], each: impl FnMut()) -> Option<u64> {
+    repeated(page, WORDS - 1, (0..WORDS - 1).rev(), each)
+}
+
+#[inline(always)]
+fn last_first_counting(page: &[u8; PAGE_SIZE], mut each: impl FnMut()) -> Option<u64> {
+    each();
+    if word(page, WORDS - 1) != word(page, 0) {
+        return None;
+    }
+    repeated(page, 0, 1..WORDS - 1, each)
+}
+
+// Never inlined, none of them: each page then costs every check one call.
+#[inline(never)]
+fn forward(page: &[u8; PAGE_SIZE]) -> Option<u64> {
+    forward_counting(page, || ())
+}
+
+#[inline(never)]
+fn backward(page: &[u8; PAGE_SIZE]) -> Option<u64> {
+    backward_counting(page, || ())
+}
+
+#[inline(never)]
+fn last_first(page: &[u8; PAGE_SIZE]) -> Option<u64> {
+    last_first_counting(page, || ())
 }
 
 impl Check {
     pub(crate) const ALL: [Check; 4] =
         [Check::Forward, Check::Backward, Check::LastFirst, Check::Softswap];
 
-    pub(crate) fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Check::Forward => "forward",
             Check::Backward => "backward",
@@ -31,31 +92,25 @@ impl Check {
         }
     }
 
-    /// softswap's own compares many words at a time, so it has no such order.
-    fn order(self) -> Option<WordOrder> {
-        match self {
-            Check::Forward => Some(WordOrder::Forward),
-            Check::Backward => Some(WordOrder::Backward),
-            Check::LastFirst => Some(WordOrder::LastFirst),
-            Check::Softswap => None,
-        }
-    }
-
-    fn word_of(self, page: &Page) -> Option<u64> {
-        match self {
-            Check::Forward => samefill::forward(&page.0),
-            Check::Backward => samefill::backward(&page.0),
-            Check::LastFirst => samefill::last_first(&page.0),
+    /// The verdict about a page, and how many words were compared.
+    fn verdict(self, page: &Page) -> (Option<u64>, u64) {
+        let mut count = 0;
+        let each = || count += 1;
+        let verdict = match self {
+            Check::Forward => forward_counting(&page.0, each),
+            Check::Backward => backward_counting(&page.0, each),
+            Check::LastFirst => last_first_counting(&page.0, each),
             Check::Softswap => same_filled_word(&page.0),
-        }
+        };
+        (verdict, count)
     }
 
     /// Time that the check takes for all of `pages`, in ns.
     pub(crate) fn time_ns(self, pages: &[Page]) -> u64 {
         match self {
-            Check::Forward => timed(pages, samefill::forward),
-            Check::Backward => timed(pages, samefill::backward),
-            Check::LastFirst => timed(pages, samefill::last_first),
+            Check::Forward => timed(pages, forward),
+            Check::Backward => timed(pages, backward),
+            Check::LastFirst => timed(pages, last_first),
             Check::Softswap => timed(pages, same_filled_word),
         }
     }
@@ -74,38 +129,41 @@ pub(crate) fn mbps(pages: u64, ns: u64) -> f64 {
     (pages * PAGE_SIZE as u64) as f64 * 1e3 / ns.max(1) as f64
 }
 
-/// What the checks say of pages, and what it takes them to say so.
+/// Verdicts about pages, and the words compared to reach them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Verdicts {
     pub(crate) pages: u64,
     pub(crate) zero: u64,
     /// Same-filled with another word.
     pub(crate) other: u64,
-    /// Words compared by each check that counts them.
     words: [u64; Check::ALL.len()],
 }
 
+/// How many pages are same-filled, as JSON has it.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Shares {
+    same_filled_share: f64,
+    zero_share: f64,
+    other_share: f64,
+}
+
 impl Verdicts {
-    /// Asks every check about every page. A figure for wrong answers would be
-    /// worse than none.
+    /// Runs every check on every page, and fails if two disagree.
     pub(crate) fn of(pages: &[Page]) -> Result<Verdicts, Refusal> {
         let mut found = Verdicts { pages: pages.len() as u64, ..Verdicts::default() };
         for page in pages {
-            let words = Check::ALL.map(|check| check.word_of(page));
-            if words.iter().any(|word| *word != words[0]) {
+            let verdicts = Check::ALL.map(|check| check.verdict(page));
+            if verdicts.iter().any(|(word, _)| *word != verdicts[0].0) {
                 return Err(Refusal::own(format!(
-                    "the checks disagree about a page: {words:x?}; please report this"
+                    "the checks disagree about a page: {verdicts:x?}; please report this"
                 )));
             }
-            match words[0] {
+            match verdicts[0].0 {
                 Some(0) => found.zero += 1,
                 Some(_) => found.other += 1,
                 None => {}
             }
-            for (sum, check) in found.words.iter_mut().zip(Check::ALL) {
-                let order = check.order();
-                *sum += order.map_or(0, |order| samefill::words_compared(&page.0, order).into());
-            }
+            found.words.iter_mut().zip(verdicts).for_each(|(sum, (_, count))| *sum += count);
         }
         Ok(found)
     }
@@ -114,97 +172,66 @@ impl Verdicts {
         self.pages += more.pages;
         self.zero += more.zero;
         self.other += more.other;
-        for (sum, words) in self.words.iter_mut().zip(more.words) {
-            *sum += words;
+        self.words.iter_mut().zip(more.words).for_each(|(sum, words)| *sum += words);
+    }
+
+    pub(crate) fn shares(&self) -> Shares {
+        let share = |pages: u64| pages as f64 / self.pages.max(1) as f64;
+        let (zero, other) = (self.zero, self.other);
+        Shares {
+            same_filled_share: share(zero + other),
+            zero_share: share(zero),
+            other_share: share(other),
         }
-    }
-
-    pub(crate) fn same_filled(&self) -> u64 {
-        self.zero + self.other
-    }
-
-    pub(crate) fn share(&self, pages: u64) -> f64 {
-        pages as f64 / self.pages.max(1) as f64
     }
 
     /// Words that `check` compares of a page on average.
     pub(crate) fn iterations(&self, check: Check) -> Option<f64> {
-        check.order().map(|_| self.share(self.words[check as usize]))
+        let mean = self.words[check as usize] as f64 / self.pages.max(1) as f64;
+        (check != Check::Softswap).then_some(mean)
+    }
+
+    pub(crate) fn row(&self, check: Check, mbps: f64, cov: f64) -> CheckRow {
+        CheckRow { variant: check.name(), iterations: self.iterations(check), mbps, cov }
     }
 }
 
-/// One line of a table of checks.
+/// One check over pages.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct CheckRow {
-    pub(crate) variant: &'static str,
-    pub(crate) iterations: Option<f64>,
-    pub(crate) mbps: f64,
-    pub(crate) cov: f64,
-}
-
-pub(crate) fn check_head() -> String {
-    format!("{:<12}{:>11}{:>10}{:>8}\n", "check", "iterations", "MB/s", "CoV")
-}
-
-/// Without the end of the line: there may be more to say.
-pub(crate) fn check_line(row: &CheckRow) -> String {
-    let iterations = row.iterations.map_or("-".to_string(), |mean| format!("{mean:.1}"));
-    let CheckRow { variant, mbps, cov, .. } = row;
-    format!("{variant:<12}{iterations:>11}{mbps:>10.0}{:>6.1} %", cov * 100.0)
+    variant: &'static str,
+    iterations: Option<f64>,
+    mbps: f64,
+    cov: f64,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::noise::fill_with_noise;
     use proptest::prelude::*;
 
-    fn page_of(word: u64) -> Page {
-        let mut page = Page::ZERO;
-        softswap_engine::codec::same_filled::fill(&mut page.0, word);
-        page
-    }
-
-    #[test]
-    fn pages_are_counted_by_what_fills_them() {
-        let mut noisy = Page::ZERO;
-        fill_with_noise(&mut noisy.0, 1);
-        let mut late = page_of(7);
-        late.0[4095] = 1;
-        let pages = vec![Page::ZERO, page_of(9), noisy, late, Page::ZERO];
-        let mut found = Verdicts::of(&pages).unwrap();
-        assert_eq!((found.pages, found.zero, found.other), (5, 2, 1));
-        let iterations = Check::ALL.map(|check| found.iterations(check));
-        let mean = |words: u64| Some(words as f64 / 5.0);
-        assert_eq!(
-            iterations,
-            [mean(3 * 511 + 1 + 511), mean(3 * 511 + 1 + 1), mean(3 * 511 + 1 + 1), None]
-        );
-        found.add(&Verdicts::of(&pages[..2]).unwrap());
-        assert_eq!((found.pages, found.same_filled()), (7, 5));
-    }
-
-    #[test]
-    fn every_check_can_be_timed() {
-        let pages = vec![Page::ZERO; 10];
-        for check in Check::ALL {
-            assert!(mbps(10, check.time_ns(&pages)) > 0.0, "{check:?}");
-        }
-        assert_eq!(mbps(1000, 4096), 1e6);
-    }
-
     proptest! {
+        /// Equal but for one bit anywhere, or nowhere.
         #[test]
-        fn all_checks_say_the_same(
-            word in any::<u64>(),
-            flips in prop::collection::vec((0..PAGE_SIZE, any::<u8>()), 0..3),
-        ) {
-            let mut page = page_of(word);
-            for (at, mask) in flips {
-                page.0[at] ^= mask;
+        fn all_checks_agree(word: u64, changed in 0..2 * PAGE_SIZE, bit in 0..8) {
+            let mut page = Page::ZERO;
+            page.0.as_chunks_mut().0.fill(word.to_ne_bytes());
+            if let Some(byte) = page.0.get_mut(changed) {
+                *byte ^= 1_u8 << bit;
             }
-            let words = Check::ALL.map(|check| check.word_of(&page));
-            prop_assert!(words.iter().all(|found| *found == words[0]), "{:x?}", words);
+            let expected = (changed >= PAGE_SIZE).then_some(word);
+            for check in Check::ALL {
+                prop_assert_eq!(check.verdict(&page).0, expected, "{:?}", check);
+            }
+            prop_assert!(Verdicts::of(&[page]).is_ok());
         }
+    }
+
+    #[test]
+    fn a_page_that_differs_at_its_end_is_told_at_once_by_the_last_word() {
+        let mut page = Page::ZERO;
+        page.0[PAGE_SIZE - 1] = 1;
+        let words = Check::ALL.map(|check| check.verdict(&page).1);
+        assert_eq!(words, [511, 1, 1, 0]);
     }
 }

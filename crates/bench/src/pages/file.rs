@@ -137,24 +137,3 @@ impl Core {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_dump_is_of_whole_pages() {
-        assert_eq!(dump(3 * PAGE_BYTES), Ok(vec![Run { position: 0, pages: 3 }]));
-        let why = dump(3 * PAGE_BYTES + 5).unwrap_err();
-        assert!(why.contains("12293 bytes") && why.contains("truncate -s -5"), "{why}");
-    }
-
-    #[test]
-    fn a_core_that_was_cut_short_gives_the_pages_that_it_has() {
-        let mut core = Core { runs: Vec::new(), skipped_bytes: 0 };
-        core.add(PAGE_BYTES, 3 * PAGE_BYTES, 4 * PAGE_BYTES, 3 * PAGE_BYTES + 100);
-        core.add(u64::MAX, PAGE_BYTES, PAGE_BYTES, 3 * PAGE_BYTES);
-        assert_eq!(core.runs, [Run { position: PAGE_BYTES, pages: 2 }]);
-        assert_eq!(core.skipped_bytes, 3 * PAGE_BYTES);
-    }
-}

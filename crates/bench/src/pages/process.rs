@@ -66,42 +66,33 @@ fn explain(process: &Process, what: &str, error: &io::Error) -> String {
     let own = own_uid();
     let refused = matches!(error.kind(), ErrorKind::PermissionDenied);
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let another = own != 0 && own != process.uid;
     let because = match (refused, scope.trim()) {
-        (false, _) if error.kind() == ErrorKind::NotFound && Process::read(process.pid).is_some() => {
+        (false, _)
+            if error.kind() == ErrorKind::NotFound && Process::read(process.pid).is_some() =>
+        {
             "; the kernel lacks CONFIG_PROC_PAGE_MONITOR: save a core file (`gcore`) and name that"
-                .to_string()
         }
-        (false, _) => "; the process may have just ended".to_string(),
-        (true, _) if own != 0 && own != process.uid => format!(
-            ", because it belongs to uid {} and this runs as uid {own}; run this as that user, or as root",
-            process.uid
-        ),
+        (false, _) => "; the process may have just ended",
+        (true, _) if another => "; run this as that user, or as root",
         (true, "3") => {
-            ", because kernel.yama.ptrace_scope is 3: nobody may read another process until the next \
-             boot; save a core file, and name that"
-                .to_string()
+            ", because kernel.yama.ptrace_scope is 3 until the next boot; save a core file, and name that"
         }
-        (true, "2") if own != 0 => {
-            ", because kernel.yama.ptrace_scope is 2: only root may read another process; run this \
-             as root"
-                .to_string()
+        (true, "1" | "2") if own != 0 => {
+            ", because of kernel.yama.ptrace_scope; run this as root, or set it to 0 with `sysctl -w`"
         }
-        (true, "1") if own != 0 => {
-            ", because kernel.yama.ptrace_scope is 1: a process may read only those that it has \
-             started; run this as root, or `sudo sysctl -w kernel.yama.ptrace_scope=0`"
-                .to_string()
-        }
-        (true, _) if own != 0 => {
-            ", although it is of the same uid: it forbids that (setuid, capabilities or \
-             PR_SET_DUMPABLE); run this as root"
-                .to_string()
-        }
+        (true, _) if own != 0 => "; it forbids that (setuid, PR_SET_DUMPABLE); run this as root",
         (true, _) => {
             ", although this runs as root: CAP_SYS_PTRACE is missing, as in a container \
              (`--cap-add SYS_PTRACE`), or a security module forbids it"
-                .to_string()
         }
     };
+    if another && refused {
+        let uid = process.uid;
+        let because =
+            format!(", because it belongs to uid {uid} and this runs as uid {own}{because}");
+        return format!("{what} cannot be read: {}{because}", plain(error));
+    }
     format!("{what} cannot be read: {}{because}", plain(error))
 }
 

@@ -31,7 +31,7 @@ fn assert_empty(dir: &Path) {
 fn assert_lookups_are_plausible(rows: &Value) {
     assert!(!rows.as_array().unwrap().is_empty());
     for row in rows.as_array().unwrap() {
-        for key in ["random_ns", "random_extent_ns", "sequential_ns", "bytes"] {
+        for key in ["random_ns", "sequential_ns", "bytes"] {
             assert!(row[key].as_f64().unwrap() > 0.0, "{key}: {row}");
         }
         let bytes = row["bytes_per_extent"].as_f64().unwrap();
@@ -53,7 +53,7 @@ fn the_bench_reports_every_comparison_as_one_json_object() {
 
     let variants = ["none", "list", "rbtree", "softswap"];
     assert_eq!(names(&found["tasks"], "variant"), variants.repeat(3));
-    assert_eq!(names(&found["sweep"], "variant"), variants.repeat(12));
+    assert_eq!(names(&found["sweep"], "variant"), variants.repeat(4));
     for row in found["tasks"].as_array().unwrap().iter().chain(found["sweep"].as_array().unwrap()) {
         for key in ["swapout_kbps", "swapin_kbps"] {
             assert!(row[key].as_f64().unwrap() > 0.0, "{key}: {row}");
@@ -63,19 +63,14 @@ fn the_bench_reports_every_comparison_as_one_json_object() {
         }
     }
     let lookups = found["lookups"].as_array().unwrap();
-    assert_eq!(lookups.len(), 4 * 3 * 3);
+    assert_eq!(lookups.len(), 4 * 3);
     assert_lookups_are_plausible(&found["lookups"]);
     assert_eq!(lookups[0]["extents"], 2);
-    for (key, count) in [("equal", 12), ("skewed", 12), ("bimodal", 12)] {
-        assert_eq!(lookups.iter().filter(|row| row["lengths"] == key).count(), count);
-    }
-
     let mut ratios = vec![
         "lookup_rbtree_vs_softswap_84656".to_string(),
-        "lookup_rbtree_vs_softswap_84656_bimodal_by_extent".into(),
-        "lookup_list_vs_softswap_2000_skewed".into(),
+        "lookup_list_vs_softswap_2000".into(),
         "swapout_softswap_84656_vs_2".into(),
-        "swapin_softswap_84656_vs_2_skewed".into(),
+        "swapin_softswap_84656_vs_2".into(),
     ];
     for tasks in [1, 4, 8] {
         for rival in ["list", "rbtree", "none"] {
@@ -100,28 +95,6 @@ fn the_bench_reports_every_comparison_as_one_json_object() {
         assert_lookups_are_plausible(&found["file"]["lookups"]);
         assert!(found["ratios"]["lookup_rbtree_vs_softswap_file"].as_f64().unwrap() > 0.0);
     }
-    assert_empty(swap.path());
-}
-
-#[test]
-fn a_bench_that_cannot_be_made_is_refused() {
-    let swap = tempfile::tempdir().unwrap();
-    let table: &[(&[&str], &[&str])] = &[
-        (&["--tasks", "0"], &["--tasks", "1..=64"]),
-        (&["--tasks", "4,some"], &["--tasks", "some"]),
-        (&["--seconds", "0"], &["--seconds", "0.001"]),
-        (&["--rounds", "0"], &["--rounds", "1..=1000"]),
-        (&["--pieces", "0"], &["--pieces", "1..="]),
-        (&["--json", "/no/such/dir/x"], &["--json", "cannot be written"]),
-    ];
-    for (options, parts) in table {
-        let mut command = softswap();
-        command.args(["bench", "extents", "--swap"]).arg(swap.path()).args(*options);
-        assert_refused(&mut command, 2, parts);
-    }
-    let mut command = softswap();
-    command.args(["bench", "extents", "--swap", "/no/such/dir"]);
-    assert_refused(&mut command, 2, &["/no/such/dir", "mkdir -p"]);
     assert_empty(swap.path());
 }
 
@@ -167,14 +140,10 @@ fn holes_and_pieces_of_a_file_are_counted() {
     }
     let line = serde_json::json!({"from_bytes": PIECE, "extents": 10, "bytes": 10 * PIECE});
     assert_eq!(found["histogram"], serde_json::json!([line]));
-    assert_eq!(names(&found["lookups"]["rows"], "variant"), ["list", "rbtree", "softswap"]);
-    assert_lookups_are_plausible(&found["lookups"]["rows"]);
-    assert!((1..=10).contains(&found["lookups"]["extents"].as_u64().unwrap()));
-
     let json = dir.path().join("result.json");
     let output = analyze(&path).arg("--json").arg(&json).assert().success();
     let table = String::from_utf8(output.get_output().stdout.clone()).unwrap();
-    for part in ["11 holes", "10, 64.0 KiB on average", "100.0 % of it", "softswap", "####"] {
+    for part in ["holes: 11", "mean_bytes: 64.0 KiB", "share_under_1mib: 1", "from_bytes"] {
         assert!(table.contains(part), "{part:?} is missing in: {table}");
     }
     let kept: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
@@ -191,8 +160,7 @@ fn what_is_claimed_but_not_written_is_told_and_an_empty_file_has_nothing() {
     let file = File::create(&path).unwrap();
     let empty = json_of(&mut analyze(&path));
     assert_eq!((&empty["extents"], &empty["holes"]), (&0.into(), &0.into()));
-    assert!(empty["mean_bytes"].is_null() && empty["lookups"].is_null(), "{empty}");
-    assert!(empty["notes"].to_string().contains("no page"), "{empty}");
+    assert!(empty["mean_bytes"].is_null(), "{empty}");
     analyze(&path).assert().success();
 
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 4 << 20).unwrap();

@@ -5,7 +5,7 @@ use crate::common::softswap;
 use serde_json::Value;
 
 /// Each benchmark in its smallest form; some run with `--swap DIR` added.
-const SMALLEST: [(&str, &[&str], bool); 19] = [
+const SMALLEST: [(&str, &[&str], bool); 14] = [
     (
         "ablation",
         &[
@@ -27,7 +27,6 @@ const SMALLEST: [(&str, &[&str], bool); 19] = [
         true,
     ),
     ("bounce", &["--rounds", "1", "--ms", "2"], true),
-    ("curve", &["--rounds", "1", "--budget", "16", "--programs", "random,hash_join"], true),
     ("extents", &["--tasks", "1", "--seconds", "0.001", "--rounds", "1", "--pieces", "100"], true),
     ("faults", &["--pages", "64"], true),
     (
@@ -42,11 +41,6 @@ const SMALLEST: [(&str, &[&str], bool); 19] = [
         true,
     ),
     ("policy", &["--quick"], false),
-    (
-        "pool",
-        &["--pages", "64", "--objects", "64", "--threads", "1", "--rounds", "1", "--no-zram"],
-        false,
-    ),
     (
         "remote",
         &[
@@ -66,8 +60,6 @@ const SMALLEST: [(&str, &[&str], bool); 19] = [
         true,
     ),
     ("samefill", &["--pages", "1024", "--rounds", "1"], false),
-    ("seal", &["--pages", "32", "--rounds", "1"], false),
-    ("slots", &["--runs", "1000", "--rounds", "1"], false),
     ("swap", &["--quick", "--sides", "softswap", "--no-programs", "--threads", "1"], true),
     (
         "swap",
@@ -80,21 +72,6 @@ const SMALLEST: [(&str, &[&str], bool); 19] = [
             "sqlite",
             "--program-size",
             "32M",
-        ],
-        true,
-    ),
-    (
-        "swap",
-        &[
-            "--sweep",
-            "--quick",
-            "--no-patterns",
-            "--programs",
-            "hash_join",
-            "--program-size",
-            "32M",
-            "--threads",
-            "1",
         ],
         true,
     ),
@@ -149,7 +126,7 @@ fn assert_shape(name: &str, found: &mut Value) {
 
 #[test]
 fn every_benchmark_has_its_ratios_in_one_place_and_names_what_is_divided() {
-    let has_redis = std::process::Command::new("redis-benchmark").arg("--version").output().is_ok();
+    let has_redis = std::process::Command::new("redis-server").arg("--version").output().is_ok();
     for (name, options, swaps) in SMALLEST {
         if name == "remote" && !has_redis {
             eprintln!("skipped: redis-server is not installed");

@@ -1,7 +1,7 @@
 //! Tasks whose pages pass through bounce buffers to RAM or to a real device.
 
-use crate::measure::affinity::bind_to_cpu;
 use crate::measure::noise::{below, noise};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use softswap_engine::store::bounce::{Buffer, Order, Pools, Shape};
 use softswap_engine::store::io::{Device, FileDevice, IoError, Lane};
 use softswap_sys::PAGE_SIZE;
@@ -174,4 +174,13 @@ pub(super) fn run(
         areas_visited: (after.areas_visited - before.areas_visited) as f64 / requests,
         contended: (after.contended - before.contended) as f64 / requests * 1e6,
     })
+}
+
+/// Binds this thread to a processor of its own, if there are enough. Without the right to do so
+/// the scheduler decides.
+pub(super) fn bind_to_cpu(thread: usize) {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut set = CpuSet::new();
+    set.set(thread % cpus);
+    let _ = sched_setaffinity(None, &set);
 }

@@ -43,22 +43,3 @@ pub(super) fn fragmented(dir: &Path, pieces: u32) -> Result<Vec<FileExtent>, Str
         false => Err("its extents have no place on the device yet".into()),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_file_is_in_pieces_and_leaves_nothing_behind() {
-        let dir = tempfile::tempdir().unwrap();
-        match fragmented(dir.path(), 300) {
-            Ok(found) => {
-                let bytes: u64 = found.iter().map(|extent| extent.length).sum();
-                assert!((300 * PAGE_BYTES..=most_bytes(300)).contains(&bytes), "{bytes}");
-                assert!(found.len() > 30, "{}", found.len());
-            }
-            Err(why) => assert!(why.contains("FIEMAP") || why.contains("no place"), "{why}"),
-        }
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-    }
-}

@@ -6,19 +6,19 @@
 
 mod fixture;
 mod steps;
-mod outcome;
 
 use crate::measure::machine::Machine;
 use crate::measure::noise::{fill_with_noise, shuffled};
-use crate::measure::report::{Output, SCHEMA};
-use crate::measure::sample::{Round, Samples};
+use crate::measure::report::{Findings, Output, SCHEMA};
+use crate::measure::sample::{Figures, Round, Samples};
 use clap::Args;
 use fixture::{Fixture, PATTERN, Sizes};
-use outcome::{FaultsOutcome, Row};
+use serde::Serialize;
 use serde_json::{Map, Value};
 use softswap_cli::refusal::Refusal;
 use softswap_cli::{memory_limits, swapdir, units};
 use softswap_engine::base::stats::Tier;
+use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_engine::codec::{self, Packer, Scratch};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::inline::Memory;
@@ -27,7 +27,7 @@ use softswap_sys::raw::now_ns;
 use softswap_sys::window::Writes;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use steps::{STEPS, Steps};
+use steps::{Step, Steps};
 
 /// Rounds that count, after one that does not.
 const ROUNDS: usize = 11;
@@ -69,7 +69,7 @@ pub(crate) struct FaultsArgs {
 }
 
 pub(super) fn run(args: &FaultsArgs) -> Result<ExitCode, Refusal> {
-    let sizes = Sizes::of(args.pages as usize, FAULTS.len());
+    let sizes = Sizes::of(args.pages as usize, FAULTS);
     let dir = swapdir::check("--swap", &args.swap, sizes.swap_bytes + sizes.spare_bytes)?;
     let available_bytes = memory_limits::available().bytes;
     if available_bytes < sizes.memory_bytes {
@@ -97,13 +97,7 @@ enum Fault {
     Disk,
 }
 
-const FAULTS: [(&str, Fault); 5] = [
-    ("fault_zero_read", Fault::ZeroRead),
-    ("fault_zero_write", Fault::ZeroWrite),
-    ("fault_same_filled", Fault::SameFilled),
-    ("fault_pool", Fault::Pool),
-    ("fault_disk", Fault::Disk),
-];
+const FAULTS: usize = 5;
 
 impl Fault {
     fn tier(self) -> Tier {
@@ -125,11 +119,29 @@ enum Part {
     KernelAnonymous,
 }
 
-const PARTS: [(&str, Part); 4] = [
-    ("sigbus_copy", Part::SigbusCopy),
-    ("copy", Part::Copy),
-    ("device_read", Part::DeviceRead),
-    ("kernel_anonymous", Part::KernelAnonymous),
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Fault(Fault),
+    Part(Part),
+    Step(Step),
+}
+
+const VARIANTS: [(&str, What); 15] = [
+    ("fault_zero_read", What::Fault(Fault::ZeroRead)),
+    ("fault_zero_write", What::Fault(Fault::ZeroWrite)),
+    ("fault_same_filled", What::Fault(Fault::SameFilled)),
+    ("fault_pool", What::Fault(Fault::Pool)),
+    ("fault_disk", What::Fault(Fault::Disk)),
+    ("sigbus_copy", What::Part(Part::SigbusCopy)),
+    ("copy", What::Part(Part::Copy)),
+    ("device_read", What::Part(Part::DeviceRead)),
+    ("kernel_anonymous", What::Part(Part::KernelAnonymous)),
+    ("step_signal_entry", What::Step(Step::SignalEntry)),
+    ("step_entry", What::Step(Step::Entry)),
+    ("step_fill", What::Step(Step::Fill)),
+    ("step_unpack", What::Step(Step::Unpack)),
+    ("step_install_protected", What::Step(Step::Install)),
+    ("step_signal_return", What::Step(Step::SignalReturn)),
 ];
 
 /// Everything that is measured, and what was found so far.
@@ -137,15 +149,13 @@ struct Bench {
     fixture: &'static Fixture,
     pages: usize,
     order: Vec<usize>,
-    /// One range of managed memory for each of [`FAULTS`].
+    /// One range of managed memory for each [`Fault`].
     ranges: Vec<Memory>,
     bare: Memory,
     plain: &'static mut [u8],
     buffer: &'static mut [Page],
-    faults: [Samples; FAULTS.len()],
-    parts: [Samples; PARTS.len()],
     steps: Steps,
-    step_samples: [Samples; STEPS.len()],
+    samples: [Samples; VARIANTS.len()],
     /// Mean size of the pool's pages when packed, as a share of a page.
     packed_share: f64,
 }
@@ -155,7 +165,7 @@ fn measure(fixture: &'static Fixture, pages: usize) -> Result<Bench, Refusal> {
     for round in 0..=ROUNDS {
         // What a variant leaves in the caches is different for each, so none
         // may always come after the same one.
-        for index in shuffled(FAULTS.len() + PARTS.len() + STEPS.len(), round as u64) {
+        for index in shuffled(VARIANTS.len(), round as u64) {
             bench.measure_one(index, round > 0)?;
         }
     }
@@ -165,7 +175,7 @@ fn measure(fixture: &'static Fixture, pages: usize) -> Result<Bench, Refusal> {
 impl Bench {
     fn new(fixture: &'static Fixture, pages: usize) -> Result<Bench, Refusal> {
         let no_memory = |error: std::io::Error| Refusal::own(format!("no memory: {error}"));
-        let ranges: Result<_, _> = FAULTS.iter().map(|_| fixture.map(pages * STRIDE)).collect();
+        let ranges: Result<_, _> = (0..FAULTS).map(|_| fixture.map(pages * STRIDE)).collect();
         let bare = fixture.bare_memory(pages * STRIDE);
         let bare = bare.ok_or_else(|| Refusal::own("the second window has no room"))?;
         let (texts, packed_share) = packable_pages(pages)?;
@@ -177,10 +187,8 @@ impl Bench {
             bare,
             plain: reserve_bytes(pages * STRIDE * PAGE_SIZE).map_err(no_memory)?,
             buffer: reserve_pages(CLUSTER_PAGES).map_err(no_memory)?,
-            faults: Default::default(),
-            parts: Default::default(),
             steps: Steps::new(fixture, bare, STRIDE, &texts).map_err(no_memory)?,
-            step_samples: Default::default(),
+            samples: Default::default(),
             packed_share,
         };
         bench.fill_ranges(&texts)?;
@@ -205,22 +213,17 @@ impl Bench {
     }
 
     fn measure_one(&mut self, index: usize, counts: bool) -> Result<(), Refusal> {
-        let (latencies_ns, samples) = match FAULTS.get(index) {
-            Some((name, fault)) => (self.time_faults(name, *fault)?, &mut self.faults[index]),
-            None if index < FAULTS.len() + PARTS.len() => {
-                let part = index - FAULTS.len();
-                (self.time_part(PARTS[part].1)?, &mut self.parts[part])
-            }
-            None => {
-                let at = index - FAULTS.len() - PARTS.len();
-                let (name, step) = STEPS[at];
-                let timed = self.steps.time(step, &self.order);
-                let failed = || Refusal::own(format!("{name} failed"));
-                (timed.ok_or_else(failed)?, &mut self.step_samples[at])
-            }
+        let (name, what) = VARIANTS[index];
+        let latencies_ns = match what {
+            What::Fault(fault) => self.time_faults(name, fault)?,
+            What::Part(part) => self.time_part(part)?,
+            What::Step(step) => self
+                .steps
+                .time(step, &self.order)
+                .ok_or_else(|| Refusal::own(format!("{name} failed")))?,
         };
         if counts {
-            samples.add(latencies_ns);
+            self.samples[index].add(latencies_ns);
         }
         Ok(())
     }
@@ -233,7 +236,7 @@ impl Bench {
             discarded.map_err(|error| Refusal::own(format!("discard: {error}")))?;
         }
         // Each pass of the clock takes some grace away; a round takes a batch.
-        let batches = self.pages * FAULTS.len() / CLUSTER_PAGES + 64;
+        let batches = self.pages * FAULTS / CLUSTER_PAGES + 64;
         self.fixture.engine.reclaim_now(batches);
         self.fixture.engine.release_standby();
         Ok(())
@@ -306,35 +309,27 @@ impl Bench {
             .then_some(())
     }
 
-    fn samples(&self, fault: Fault) -> &Samples {
-        &self.faults[fault as usize]
-    }
-
-    fn outcome(&self, machine: Machine) -> FaultsOutcome {
-        let faults = FAULTS.iter().zip(&self.faults).map(|((name, _), s)| (*name, s));
-        let parts = PARTS.iter().zip(&self.parts).map(|((name, _), s)| (*name, s));
-        let steps = STEPS.iter().zip(&self.step_samples).map(|((name, _), s)| (*name, s));
-        let rows =
-            faults.chain(parts).chain(steps).map(|(name, s)| Row::new(name, s.figures())).collect();
-        let device = &self.parts[Part::DeviceRead as usize];
-        let bare = &self.parts[Part::SigbusCopy as usize];
+    fn outcome(&self, machine: Machine) -> Findings<Outcome> {
+        let rows = VARIANTS.iter().zip(&self.samples);
+        let rows = rows.map(|((name, _), samples)| Row::new(name, samples.figures())).collect();
         let (mut differences, mut ratios) = (Map::new(), Map::new());
+        // By their places among the variants.
         for (fault, name, other, part) in [
-            (Fault::Disk, "disk", device, "device"),
-            (Fault::Pool, "pool", bare, "sigbus_copy"),
-            (Fault::SameFilled, "same_filled", bare, "sigbus_copy"),
+            (4, "disk", 7, "device"),
+            (3, "pool", 5, "sigbus_copy"),
+            (2, "same_filled", 5, "sigbus_copy"),
         ] {
-            let samples = self.samples(fault);
+            let (samples, other) = (&self.samples[fault], &self.samples[other]);
             differences.insert(format!("{name}_minus_{part}_us"), samples.minus(other).into());
             let ratio = samples.over(other, |round: &Round| round.p50_us);
             ratios.insert(format!("{name}_vs_{part}"), Value::from(ratio));
         }
-        FaultsOutcome {
+        Findings {
             schema: SCHEMA,
             bench: "faults",
             machine,
-            rows,
-            differences,
+            disturbance: None,
+            figures: Outcome { rows, differences },
             ratios,
             notes: vec![format!(
                 "pool: pages of softswap's own executable that LZ4 packs, to {:.0} % on average",
@@ -342,6 +337,29 @@ impl Bench {
             )],
         }
     }
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    variant: &'static str,
+    p50_us: f64,
+    p99_us: f64,
+    cov: f64,
+    count: usize,
+}
+
+impl Row {
+    fn new(variant: &'static str, figures: Figures) -> Row {
+        let Figures { p50_us, p99_us, cov, count, .. } = figures;
+        Row { variant, p50_us, p99_us, cov, count }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Outcome {
+    rows: Vec<Row>,
+    /// Of p50, in us.
+    differences: Map<String, Value>,
 }
 
 /// Touches one page after another, and says how long each took.
@@ -379,8 +397,8 @@ fn packable_pages(most: usize) -> Result<(Vec<[u8; PAGE_SIZE]>, f64), Refusal> {
     let step = (pages.len() / most).max(1);
     let mut chosen = Vec::new();
     for page in pages.iter().step_by(step).take(most) {
-        let differs = page.iter().any(|byte| *byte != page[0]);
-        if differs && let Some(len) = codec::compress(Packer::Lz4, page, &mut room, &mut scratch) {
+        let is_same = same_filled_word(page).is_some();
+        if !is_same && let Some(len) = codec::compress(Packer::Lz4, page, &mut room, &mut scratch) {
             packed_bytes += len;
             chosen.push(*page);
         }
@@ -390,15 +408,4 @@ fn packable_pages(most: usize) -> Result<(Vec<[u8; PAGE_SIZE]>, f64), Refusal> {
     }
     let share = packed_bytes as f64 / (chosen.len() * PAGE_SIZE) as f64;
     Ok((chosen, share))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_executable_can_be_compressed() {
-        let (pages, share) = packable_pages(100).unwrap();
-        assert!(!pages.is_empty() && share > 0.0 && share < 0.76, "{share}");
-    }
 }

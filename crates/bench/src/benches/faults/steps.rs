@@ -34,15 +34,6 @@ pub(super) enum Step {
     Install,
 }
 
-pub(super) const STEPS: [(&str, Step); 6] = [
-    ("step_signal_entry", Step::SignalEntry),
-    ("step_entry", Step::Entry),
-    ("step_fill", Step::Fill),
-    ("step_unpack", Step::Unpack),
-    ("step_install_protected", Step::Install),
-    ("step_signal_return", Step::SignalReturn),
-];
-
 /// What the steps work on.
 pub(super) struct Steps {
     fixture: &'static Fixture,

@@ -2,13 +2,13 @@
 //! softswap, in turn, so that what slows the machine down slows both.
 
 use super::swap::programs::{Program, Ready, compiled};
-use crate::measure::machine::{Disturbance, Machine, Usage};
-use crate::measure::managed_program::{Counters, without_settings};
-use crate::measure::report::{Output, Report, SCHEMA, lines, ratios_text};
-use crate::measure::sample::{median, variation};
+use crate::measure::machine::{Machine, Usage};
+use crate::measure::managed_program::{Counters, temporary_directory, without_settings};
+use crate::measure::report::{Findings, Output};
+use crate::measure::sample::{median, over, rotated, variation};
 use clap::Args;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Map;
 use softswap_cli::library;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_engine::base::stats::Counter;
@@ -83,16 +83,9 @@ struct Row {
 }
 
 #[derive(Debug, Serialize)]
-struct FitsOutcome {
-    schema: u32,
-    bench: &'static str,
-    machine: Machine,
-    #[serde(flatten)]
-    disturbance: Disturbance,
+struct Figures {
     start_adds_us: Option<f64>,
-    ratios: Map<String, Value>,
     rows: Vec<Row>,
-    notes: Vec<String>,
 }
 
 pub(super) fn run(args: &FitsArgs) -> Result<ExitCode, Refusal> {
@@ -100,10 +93,9 @@ pub(super) fn run(args: &FitsArgs) -> Result<ExitCode, Refusal> {
     output.finish(measure(args))
 }
 
-fn measure(args: &FitsArgs) -> Result<FitsOutcome, Refusal> {
+fn measure(args: &FitsArgs) -> Result<Findings<Figures>, Refusal> {
     let library = library::find()?;
-    let dir = tempfile::tempdir_in("/var/tmp")
-        .map_err(|error| Refusal::own(format!("no temporary directory: {}", plain(&error))))?;
+    let dir = temporary_directory()?;
     let mut notes = Vec::new();
     let candidates = candidates(args, dir.path(), &mut notes);
     let usage = Usage::now();
@@ -113,7 +105,7 @@ fn measure(args: &FitsArgs) -> Result<FitsOutcome, Refusal> {
         let mut times: [Vec<f64>; 2] = Default::default();
         let (mut slept, mut printed) = (true, None);
         for round in 0..=args.rounds {
-            for side in [round as usize % 2, 1 - round as usize % 2] {
+            for side in rotated(2, round as usize) {
                 let managed = (side == 1).then(|| (library.as_path(), dir.path()));
                 let ran = one_run(candidate, managed, u64::from(args.program_size) << 20)?;
                 slept &= ran.slept;
@@ -127,11 +119,10 @@ fn measure(args: &FitsArgs) -> Result<FitsOutcome, Refusal> {
             }
         }
         let [plain, managed] = times;
-        let pairs = || plain.iter().zip(&managed);
-        let ratio = median(pairs().map(|(plain, managed)| managed / plain).collect());
-        ratios.insert(format!("{name}_softswap_vs_plain"), ratio.into());
+        ratios.insert(format!("{name}_softswap_vs_plain"), over(&managed, &plain).into());
         if name == STARTS {
-            let added = median(pairs().map(|(plain, managed)| managed - plain).collect());
+            let pairs = plain.iter().zip(&managed);
+            let added = median(pairs.map(|(plain, managed)| managed - plain).collect());
             start_adds_us = Some(added * 1e6 / f64::from(args.starts));
         }
         rows.push(Row {
@@ -144,16 +135,9 @@ fn measure(args: &FitsArgs) -> Result<FitsOutcome, Refusal> {
             slept,
         });
     }
-    Ok(FitsOutcome {
-        schema: SCHEMA,
-        bench: "fits",
-        machine: Machine::without_device(),
-        disturbance: usage.since(),
-        start_adds_us,
-        ratios,
-        rows,
-        notes,
-    })
+    let figures = Figures { start_adds_us, rows };
+    let machine = Machine::without_device();
+    Ok(Findings { notes, ..Findings::new("fits", machine, usage.since(), figures, ratios) })
 }
 
 /// What is to be run and can be.
@@ -232,27 +216,4 @@ fn one_run(
     let mut hasher = DefaultHasher::new();
     hasher.write(&output.stdout);
     Ok(Ran { seconds, digest: hasher.finish(), slept })
-}
-
-impl Report for FitsOutcome {
-    fn table(&self) -> String {
-        let mut text = format!("{}\n\n", self.machine.line());
-        text += &format!(
-            "{:<14}{:>10}{:>9}{:>12}{:>9}  {}\n",
-            "program", "plain s", "CoV", "softswap s", "CoV", "slept"
-        );
-        for row in &self.rows {
-            let [plain_cov, cov] = [row.plain_cov, row.softswap_cov].map(|cov| cov * 100.0);
-            let slept = if row.slept { "yes" } else { "no" };
-            text += &format!(
-                "{:<14}{:>10.3}{plain_cov:>7.1} %{:>12.3}{cov:>7.1} %  {slept}\n",
-                row.program, row.plain_s, row.softswap_s
-            );
-        }
-        if let Some(us) = self.start_adds_us {
-            text += &format!("a start takes {us:.0} us more\n");
-        }
-        let notes = ratios_text(&self.ratios) + &lines(&self.notes);
-        format!("{text}\n{}\n\n{notes}", self.disturbance)
-    }
 }

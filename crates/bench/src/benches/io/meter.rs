@@ -1,13 +1,13 @@
-//! softswap's own reads and writes, for a while at a time.
+//! softswap's own reads, for a while at a time.
 //!
 //! A single page is read by exactly what a swap-in does around it
 //! (`Area::read_page`): the waiting is announced, sometimes its CPU time is
 //! taken, and its duration is recorded. All of that is in the latency.
 
 use super::target::Target;
-use crate::measure::noise::{below, fill_with_noise, noise};
+use crate::measure::noise::{below, noise};
 use crate::measure::sample::Round;
-use rustix::time::{ClockId, clock_gettime};
+use crate::measure::task_pipe::process_cpu_seconds;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::store::io::poll::Polling;
@@ -117,37 +117,6 @@ impl<'t> Meter<'t> {
             Ok(now_ns() - start)
         })
     }
-
-    /// Writes `depth` pages at once, which always wait by interrupt.
-    pub(super) fn write_many(
-        &mut self,
-        depth: usize,
-        time: Duration,
-        seed: u64,
-    ) -> Result<Slice, Refusal> {
-        let Meter { target, lane, pages, .. } = self;
-        let mut offsets = offsets(target.bytes, seed);
-        for (page, seed) in pages.iter_mut().zip(seed..) {
-            fill_with_noise(&mut page.0, seed);
-        }
-        timed(time, depth, || {
-            // No two writes of the same content: a device might notice.
-            for page in &mut pages[..depth] {
-                let stamp = offsets() ^ now_ns();
-                page.0[..8].copy_from_slice(&stamp.to_ne_bytes());
-            }
-            let pieces: Vec<_> = pages[..depth]
-                .iter()
-                .map(|page| Piece { offset: offsets(), buf: &page.0[..] })
-                .collect();
-            let start = now_ns();
-            match &pieces[..] {
-                [only] => target.device.write(lane, only.offset, only.buf)?,
-                several => target.device.write_many(lane, several)?,
-            }
-            Ok(now_ns() - start)
-        })
-    }
 }
 
 /// Offsets of whole pages below `bytes`, without pattern.
@@ -165,7 +134,7 @@ fn timed(
 ) -> Result<Slice, Refusal> {
     let time_ns = time.as_nanos() as u64;
     let mut latencies_ns = Vec::with_capacity(1 << 16);
-    let (start, cpu_start_ns) = (now_ns(), process_cpu_ns());
+    let (start, cpu_start) = (now_ns(), process_cpu_seconds());
     let elapsed_ns = loop {
         latencies_ns.push(call().map_err(|error| Refusal::own(error.to_string()))?);
         let elapsed = now_ns() - start;
@@ -173,42 +142,13 @@ fn timed(
             break elapsed;
         }
     };
-    let cpu_ns = process_cpu_ns() - cpu_start_ns;
+    let cpu_seconds = process_cpu_seconds() - cpu_start;
     let mut round = Round::of(&mut latencies_ns);
     round.count *= depth;
     let count = round.count as f64;
     Ok(Slice {
         round,
         mb_per_s: count * PAGE_SIZE as f64 / elapsed_ns as f64 * 1000.0,
-        cpu_us: cpu_ns as f64 / count / 1000.0,
+        cpu_us: cpu_seconds * 1e6 / count,
     })
-}
-
-/// CPU time of all threads of this process, the kernel's helpers in it included.
-fn process_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn offsets_are_whole_pages_of_the_range_and_differ_by_seed() {
-        let of = |seed| std::iter::repeat_with(offsets(1 << 20, seed)).take(1000);
-        assert!(of(1).all(|at| at.is_multiple_of(PAGE_BYTES) && at < 1 << 20));
-        assert!(of(1).eq(of(1)) && !of(1).eq(of(2)));
-    }
-
-    #[test]
-    fn throughput_counts_all_that_was_under_way_at_once() {
-        let slice = timed(Duration::from_millis(2), 8, || {
-            std::thread::sleep(Duration::from_micros(300));
-            Ok(5000)
-        });
-        let slice = slice.unwrap();
-        assert!(slice.round.count.is_multiple_of(8) && slice.round.p50_us == 5.0);
-        assert!(slice.mb_per_s > 0.0 && slice.cpu_us >= 0.0);
-    }
 }

@@ -1,17 +1,14 @@
 //! What is read: a file or device that exists, or a file of the bench's own.
 //!
-//! Nothing that exists is ever written to but a device that holds nothing
-//! known and that nobody uses, and that only when asked for.
+//! Nothing that exists is ever written to.
 
-use super::args::IoArgs;
 use crate::measure::machine::Machine;
 use crate::measure::noise::fill_with_noise;
 use rustix::fs::{Access, access};
 use softswap_cli::refusal::{Refusal, plain};
-use softswap_cli::{contents, swapdir, units};
+use softswap_cli::{swapdir, units};
 use softswap_engine::store::io::{Device, FileDevice, Lane};
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::exclusive_file::claim;
 use softswap_sys::file::SwapFile;
 use softswap_sys::memory::reserve_bytes;
 use std::fs::{self, File};
@@ -30,7 +27,7 @@ const SECTOR_BYTES: u64 = 512;
 /// Something to measure.
 pub(super) struct Target {
     pub(super) device: FileDevice,
-    /// Bytes from the start on that are read and written.
+    /// Bytes from the start on that are read.
     pub(super) bytes: u64,
     /// For people.
     pub(super) name: String,
@@ -41,20 +38,17 @@ pub(super) struct Target {
     pub(super) notes: Vec<String>,
 }
 
-/// Opens what was asked for, or says why it is refused.
-pub(super) fn open(args: &IoArgs) -> Result<Target, Refusal> {
-    match &args.target {
-        Some(path) => existing(path, args),
-        None => own_file(args),
-    }
+/// Opens `path`, or a file of the bench's own in `swap`.
+pub(super) fn open(path: Option<&Path>, size: Option<u64>, swap: &Path) -> Result<Target, Refusal> {
+    path.map_or_else(|| own_file(size, swap), |path| existing(path, size))
 }
 
-fn own_file(args: &IoArgs) -> Result<Target, Refusal> {
-    let bytes = whole_pages(args.size.unwrap_or(OWN_FILE_BYTES));
+fn own_file(size: Option<u64>, swap: &Path) -> Result<Target, Refusal> {
+    let bytes = whole_pages(size.unwrap_or(OWN_FILE_BYTES));
     if bytes < LEAST_BYTES {
         return Err(too_small(&format!("--size {}", units::bytes(bytes))));
     }
-    let dir = swapdir::check("--swap", &args.swap, bytes)?;
+    let dir = swapdir::check("--swap", swap, bytes)?;
     let file = SwapFile::open(&dir.path).map_err(|error| Refusal::usage(error.to_string()))?;
     let target = Target {
         bytes,
@@ -117,19 +111,15 @@ fn check(path: &Path) -> Result<fs::Metadata, Refusal> {
     Ok(meta)
 }
 
-fn existing(path: &Path, args: &IoArgs) -> Result<Target, Refusal> {
+fn existing(path: &Path, size: Option<u64>) -> Result<Target, Refusal> {
     let shown = path.display();
     let refuse = |why: String| Refusal::usage(format!("{shown}: {why}"));
     let meta = check(path)?;
     let is_device = meta.file_type().is_block_device();
-    let file = if args.write {
-        claim_to_write(path, is_device)?
-    } else {
-        SwapFile::open_existing(path)
-            .map_err(|error| refuse(format!("cannot be opened: {error}")))?
-    };
+    let file = SwapFile::open_existing(path)
+        .map_err(|error| refuse(format!("cannot be opened: {error}")))?;
     let len = file.len_bytes().map_err(|error| refuse(plain(&error)))?;
-    let bytes = whole_pages(args.size.map_or(len, |size| size.min(len)));
+    let bytes = whole_pages(size.map_or(len, |size| size.min(len)));
     if bytes < LEAST_BYTES {
         return Err(too_small(&format!("{shown} ({})", units::bytes(bytes))));
     }
@@ -152,33 +142,6 @@ fn existing(path: &Path, args: &IoArgs) -> Result<Target, Refusal> {
         device: FileDevice::new(file, false),
         notes,
     })
-}
-
-/// Makes sure that nothing is lost by writing to `path`, and that nobody
-/// begins to use it meanwhile.
-fn claim_to_write(path: &Path, is_device: bool) -> Result<SwapFile, Refusal> {
-    let shown = path.display();
-    let refuse = |why: &str| Refusal::usage(format!("--write {shown}: {why}, and was not touched"));
-    let holds_nothing = || {
-        let found = contents::of_path(path).map_err(|error| {
-            refuse(&format!("what it holds cannot be read ({})", plain(&error)))
-        })?;
-        found.map_or(Ok(()), |found| {
-            Err(refuse(&format!(
-                "holds {found}; writing would destroy it. Name a device that holds nothing"
-            )))
-        })
-    };
-    holds_nothing()?;
-    if !is_device {
-        return Err(refuse(
-            "is a file that exists; leave it away for a file of the bench's own, or name a device",
-        ));
-    }
-    let claimed = claim(path).map_err(|error| Refusal::usage(format!("--write: {error}")))?;
-    // Somebody may have put something there while it was not ours yet.
-    holds_nothing()?;
-    Ok(claimed.file)
 }
 
 fn path_for_others(file: &SwapFile) -> PathBuf {

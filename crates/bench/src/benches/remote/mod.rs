@@ -1,40 +1,33 @@
-//! Memory of other machines: the store beside its client library and `redis-benchmark`, programs
-//! with their pages there beside the disk, what a page takes of a server, and the loss of one.
+//! Memory of other machines: the store, programs with their pages there beside the disk, and what
+//! a page takes of a server.
 
 mod step;
 mod servers;
 mod store;
-mod client;
-mod redis_benchmark;
 mod programs;
-mod outcome;
 
+use super::library::task::{STEPS, Told};
 use crate::measure::machine::{Machine, Usage};
-use crate::measure::report::Output;
-use crate::measure::sample::rotated;
+use crate::measure::report::{Findings, Output};
+use crate::measure::sample::{median, over, rotated, variation};
 use clap::Args;
-use client::Client;
-use outcome::{Cell, Found, ProgramCell, RemoteOutcome, Side};
 use programs::{Area, OVER_BUDGET, Program};
+use serde::Serialize;
+use serde_json::Map;
 use servers::Servers;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::swapdir;
 use softswap_cli::units::parse_size;
 use softswap_remote::WORKERS;
-use softswap_remote::cluster::{EXTENT_BYTES, EXTENT_PAGES, STORED_PAGE_BYTES};
 use softswap_remote::url::Url;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use step::{Figure, Step};
-use store::{Endured, Store};
+use step::Step;
+use store::Store;
 
 /// Of each server that is started here, at most.
 const SERVER_LIMIT_BYTES: u64 = 2 << 30;
-/// How long pages are read and written around the death of a primary, and when it dies.
-const LOSS: Duration = Duration::from_secs(8);
-const DEATH: Duration = Duration::from_secs(2);
-
 /// Measure a Redis or Valkey cluster as a swap area.
 ///
 /// Without --url a cluster is started on this machine: servers, client and program share its
@@ -43,13 +36,12 @@ const DEATH: Duration = Duration::from_secs(2);
 #[command(after_long_help = "\
 Steps of the store: write_extents and read_extents (31 pages at once), read_pages (single ones), with
 --depth of them under way, in pages a second; pages written count once for each copy. write_page and
-read_page are the middle times of one page at a time. The client library and redis-benchmark move values
-as large, without seals, copies or placement.
+read_page are the middle times of one page at a time.
 With --json: {\"schema\": 2, \"bench\": \"remote\", \"machine\": {...}, \"servers\",
-\"server_bytes_for_each_byte_stored\", \"loss_of_a_primary\": {\"longest_read_ms\", \"longest_write_ms\",
-\"operations\", \"failed\"}, \"ratios\": {...}, \"rows\": [{\"side\", \"step\", \"pages_per_s\", \"us\", \"cov\",
-\"count\"}], \"program_rows\": [{\"area\", \"step\", \"ns\", \"cov\", \"count\"}]}. Ratios: STEP_store_vs_SIDE of
-figures, STEP_AREA_vs_disk of a program's times, medians of the rounds'.")]
+\"server_bytes_for_each_byte_stored\",
+\"ratios\": {...}, \"rows\": [{\"step\", \"pages_per_s\", \"us\", \"cov\",
+\"count\"}], \"program_rows\": [{\"area\", \"step\", \"ns\", \"cov\", \"count\"}]}. Ratios: STEP_AREA_vs_disk of
+a program's times, medians of the rounds'.")]
 pub(crate) struct RemoteArgs {
     /// A cluster that is there, instead of one that is started
     #[arg(long, value_name = "URL")]
@@ -113,104 +105,133 @@ pub(super) fn run(args: &RemoteArgs) -> Result<ExitCode, Refusal> {
     let dir = swapdir::check("--swap", &args.swap, needed)?;
     let output = Output::open(args.json.as_deref())?;
     let usage = Usage::now();
-    output.finish(measure(args).map(|found| {
+    output.finish(measure(args).map(|(figures, programs)| {
         let machine = Machine::with_device(&dir.path, dir.file_system);
-        RemoteOutcome::new(found, machine, usage.since())
+        let mut ratios = Map::new();
+        if let Some((disk, others)) = programs.split_first() {
+            for other in others {
+                for (at, step) in STEPS.iter().enumerate() {
+                    let key = format!("{step}_{}_vs_disk", other.area.name());
+                    ratios.insert(key, over(&other.series(at), &disk.series(at)).into());
+                }
+            }
+        }
+        Findings::new("remote", machine, usage.since(), figures, ratios)
     }))
 }
 
-fn measure(args: &RemoteArgs) -> Result<Found, Refusal> {
+#[derive(Debug, Serialize)]
+struct Figures {
+    servers: String,
+    /// Server memory for each byte stored, copies counted.
+    server_bytes_for_each_byte_stored: Option<f64>,
+    rows: Vec<Row>,
+    program_rows: Vec<ProgramRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    step: &'static str,
+    pages_per_s: Option<f64>,
+    us: Option<f64>,
+    cov: f64,
+    count: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct ProgramRow {
+    area: &'static str,
+    step: &'static str,
+    ns: f64,
+    cov: f64,
+    count: usize,
+}
+
+/// The steps of a program with one area, by rounds.
+struct ProgramCell {
+    area: Area,
+    rounds: Vec<Told>,
+}
+
+impl ProgramCell {
+    fn series(&self, step: usize) -> Vec<f64> {
+        self.rounds.iter().map(|told| told[step]).collect()
+    }
+
+    fn rows(&self) -> impl Iterator<Item = ProgramRow> {
+        STEPS.iter().enumerate().map(|(at, step)| {
+            let ns = self.series(at);
+            let (cov, count) = (variation(&ns), ns.len());
+            ProgramRow { area: self.area.name(), step, ns: median(ns), cov, count }
+        })
+    }
+}
+
+fn measure(args: &RemoteArgs) -> Result<(Figures, Vec<ProgramCell>), Refusal> {
     let servers = match args.url {
         None => Some(Servers::start(args.primaries, SERVER_LIMIT_BYTES)?),
         Some(_) => None,
     };
-    let text = match (&args.url, &servers) {
-        (Some(url), _) => url.clone(),
-        (None, servers) => {
-            format!("redis://{}", servers.as_ref().map_or(String::new(), Servers::seeds))
-        }
-    };
+    let text = args.url.clone().unwrap_or_else(|| {
+        format!("redis://{}", servers.as_ref().map_or(String::new(), Servers::seeds))
+    });
     let url = Url::parse(&text).map_err(|refusal| Refusal::usage(refusal.to_string()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()
         .build()
         .map_err(|error| Refusal::own(format!("no descriptors: {}", plain(&error))))?;
-    let mut found = Found {
-        cells: Vec::new(),
-        programs: Vec::new(),
-        server_bytes: None,
-        loss: None,
-        servers: match &servers {
-            Some(servers) => {
-                format!("{} primaries on this machine, Redis {}", args.primaries, servers.version())
-            }
-            None => url.to_string(),
-        },
-        notes: Vec::new(),
+    let named = match &servers {
+        Some(servers) => {
+            format!("{} primaries on this machine, Redis {}", args.primaries, servers.version())
+        }
+        None => url.to_string(),
     };
-    if servers.is_none() {
-        found.notes.push(
-            "only the store is measured: redis-benchmark takes passwords in its arguments, and \
-             what others have stored there is left alone"
-                .into(),
-        );
-    }
-    runtime.block_on(figures(args, &url, servers.as_ref(), &mut found))?;
-    programs(args, &url, &text, &mut found)?;
-    if let Some(servers) = servers {
-        found.loss = Some(runtime.block_on(loss(args, &url, servers))?);
-    }
-    Ok(found)
+    let (rows, server_bytes_for_each_byte_stored) =
+        runtime.block_on(steps(args, &url, servers.as_ref()))?;
+    let programs = programs(args, &url, &text)?;
+    let figures = Figures {
+        servers: named,
+        server_bytes_for_each_byte_stored,
+        rows,
+        program_rows: programs.iter().flat_map(ProgramCell::rows).collect(),
+    };
+    Ok((figures, programs))
 }
 
-/// All steps of all sides, in turn.
-async fn figures(
+/// All steps of the store, in turn, and the server memory for each byte stored.
+async fn steps(
     args: &RemoteArgs,
     url: &Url,
     servers: Option<&Servers>,
-    found: &mut Found,
-) -> Result<(), Refusal> {
+) -> Result<(Vec<Row>, Option<f64>), Refusal> {
     let before = servers.map(Servers::used_bytes).transpose()?;
     let store = Store::fill(url, args.extents.into()).await?;
+    let mut server_bytes = None;
     if let (Some(servers), Some(before)) = (servers, before) {
         let used = servers.used_bytes()?.saturating_sub(before);
-        found.server_bytes = Some(used as f64 / store.stored_bytes() as f64);
+        server_bytes = Some(used as f64 / store.stored_bytes() as f64);
     }
-    let sizes = [EXTENT_BYTES, STORED_PAGE_BYTES];
-    let client = match servers {
-        Some(servers) => Some(Client::fill(&servers.ports(), sizes, EXTENT_PAGES).await?),
-        None => None,
-    };
-    let sides = if servers.is_some() { &Side::ALL[..] } else { &Side::ALL[..1] };
-    let mut cells = Vec::new();
-    for step in Step::ALL {
-        cells.extend(sides.iter().map(|side| Cell { side: *side, step, figures: Vec::new() }));
-    }
-    let time = Duration::from_secs_f64(args.seconds);
+    let mut figures: [Vec<f64>; Step::ALL.len()] = Default::default();
+    let how = (args.depth as usize, Duration::from_secs_f64(args.seconds));
     for round in 0..args.rounds as usize {
-        for at in rotated(cells.len(), round) {
-            let (side, step) = (cells[at].side, cells[at].step);
-            let how = (args.depth as usize, time);
-            let figure: Figure = match (side, &client, servers) {
-                (Side::Client, Some(client), _) => client.measure(step, how, round as u64).await?,
-                (Side::RedisBenchmark, _, Some(servers)) => {
-                    let pages = step.pages(EXTENT_PAGES);
-                    let value_bytes = sizes[usize::from(pages == 1)];
-                    let how = (step.depth(how.0), args.seconds);
-                    redis_benchmark::measure(&servers.ports(), step, how, (value_bytes, pages))?
-                }
-                _ => store.measure(step, how, round as u64).await?,
-            };
-            cells[at].figures.push(figure);
+        for at in rotated(Step::ALL.len(), round) {
+            figures[at].push(store.measure(Step::ALL[at], how, round as u64).await?);
         }
     }
-    found.cells = cells;
     store.close().await?;
-    servers.map_or(Ok(()), Servers::empty)
+    servers.map_or(Ok(()), Servers::empty)?;
+    let row = |(step, figures): (Step, Vec<f64>)| {
+        let (cov, count, middle) = (variation(&figures), figures.len(), median(figures));
+        let (us, rate) = (step.is_latency(), !step.is_latency());
+        let (pages_per_s, us) = (rate.then_some(middle), us.then_some(middle));
+        Row { step: step.name(), pages_per_s, us, cov, count }
+    };
+    Ok((Step::ALL.into_iter().zip(figures).map(row).collect(), server_bytes))
 }
 
-fn programs(args: &RemoteArgs, url: &Url, text: &str, found: &mut Found) -> Result<(), Refusal> {
+/// With the disk first.
+fn programs(args: &RemoteArgs, url: &Url, text: &str) -> Result<Vec<ProgramCell>, Refusal> {
     let program = Program {
         memory_bytes: args.memory,
         touches: args.touches,
@@ -218,30 +239,14 @@ fn programs(args: &RemoteArgs, url: &Url, text: &str, found: &mut Found) -> Resu
         url: Program::sized(url, text, args.memory),
     };
     if args.program_rounds == 0 {
-        return Ok(());
+        return Ok(Vec::new());
     }
-    let cell = |area| ProgramCell { area, rounds: Vec::new() };
-    let mut cells: Vec<_> = Area::ALL.into_iter().map(cell).collect();
+    let mut cells = Area::ALL.map(|area| ProgramCell { area, rounds: Vec::new() });
     for round in 0..args.program_rounds as usize {
         for at in rotated(cells.len(), round) {
             let told = program.run(cells[at].area, round)?;
             cells[at].rounds.push(told);
         }
     }
-    found.programs = cells;
-    Ok(())
-}
-
-/// Reads and writes while a primary dies.
-async fn loss(args: &RemoteArgs, url: &Url, mut servers: Servers) -> Result<Endured, Refusal> {
-    let store = Store::fill(url, args.extents.into()).await?;
-    let death = std::thread::spawn(move || {
-        std::thread::sleep(DEATH);
-        servers.kill_one();
-        servers
-    });
-    let endured = store.endure((args.depth as usize, LOSS)).await;
-    // They end with the last of them.
-    drop(death.join());
-    endured
+    Ok(cells.into())
 }

@@ -1,10 +1,8 @@
 //! Whole programs: their pages on the disk, on the cluster alone, and on both.
 
-use super::super::swap::library::task::Told;
+use super::super::library::task::Told;
 use crate::measure::managed_program::without_settings;
-use crate::measure::task_pipe::TaskPipe;
-use clap::ValueEnum;
-use serde::Serialize;
+use crate::measure::task_pipe::{TaskPipe, this_program};
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_remote::url::Url;
 use softswap_sys::PAGE_SIZE;
@@ -15,8 +13,7 @@ use std::process::{Command, Stdio};
 pub(super) const OVER_BUDGET: u64 = 4;
 
 /// Where its pages go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Area {
     Disk,
     /// Two copies, nothing on the disk.
@@ -57,8 +54,7 @@ impl Program {
 
     /// The ns for a page of each of its steps.
     pub(super) fn run(&self, area: Area, round: usize) -> Result<Told, Refusal> {
-        let own = std::env::current_exe()
-            .map_err(|error| Refusal::own(format!("cannot tell where softswap is: {error}")))?;
+        let own = this_program()?;
         let mut command = Command::new(own.with_file_name("softswap"));
         without_settings(&mut command);
         command.args(["run", "--quiet", "--reserve", "0", "--codec", "none"]);

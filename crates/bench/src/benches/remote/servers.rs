@@ -72,10 +72,6 @@ impl Servers {
         eventually("the servers know each other", || self.servers.iter().all(knows_all))
     }
 
-    pub(super) fn ports(&self) -> Vec<u16> {
-        self.servers.iter().map(|server| server.port).collect()
-    }
-
     pub(super) fn seeds(&self) -> String {
         let seeds: Vec<_> =
             self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
@@ -95,11 +91,6 @@ impl Servers {
 
     pub(super) fn empty(&self) -> Result<(), Refusal> {
         self.servers.iter().try_for_each(|server| server.ask(&["FLUSHALL"]).map(|_| ()))
-    }
-
-    /// Kills the last one.
-    pub(super) fn kill_one(&mut self) {
-        self.servers.pop();
     }
 
     pub(super) fn version(&self) -> String {

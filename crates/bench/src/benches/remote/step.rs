@@ -1,15 +1,12 @@
 //! What is measured of a store, and what each figure is.
 
 use crate::measure::sample::Round;
-use clap::ValueEnum;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use serde::Serialize;
 use softswap_cli::refusal::Refusal;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Whole extents, many at a time: what reclaim writes.
     WriteExtents,
@@ -62,42 +59,28 @@ impl Step {
 /// One round of a step: pages a second, counted once for each copy that is sent, or us.
 pub(super) type Figure = f64;
 
-/// Begins as much of `work` as is to be under way, and more whenever some of it is done, until the
-/// time is over; how long all of it took.
-pub(super) async fn keep_under_way<W, F: Future>(
-    mut work: impl Iterator<Item = W>,
-    (depth, time): (usize, Duration),
-    begin: impl Fn(W) -> F,
-    mut done: impl FnMut(F::Output) -> Result<(), Refusal>,
-) -> Result<Duration, Refusal> {
-    let mut under_way = FuturesUnordered::new();
-    under_way.extend(work.by_ref().take(depth).map(&begin));
-    let start = Instant::now();
-    while let Some(output) = under_way.next().await {
-        done(output)?;
-        if start.elapsed() < time {
-            under_way.extend(work.next().map(&begin));
-        }
-    }
-    Ok(start.elapsed())
-}
-
-/// Does a step for a while; `begin` says what an operation took, in ns, and moves `pages`.
-pub(super) async fn measure<W, F: Future<Output = Result<u64, Refusal>>>(
+/// Keeps `depth` operations under way until the time is over. `begin` returns what an operation
+/// took, in ns, and moves `pages`.
+pub(super) async fn measure<F: Future<Output = Result<u64, Refusal>>>(
     step: Step,
-    work: impl Iterator<Item = W>,
+    mut places: impl Iterator<Item = u64>,
     (depth, time): (usize, Duration),
-    begin: impl Fn(W) -> F,
+    begin: impl Fn(u64) -> F,
     pages: u64,
 ) -> Result<Figure, Refusal> {
     let mut latencies_ns = Vec::new();
-    let took = keep_under_way(work, (step.depth(depth), time), begin, |ns| {
+    let mut under_way = FuturesUnordered::new();
+    under_way.extend(places.by_ref().take(step.depth(depth)).map(&begin));
+    let start = Instant::now();
+    while let Some(ns) = under_way.next().await {
         latencies_ns.push(ns?);
-        Ok(())
-    });
-    let took = took.await?;
+        if start.elapsed() < time {
+            under_way.extend(places.next().map(&begin));
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
     Ok(match step.is_latency() {
         true => Round::of(&mut latencies_ns).p50_us,
-        false => (latencies_ns.len() as u64 * pages) as f64 / took.as_secs_f64(),
+        false => (latencies_ns.len() as u64 * pages) as f64 / seconds,
     })
 }

@@ -93,42 +93,8 @@ impl Store {
         step::measure(step, self.places(step, seed), how, begin, pages).await
     }
 
-    /// Reads and writes single pages in turn until the time is over: the longest of either, and
-    /// how often one failed.
-    pub(super) async fn endure(&self, how: (usize, Duration)) -> Result<Endured, Refusal> {
-        let mut endured = Endured::default();
-        let turns = [Step::ReadPage, Step::WritePage].into_iter().cycle();
-        let work = turns.zip(self.places(Step::ReadPages, 77));
-        let begin = |(step, at): (Step, u64)| async move {
-            let start = now_ns();
-            let is_good = self.operate(step, at).await.is_ok();
-            (step, now_ns() - start, is_good)
-        };
-        let done = |(step, ns, is_good): (Step, u64, bool)| {
-            let longest_ms = match step.is_write() {
-                true => &mut endured.longest_write_ms,
-                false => &mut endured.longest_read_ms,
-            };
-            *longest_ms = longest_ms.max(ns as f64 / 1e6);
-            endured.operations += 1;
-            endured.failed += u64::from(!is_good);
-            Ok(())
-        };
-        step::keep_under_way(work, how, begin, done).await?;
-        Ok(endured)
-    }
-
     /// Removes all that it has stored.
     pub(super) async fn close(self) -> Result<(), Refusal> {
         self.cluster.close().await.map_err(|refusal| Refusal::own(refusal.to_string()))
     }
-}
-
-/// What happened to operations while a server was killed.
-#[derive(Debug, Default, Clone, Copy, serde::Serialize)]
-pub(super) struct Endured {
-    pub(super) longest_read_ms: f64,
-    pub(super) longest_write_ms: f64,
-    pub(super) operations: u64,
-    pub(super) failed: u64,
 }

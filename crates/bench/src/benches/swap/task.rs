@@ -4,7 +4,7 @@
 use super::latency::Latencies;
 use super::page_content::Contents;
 use super::plan::{Data, Pattern};
-use super::touch::{Touched, Touches};
+use super::touch::Touches;
 use crate::measure::region::{Region, WORDS, on_threads};
 use crate::measure::task_pipe::{process_cpu_seconds, receive, send, send_json};
 use clap::Args;
@@ -13,11 +13,13 @@ use softswap_cli::refusal::{Refusal, plain};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Said instead of a phase, it asks for the comparison.
-pub(super) const COMPARE: &str = "compare";
-pub(super) const SAME: &str = "same";
+pub(crate) const COMPARE: &str = "compare";
+/// Sent once the memory is filled.
+pub(crate) const FILLED: &str = "filled";
+pub(crate) const SAME: &str = "same";
 
 /// The program that `bench swap` runs; of no use by itself.
 #[derive(Args)]
@@ -26,8 +28,9 @@ pub(crate) struct TaskArgs {
     pages: usize,
     #[arg(long)]
     data: Data,
+    /// For data that is not incompressible.
     #[arg(long)]
-    sample: PathBuf,
+    sample: Option<PathBuf>,
     /// Damages a page before the comparison, which must notice.
     #[arg(long)]
     damage: bool,
@@ -35,49 +38,35 @@ pub(crate) struct TaskArgs {
 
 /// What the task is told to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Phase {
-    pub(super) pattern: Pattern,
-    pub(super) threads: usize,
+pub(crate) struct Phase {
+    pub(crate) pattern: Pattern,
+    pub(crate) threads: usize,
     /// Touches that are not counted, so that what came before does not case.
-    pub(super) warm_touches: u64,
+    pub(crate) warm_touches: u64,
     /// They may take so long.
-    pub(super) warm_seconds: f64,
-    pub(super) seconds: f64,
-    pub(super) hot_share: f64,
-    pub(super) seed: u64,
-}
-
-/// What filling took.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(super) struct Filled {
-    pub(super) seconds: f64,
+    pub(crate) warm_seconds: f64,
+    pub(crate) seconds: f64,
+    /// Of each thread.
+    pub(crate) most_touches: u64,
+    pub(crate) hot_share: f64,
+    pub(crate) seed: u64,
 }
 
 /// What a phase took.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Took {
-    pub(super) touches: u64,
-    /// Before what is counted.
-    pub(super) warm_touches: u64,
-    pub(super) seconds: f64,
+pub(crate) struct Took {
+    pub(crate) touches: u64,
+    pub(crate) seconds: f64,
     /// User and system time of the whole process, reclaim included.
-    pub(super) cpu_seconds: f64,
-    pub(super) latencies: Latencies,
-}
-
-impl Took {
-    pub(super) fn touches_per_s(&self) -> f64 {
-        self.touches as f64 / self.seconds
-    }
+    pub(crate) cpu_seconds: f64,
+    pub(crate) latencies: Latencies,
 }
 
 pub(crate) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
-    let contents = Contents::load(args.data, &args.sample).map_err(Refusal::own)?;
-    let start = Instant::now();
+    let contents = Contents::load(args.data, args.sample.as_deref()).map_err(Refusal::own)?;
     let region = Region::filled(args.pages, &contents)
         .map_err(|error| Refusal::own(format!("no memory: {}", plain(&error))))?;
-    let seconds = start.elapsed().as_secs_f64();
-    send_json(&Filled { seconds })?;
+    send(FILLED)?;
     loop {
         let line = receive()?;
         if line == COMPARE {
@@ -111,12 +100,11 @@ fn perform(phase: &Phase, region: &Region) -> Took {
     let cpu_before = process_cpu_seconds();
     let time = Duration::from_secs_f64(phase.seconds);
     let (seconds, touched) = on_threads(phase.threads, |thread| {
-        walk(thread, warm[thread].touches).go(region, time, u64::MAX)
+        walk(thread, warm[thread].touches).go(region, time, phase.most_touches)
     });
     let cpu_seconds = process_cpu_seconds() - cpu_before;
     let mut latencies = Latencies::new();
     touched.iter().for_each(|thread| latencies.add_all(&thread.latencies));
-    let touches_of = |all: &[Touched]| all.iter().map(|thread| thread.touches).sum();
-    let (touches, warm_touches) = (touches_of(&touched), touches_of(&warm));
-    Took { touches, warm_touches, seconds, cpu_seconds, latencies }
+    let touches = touched.iter().map(|thread| thread.touches).sum();
+    Took { touches, seconds, cpu_seconds, latencies }
 }

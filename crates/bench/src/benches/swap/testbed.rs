@@ -4,9 +4,9 @@
 
 use super::plan::Side;
 use super::watch::{GroupWatch, Outside};
+use crate::measure::restore::changes::Act;
 use crate::measure::restore::group::MemoryGroup;
 use crate::measure::restore::process::Restorer;
-use crate::measure::restore::request::Act;
 use crate::measure::restore::zram;
 use softswap_cli::memory_limits::GroupVersion;
 use softswap_cli::refusal::{Refusal, plain};
@@ -24,10 +24,10 @@ const ZSWAP_PAGE_CLUSTER: &str = "0";
 const ZSWAP_COUNTED: &str = "what zswap packs counts within the limit here (control groups of \
      version 2), so softswap has the same DRAM as kernel_zswap and runs once beside it";
 
-pub(super) struct Testbed {
+pub(crate) struct Testbed {
     restorer: Restorer,
     /// For everything that needs a file; on the file system under test.
-    pub(super) dir: PathBuf,
+    pub(crate) dir: PathBuf,
     file: PathBuf,
     zram: Option<String>,
     /// As it was; all sides but zswap's run with it.
@@ -45,7 +45,7 @@ struct Groups {
 }
 
 /// What runs in it is held to a limit, and may swap to one place.
-pub(super) struct Held {
+pub(crate) struct Held {
     group: Option<MemoryGroup>,
     swap: Option<PathBuf>,
     watch: GroupWatch,
@@ -56,15 +56,15 @@ pub(super) struct Held {
 
 /// How a run kept to its limit, by the kernel's account.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Bounds {
+pub(crate) struct Bounds {
     /// `None` without a group.
-    pub(super) peak_bytes: Option<u64>,
-    pub(super) oom_kills: u64,
+    pub(crate) peak_bytes: Option<u64>,
+    pub(crate) oom_kills: u64,
     /// Packed pages that the kernel keeps in DRAM outside of the group, or in it
     /// beyond the limit.
-    pub(super) outside_bytes: u64,
+    pub(crate) outside_bytes: u64,
     /// In the swap area of a side of the kernel's.
-    pub(super) swapped_bytes: u64,
+    pub(crate) swapped_bytes: u64,
 }
 
 impl Bounds {
@@ -82,7 +82,7 @@ impl Bounds {
 impl Testbed {
     /// Prepares what `sides` need below `under`, with room for `bytes`. Sides
     /// that cannot be had are taken out, and `notes` say why.
-    pub(super) fn prepare(
+    pub(crate) fn prepare(
         under: &Path,
         bytes: u64,
         sides: &mut Vec<Side>,
@@ -133,12 +133,12 @@ impl Testbed {
     }
 
     fn make_group(&mut self, limit_bytes: u64, may_swap: bool) -> Result<MemoryGroup, String> {
-        let act = Act::MakeGroup { limit_bytes: Some(limit_bytes), may_swap };
+        let act = Act::MakeGroup { limit_bytes, may_swap };
         self.restorer.ask(&act).map(|path| MemoryGroup::at(path.into()))
     }
 
     /// Whether what zswap packs counts within the limit.
-    pub(super) fn counts_zswap(&self) -> bool {
+    pub(crate) fn counts_zswap(&self) -> bool {
         self.groups.is_some_and(|groups| groups.count_zswap)
     }
 
@@ -217,7 +217,7 @@ impl Testbed {
     }
 
     /// Makes `side` the one that swaps, and a group of `limit_bytes`.
-    pub(super) fn enter(&mut self, side: Side, limit_bytes: u64) -> Result<Held, Refusal> {
+    pub(crate) fn enter(&mut self, side: Side, limit_bytes: u64) -> Result<Held, Refusal> {
         let failed = |why| Refusal::own(format!("{}: {why}", side.name()));
         if side != Side::Softswap && Path::new(ZSWAP).exists() {
             let value = if side == Side::KernelZswap { "Y" } else { "N" };
@@ -247,7 +247,7 @@ impl Testbed {
     }
 
     /// Takes both away; what the kernel counted.
-    pub(super) fn leave(&mut self, held: Held) -> Result<Bounds, Refusal> {
+    pub(crate) fn leave(&mut self, held: Held) -> Result<Bounds, Refusal> {
         let Held { group, swap, watch, passed_limit_bytes } = held;
         let peaks = watch.end();
         let counted = group.as_ref().map_or(Ok(Bounds::default()), counted);
@@ -266,7 +266,7 @@ impl Testbed {
     }
 
     /// Settings of the machine that the kernel's sides work with.
-    pub(super) fn settings(&self) -> serde_json::Map<String, serde_json::Value> {
+    pub(crate) fn settings(&self) -> serde_json::Map<String, serde_json::Value> {
         let as_is = |(name, path): (&str, &str)| (name.to_string(), read_setting(path).into());
         let ours = |(name, value): (&str, &str)| (name.to_string(), value.into());
         let read = [
@@ -292,7 +292,7 @@ impl Testbed {
 
 impl Held {
     /// A command that runs `program` in the group, with more in its environment.
-    pub(super) fn command(
+    pub(crate) fn command(
         &self,
         environment: Vec<(OsString, OsString)>,
         program: &Path,
@@ -334,29 +334,4 @@ fn counted(group: &MemoryGroup) -> Result<Bounds, String> {
 
 fn read_setting(path: &str) -> String {
     fs::read_to_string(path).map_or("-".into(), |text| text.trim().to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_preloaded_library_comes_after_the_shell() {
-        let watch = GroupWatch::start(None, None, Outside::Nowhere);
-        let group = Some(MemoryGroup::at("/group".into()));
-        let held = Held { group, swap: None, watch, passed_limit_bytes: None };
-        let command = held.command(vec![("LD_PRELOAD".into(), "x".into())], Path::new("/prog"));
-        let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
-        assert_eq!(words[2..], ["/group/cgroup.procs", "LD_PRELOAD=x", "/prog"]);
-        assert!(command.get_envs().next().is_none());
-    }
-
-    #[test]
-    fn what_a_group_held_beyond_its_limit_lies_outside() {
-        let bounds =
-            |peak_bytes, outside_bytes| Bounds { peak_bytes, outside_bytes, ..Bounds::default() };
-        assert_eq!(bounds(Some(70), 0).within(64), bounds(Some(64), 6));
-        assert_eq!(bounds(Some(60), 0).within(64), bounds(Some(60), 0));
-        assert_eq!(bounds(None, 0).within(64), bounds(None, 0));
-    }
 }

@@ -2,13 +2,13 @@
 //! both, and with half of it for each, in turn.
 
 use super::swap::programs::compiled;
-use crate::measure::machine::{Disturbance, Machine, Usage};
-use crate::measure::managed_program::without_settings;
-use crate::measure::report::{Output, Report, SCHEMA, lines, ratios_text};
-use crate::measure::sample::{median, variation};
+use crate::measure::machine::{Machine, Usage};
+use crate::measure::managed_program::{temporary_directory, without_settings};
+use crate::measure::report::{Findings, Output};
+use crate::measure::sample::{median, over, rotated, variation};
+use crate::measure::task_pipe::this_program;
 use clap::Args;
 use serde::Serialize;
-use serde_json::{Map, Value};
 use softswap_cli::refusal::{Refusal, plain};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -47,22 +47,6 @@ pub(crate) struct TreeArgs {
     json: Option<PathBuf>,
 }
 
-/// Pages a second.
-#[derive(Debug, Clone, Copy)]
-struct Rates {
-    hot: f64,
-    stream: f64,
-}
-
-impl Rates {
-    fn total(self) -> f64 {
-        self.hot + self.stream
-    }
-}
-
-/// One of them.
-type Of = fn(Rates) -> f64;
-
 #[derive(Debug, Serialize)]
 struct Row {
     budget: &'static str,
@@ -74,73 +58,55 @@ struct Row {
 }
 
 #[derive(Debug, Serialize)]
-struct TreeOutcome {
-    schema: u32,
-    bench: &'static str,
-    machine: Machine,
-    #[serde(flatten)]
-    disturbance: Disturbance,
+struct Figures {
     budget_bytes: u64,
-    ratios: Map<String, Value>,
     rows: Vec<Row>,
-    notes: Vec<String>,
 }
+
+/// Pages a second of the hot set, of the stream and of both, by rounds.
+type Rates = [Vec<f64>; 3];
 
 pub(super) fn run(args: &TreeArgs) -> Result<ExitCode, Refusal> {
     let output = Output::open(args.json.as_deref())?;
     output.finish(measure(args))
 }
 
-fn measure(args: &TreeArgs) -> Result<TreeOutcome, Refusal> {
-    let dir = tempfile::tempdir()
-        .map_err(|error| Refusal::own(format!("no temporary directory: {}", plain(&error))))?;
+fn measure(args: &TreeArgs) -> Result<Findings<Figures>, Refusal> {
+    let dir = temporary_directory()?;
     let program =
         compiled(dir.path(), "pair", include_str!("pair.c"), &[]).map_err(Refusal::own)?;
     let usage = Usage::now();
-    let mut rates: [Vec<Rates>; 2] = Default::default();
+    let mut rates: [Rates; 2] = Default::default();
     for round in 0..args.rounds as usize {
-        for side in [round % 2, 1 - round % 2] {
-            rates[side].push(one_run(args, &program, side == 0)?);
+        for side in rotated(2, round) {
+            let (hot, stream) = one_run(args, &program, side == 0)?;
+            for (all, rate) in rates[side].iter_mut().zip([hot, stream, hot + stream]) {
+                all.push(rate);
+            }
         }
     }
     let [shared, halves] = &rates;
-    let mut ratios = Map::new();
-    let each: [(&str, Of); 3] =
-        [("total", Rates::total), ("hot", |it| it.hot), ("stream", |it| it.stream)];
-    for (name, of) in each {
-        let pairs = shared.iter().zip(halves);
-        let ratio = median(pairs.map(|(shared, halves)| of(*shared) / of(*halves)).collect());
-        ratios.insert(format!("{name}_shared_vs_halves"), ratio.into());
-    }
-    Ok(TreeOutcome {
-        schema: SCHEMA,
-        bench: "tree",
-        machine: Machine::without_device(),
-        disturbance: usage.since(),
+    let names = ["hot", "stream", "total"].into_iter().enumerate();
+    let ratio = |(at, name): (usize, &str)| {
+        (format!("{name}_shared_vs_halves"), over(&shared[at], &halves[at]).into())
+    };
+    let figures = Figures {
         budget_bytes: u64::from(args.budget) << 20,
-        ratios,
         rows: vec![row("shared", shared), row("halves", halves)],
-        notes: Vec::new(),
-    })
+    };
+    let machine = Machine::without_device();
+    Ok(Findings::new("tree", machine, usage.since(), figures, names.map(ratio).collect()))
 }
 
-fn row(budget: &'static str, rates: &[Rates]) -> Row {
-    let of = |of: Of| rates.iter().map(|rates| of(*rates)).collect::<Vec<_>>();
-    let totals = of(Rates::total);
-    Row {
-        budget,
-        hot_per_s: median(of(|it| it.hot)),
-        stream_per_s: median(of(|it| it.stream)),
-        total_cov: variation(&totals),
-        count: totals.len(),
-        total_per_s: median(totals),
-    }
+fn row(budget: &'static str, rates: &Rates) -> Row {
+    let [hot_per_s, stream_per_s, total_per_s] = rates.clone().map(median);
+    let (total_cov, count) = (variation(&rates[2]), rates[2].len());
+    Row { budget, hot_per_s, stream_per_s, total_per_s, total_cov, count }
 }
 
-/// Both programs at once, with one budget, or with half of it each.
-fn one_run(args: &TreeArgs, program: &Path, is_shared: bool) -> Result<Rates, Refusal> {
-    let own = std::env::current_exe()
-        .map_err(|error| Refusal::own(format!("cannot tell where softswap is: {error}")))?;
+/// Runs both programs at once, with one budget or with half of it each. Returns their rates.
+fn one_run(args: &TreeArgs, program: &Path, is_shared: bool) -> Result<(f64, f64), Refusal> {
+    let own = this_program()?;
     let (budget, seconds) = (args.budget, args.seconds);
     let memory = match is_shared {
         true => format!("--memory={budget}M"),
@@ -164,29 +130,7 @@ fn one_run(args: &TreeArgs, program: &Path, is_shared: bool) -> Result<Rates, Re
         line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok())
     };
     match (output.status.success(), rate("hot"), rate("stream")) {
-        (true, Some(hot), Some(stream)) => Ok(Rates { hot, stream }),
+        (true, Some(hot), Some(stream)) => Ok((hot, stream)),
         _ => Err(Refusal::own(format!("the two programs failed: {}", output.status))),
-    }
-}
-
-impl Report for TreeOutcome {
-    fn table(&self) -> String {
-        let mut text = format!("{}\n\n", self.machine.line());
-        text += &format!(
-            "{:<10}{:>12}{:>12}{:>12}{:>9}\n",
-            "budget", "hot /s", "stream /s", "total /s", "CoV"
-        );
-        for row in &self.rows {
-            text += &format!(
-                "{:<10}{:>12.0}{:>12.0}{:>12.0}{:>7.1} %\n",
-                row.budget,
-                row.hot_per_s,
-                row.stream_per_s,
-                row.total_per_s,
-                row.total_cov * 100.0
-            );
-        }
-        let notes = ratios_text(&self.ratios) + &lines(&self.notes);
-        format!("{text}\n{}\n\n{notes}", self.disturbance)
     }
 }

@@ -83,25 +83,23 @@ fn names_memory(list: &Path) -> bool {
 pub(crate) fn hold_to(
     version: GroupVersion,
     dir: &Path,
-    limit_bytes: Option<u64>,
+    limit_bytes: u64,
     may_swap: bool,
 ) -> Result<(), String> {
     let set = |file: &str, value: &str| {
         let what = || format!("{file} of a control group cannot be {value}");
         fs::write(dir.join(file), value).map_err(|e| format!("{}: {}", what(), plain(&e)))
     };
-    let limit = limit_bytes.map(|bytes| bytes.to_string());
+    let limit = limit_bytes.to_string();
     match version {
         GroupVersion::One => {
-            if let Some(limit) = limit {
-                set("memory.limit_in_bytes", &limit)?;
-                if !may_swap {
-                    // Where the kernel accounts for swap, none on top; where it does
-                    // not, what follows leaves no wish for it.
-                    let _ = set("memory.memsw.limit_in_bytes", &limit);
-                }
+            set("memory.limit_in_bytes", &limit)?;
+            if may_swap {
+                return Ok(());
             }
-            if may_swap { Ok(()) } else { set("memory.swappiness", "0") }
+            // Fails if the kernel does not account for swap; then swappiness keeps it away.
+            let _ = set("memory.memsw.limit_in_bytes", &limit);
+            set("memory.swappiness", "0")
         }
         GroupVersion::Two => {
             if !dir.join(SWAP_LIMIT).exists() {
@@ -110,7 +108,7 @@ pub(crate) fn hold_to(
                      use one with CONFIG_SWAP, booted without swapaccount=0"
                 ));
             }
-            limit.map_or(Ok(()), |limit| set(LIMIT, &limit))?;
+            set(LIMIT, &limit)?;
             if may_swap { Ok(()) } else { set(SWAP_LIMIT, "0") }
         }
     }
@@ -174,31 +172,6 @@ mod tests {
         fs::read_to_string(dir.join(file)).unwrap()
     }
 
-    fn hierarchy(version: GroupVersion, top: &Path, own: &str) -> Hierarchy {
-        Hierarchy { version, top: top.into(), own: top.join(own) }
-    }
-
-    #[test]
-    fn version_2_is_taken_where_its_top_has_memory() {
-        let top = tempfile::tempdir().unwrap();
-        let first = || hierarchy(GroupVersion::One, top.path(), "");
-        let second = || hierarchy(GroupVersion::Two, top.path(), "");
-        write(top.path(), &[(TO_HAND_DOWN, "cpu hugetlb\n")]);
-        assert_eq!(with_memory(vec![second()]), None);
-        assert_eq!(with_memory(vec![second(), first()]), Some(first()));
-        write(top.path(), &[(TO_HAND_DOWN, "cpu memory\n")]);
-        assert_eq!(with_memory(vec![second()]), Some(second()));
-    }
-
-    #[test]
-    fn groups_are_made_at_the_top_or_as_near_as_they_can_be() {
-        let top = Path::new("/top");
-        let places = |version| parents(&hierarchy(version, top, "a/b/own"));
-        assert_eq!(places(GroupVersion::One), [top]);
-        assert_eq!(places(GroupVersion::Two), [top, Path::new("/top/a/b"), Path::new("/top/a")]);
-        assert_eq!(parents(&hierarchy(GroupVersion::Two, top, "")), [top]);
-    }
-
     #[test]
     fn memory_is_handed_down_once_and_kept_back_when_nobody_needs_it() {
         let top = tempfile::tempdir().unwrap();
@@ -225,29 +198,21 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_a_group_does_not_have_is_not_handed_down() {
-        let top = tempfile::tempdir().unwrap();
-        write(top.path(), &[(TO_HAND_DOWN, "cpu\n"), (HANDED_DOWN, "")]);
-        assert!(hand_down_memory(top.path()).unwrap_err().contains(TO_HAND_DOWN));
-        assert_eq!(read(top.path(), HANDED_DOWN), "");
-    }
-
-    #[test]
     fn who_may_not_swap_is_held_to_dram() {
         let top = tempfile::tempdir().unwrap();
         let dir = top.path();
-        hold_to(GroupVersion::One, dir, Some(4096), false).unwrap();
+        hold_to(GroupVersion::One, dir, 4096, false).unwrap();
         for file in ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"] {
             assert_eq!(read(dir, file), "4096");
         }
         assert_eq!(read(dir, "memory.swappiness"), "0");
 
-        let why = hold_to(GroupVersion::Two, dir, Some(4096), true).unwrap_err();
+        let why = hold_to(GroupVersion::Two, dir, 4096, true).unwrap_err();
         assert!(why.contains("no memory.swap.max") && why.contains("swapaccount"), "{why}");
         write(dir, &[(SWAP_LIMIT, "max")]);
-        hold_to(GroupVersion::Two, dir, Some(8192), true).unwrap();
+        hold_to(GroupVersion::Two, dir, 8192, true).unwrap();
         assert_eq!((read(dir, "memory.max"), read(dir, SWAP_LIMIT)), ("8192".into(), "max".into()));
-        hold_to(GroupVersion::Two, dir, Some(8192), false).unwrap();
+        hold_to(GroupVersion::Two, dir, 8192, false).unwrap();
         assert_eq!(read(dir, SWAP_LIMIT), "0");
     }
 

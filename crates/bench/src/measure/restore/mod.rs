@@ -10,7 +10,5 @@
 
 pub(crate) mod group;
 pub(crate) mod zram;
-pub(crate) mod undo;
-pub(crate) mod request;
-pub(crate) mod perform;
+pub(crate) mod changes;
 pub(crate) mod process;

@@ -1,8 +1,6 @@
 //! The restorer's process, and how a benchmark reaches it.
 
-use super::perform::perform;
-use super::request::{Act, Answer};
-use super::undo::Undo;
+use super::changes::{Act, Answer, Changes};
 use clap::Args;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_sys::child::SignalQueue;
@@ -19,16 +17,16 @@ pub(crate) fn restore(_args: &RestorerArgs) -> Result<ExitCode, Refusal> {
     let ends = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
     let _held = SignalQueue::hold(&ends)
         .map_err(|error| Refusal::own(format!("cannot hold signals: {}", plain(&error))))?;
-    let mut undo = Undo::default();
+    let mut changes = Changes::default();
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         let answer: Answer = serde_json::from_str(&line)
             .map_err(|error| format!("the restorer does not know {line:?}: {error}"))
-            .and_then(|act| perform(act, &mut undo));
+            .and_then(|act| changes.perform(act));
         let text = serde_json::to_string(&answer).unwrap_or_default();
-        // Nobody listens any more? Then input has ended, too.
+        // If the benchmark has exited, the input has ended, too.
         let _ = writeln!(io::stdout(), "{text}");
     }
-    match undo.all() {
+    match changes.undo_all() {
         failed if failed.is_empty() => Ok(ExitCode::SUCCESS),
         failed => Err(Refusal::own(failed.join("; "))),
     }

@@ -72,11 +72,6 @@ impl Recorded {
         self.events.iter().filter_map(touched).collect()
     }
 
-    /// Whether this is how such a file begins.
-    pub(crate) fn is_one(bytes: &[u8]) -> bool {
-        bytes.starts_with(MAGIC)
-    }
-
     /// Reads what [`Recorded::to_bytes`] made.
     ///
     /// # Errors

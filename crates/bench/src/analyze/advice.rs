@@ -1,0 +1,80 @@
+//! Which `--codec` and `--pool` pages speak for.
+
+use crate::pages::packing::Packing;
+use serde::Serialize;
+
+/// Below this share of packable pages, packing is mostly tried in vain.
+const LEAST_PACKED_SHARE: f64 = 0.1;
+/// Below this ratio a pool's slabs and slack take back what packing gains.
+const LEAST_RATIO: f64 = 1.5;
+/// A slower codec must take at most this share of the fastest one's DRAM.
+const WORTH_THE_TIME: f64 = 0.85;
+
+/// Settings for `softswap run`, and why.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Advice {
+    pub(super) codec: &'static str,
+    pub(super) pool_percent: u8,
+    pub(super) reason: String,
+}
+
+impl Advice {
+    /// Of what each codec made of the same pages.
+    pub(super) fn of(found: &[(&'static str, Packing)]) -> Advice {
+        let Some((name, packing)) = best(found) else {
+            let reason = "every page is same-filled: there is nothing to pack".into();
+            return Advice { codec: "none", pool_percent: 0, reason };
+        };
+        let share = packing.packed_share();
+        let Some(ratio) = packing.ratio().filter(|_| share >= LEAST_PACKED_SHARE) else {
+            let reason = format!(
+                "only {:.0} % of the pages that are not same-filled pack: trying costs time and \
+                 frees little",
+                share * 100.0
+            );
+            return Advice { codec: "none", pool_percent: 0, reason };
+        };
+        if ratio < LEAST_RATIO {
+            let reason = format!(
+                "what packs becomes {ratio:.1} times smaller: too little to keep it in DRAM"
+            );
+            return Advice { codec: "none", pool_percent: 0, reason };
+        }
+        let pool_percent = pool_percent(share, ratio);
+        let held = f64::from(pool_percent) / 100.0 * (ratio - 1.0) + 1.0;
+        let reason = format!(
+            "{:.0} % of the pages that are not same-filled pack, to {ratio:.1} times less: with \
+             {pool_percent} % of it as the pool a budget holds {held:.1} times its size, and the \
+             other {:.0} % go to disk",
+            share * 100.0,
+            (1.0 - share) * 100.0
+        );
+        Advice { codec: name, pool_percent, reason }
+    }
+}
+
+/// The fastest codec, or the one that leaves least, where it is much less.
+fn best<'p>(found: &'p [(&'static str, Packing)]) -> Option<(&'static str, &'p Packing)> {
+    let speed = |packing: &Packing| packing.pack_mbps().unwrap_or(0.0);
+    let tried = || found.iter().filter(|(_, packing)| packing.tried > 0);
+    let (name, fastest) = tried().max_by(|a, b| speed(&a.1).total_cmp(&speed(&b.1)))?;
+    let (small_name, smallest) = tried().min_by_key(|(_, packing)| packing.kept_bytes())?;
+    let is_worth_it = (smallest.kept_bytes() as f64) < fastest.kept_bytes() as f64 * WORTH_THE_TIME;
+    Some(if is_worth_it { (small_name, smallest) } else { (name, fastest) })
+}
+
+/// More where it pays more, and no more than there are pages for: when all that
+/// packs is in the pool, the rest of it lies idle.
+fn pool_percent(share: f64, ratio: f64) -> u8 {
+    let by_ratio = match ratio {
+        4.0.. => 60,
+        2.5.. => 50,
+        2.0.. => 40,
+        _ => 30,
+    };
+    // The pool's share of DRAM if all were in DRAM, packed where that works.
+    let packed = share / ratio;
+    let all = packed + (1.0 - share);
+    let by_share = (packed / all * 20.0).ceil() as u8 * 5;
+    by_ratio.min(by_share)
+}

@@ -1,0 +1,289 @@
+//! `softswap analyze pages`: what softswap could make of a program's memory.
+
+use super::advice::Advice;
+use crate::measure::machine::Machine;
+use crate::measure::report::{Output, Report};
+use crate::measure::sample::{median, rotated, variation};
+use crate::pages::checks::{Check, CheckRow, Shares, Verdicts, mbps};
+use crate::pages::packing::{CODECS, Packing, Workplace};
+use crate::pages::source::{Count, Source, SourceKind};
+use crate::pages::{Page, open};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use softswap_cli::refusal::{FAILED, Refusal, plain};
+use softswap_cli::units;
+use softswap_sys::PAGE_SIZE;
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Times that every check goes over the pages in hand: each is first once.
+const PASSES: usize = Check::ALL.len();
+
+/// Print how many pages of a program repeat one word, and how the others pack.
+///
+/// Reads the private writable memory of a process that is in DRAM, of a core
+/// file, or a dump of pages. The process is neither stopped nor changed.
+#[derive(Args)]
+#[command(after_long_help = "\
+A number is a process; a file of that name is ./NUMBER. Reading a process takes the same user or
+root, and where kernel.yama.ptrace_scope is 1, root or its parent. What the kernel or softswap has
+swapped out is left out. Of a core file the segments of writable memory are read. Anything else must
+be a multiple of 4096 bytes long.
+
+Checks: forward compares word by word from the start, backward from the end, last_first the last
+word with the first one and then as forward; softswap is the engine's own, which compares many words
+at a time and so has no count. An iteration is one word compared. MB/s are of whole pages, also where
+one word decided. Codecs get the pages that are not same-filled; what packs to more than 3072 bytes
+counts as incompressible. Everything is one thread's.
+
+--save keeps what was examined, page after page, for later or for another machine. It holds whatever
+the program holds, passwords too; the file is open to its owner only (mode 0600).
+
+With --json: {\"schema\": 1, \"analysis\": \"pages\", \"subject\", \"kind\": process, core or dump,
+\"machine\": {...}, \"available_pages\", \"pages\", \"zero_pages\", \"other_pages\", \"same_filled_share\",
+\"zero_share\", \"other_share\", \"checks\": [{\"variant\", \"iterations\", \"mbps\", \"cov\"}], \"codecs\":
+[{\"codec\", \"tried_pages\", \"packed_pages\", \"packed_share\", \"packed_bytes\", \"ratio\", \"pack_mbps\",
+\"unpack_mbps\", \"histogram\": [{\"to_bytes\", \"pages\"}], \"incompressible_pages\"}], \"advice\":
+{\"codec\", \"pool_percent\", \"reason\"}, \"notes\"}. ratio is of the pages that packed; cov is over four
+passes.
+
+Examples:
+  softswap analyze pages 4711
+  softswap analyze pages --all --save before.pages 4711
+  softswap analyze pages before.pages
+
+Exit status: 0 when the pages were examined, 1 when they cannot be, 2 for wrong usage.")]
+pub(crate) struct PagesArgs {
+    /// The number of a process, a core file, or a dump of pages
+    #[arg(value_name = "PID|FILE")]
+    subject: PathBuf,
+
+    /// How many pages to read, evenly spread
+    #[arg(long, value_name = "N", default_value_t = 65_536, conflicts_with = "all",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    sample: u64,
+
+    /// Read all pages
+    #[arg(long)]
+    all: bool,
+
+    /// Take a file for a dump of pages, whatever it looks like
+    #[arg(long)]
+    raw: bool,
+
+    /// Also keep the pages that were read in FILE, which must not exist
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+
+    /// Also write one JSON object to FILE; - prints it instead of the table
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Serialize)]
+struct PagesOutcome {
+    schema: u32,
+    analysis: &'static str,
+    subject: String,
+    kind: &'static str,
+    machine: Machine,
+    available_pages: u64,
+    pages: u64,
+    zero_pages: u64,
+    other_pages: u64,
+    #[serde(flatten)]
+    shares: Shares,
+    checks: Vec<CheckRow>,
+    codecs: Vec<CodecRow>,
+    advice: Advice,
+    notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct CodecRow {
+    codec: &'static str,
+    tried_pages: u64,
+    packed_pages: u64,
+    packed_share: f64,
+    packed_bytes: u64,
+    ratio: Option<f64>,
+    pack_mbps: Option<f64>,
+    unpack_mbps: Option<f64>,
+    histogram: Vec<Size>,
+    incompressible_pages: u64,
+}
+
+/// Pages that packed to at most this size, and to more than that of the line before.
+#[derive(Debug, Serialize)]
+struct Size {
+    to_bytes: u64,
+    pages: u64,
+}
+
+impl Report for PagesOutcome {}
+
+pub(super) fn run(args: &PagesArgs) -> Result<ExitCode, Refusal> {
+    let source = open::subject(&args.subject, args.raw)?;
+    let dump = args.save.as_deref().map(SavedPages::create).transpose()?;
+    let output = Output::open(args.json.as_deref())?;
+    output.finish(examine(args, source, dump))
+}
+
+fn examine(
+    args: &PagesArgs,
+    source: Source,
+    mut dump: Option<SavedPages>,
+) -> Result<PagesOutcome, Refusal> {
+    let wanted = if args.all { u64::MAX } else { args.sample };
+    let bar = progress(wanted.min(source.pages()));
+    let (mut verdicts, mut workplace) = (Verdicts::default(), Workplace::new()?);
+    let mut check_ns = Check::ALL.map(|_| [0; PASSES]);
+    let mut packings = CODECS.map(|_| Packing::default());
+    let read = source.read(wanted, |pages| {
+        if let Some(dump) = &mut dump {
+            dump.add(pages)?;
+        }
+        verdicts.add(&Verdicts::of(pages)?);
+        for (pass, index) in
+            (0..PASSES).flat_map(|pass| rotated(PASSES, pass).map(move |at| (pass, at)))
+        {
+            check_ns[index][pass] += Check::ALL[index].time_ns(pages);
+        }
+        for (codec, packing) in CODECS.into_iter().zip(&mut packings) {
+            workplace.add(codec, pages, packing)?;
+        }
+        bar.inc(pages.len() as u64);
+        Ok(())
+    });
+    bar.finish_and_clear();
+    let count = read?;
+    let mut notes = source.notes.clone();
+    notes.extend(what_was_left(&source, count));
+    if let Some(dump) = dump {
+        notes.push(dump.keep()?);
+    }
+    let check_row = |check: Check| {
+        let passes = check_ns[check as usize].map(|ns| mbps(verdicts.pages, ns));
+        verdicts.row(check, median(passes.to_vec()), variation(&passes))
+    };
+    let packings: Vec<_> = CODECS.iter().map(|codec| codec.name).zip(packings).collect();
+    Ok(PagesOutcome {
+        schema: 1,
+        analysis: "pages",
+        kind: match source.kind {
+            SourceKind::Process { .. } => "process",
+            SourceKind::Core => "core",
+            SourceKind::Dump => "dump",
+        },
+        machine: Machine::without_device(),
+        available_pages: source.pages(),
+        subject: source.name,
+        pages: verdicts.pages,
+        zero_pages: verdicts.zero,
+        other_pages: verdicts.other,
+        shares: verdicts.shares(),
+        checks: Check::ALL.into_iter().map(check_row).collect(),
+        codecs: packings.iter().map(codec_row).collect(),
+        advice: Advice::of(&packings),
+        notes,
+    })
+}
+
+fn codec_row((codec, packing): &(&'static str, Packing)) -> CodecRow {
+    CodecRow {
+        codec,
+        tried_pages: packing.tried,
+        packed_pages: packing.packed,
+        packed_share: packing.packed_share(),
+        packed_bytes: packing.packed_bytes,
+        ratio: packing.ratio(),
+        pack_mbps: packing.pack_mbps(),
+        unpack_mbps: packing.unpack_mbps(),
+        histogram: packing.lines().map(|(to_bytes, pages)| Size { to_bytes, pages }).collect(),
+        incompressible_pages: packing.incompressible(),
+    }
+}
+
+/// A bar on standard error, where that is a terminal.
+fn progress(pages: u64) -> ProgressBar {
+    let bar = ProgressBar::new(pages);
+    let style = ProgressStyle::with_template("{bar:40} {pos} of {len} pages, {eta} to go");
+    style.map_or(bar.clone(), |style| bar.with_style(style))
+}
+
+fn what_was_left(source: &Source, Count { read, lost }: Count) -> Vec<String> {
+    let mut notes = Vec::new();
+    if read + lost < source.pages() {
+        notes.push(format!(
+            "{read} of {} pages, evenly spread; --all reads all, --sample N more",
+            source.pages()
+        ));
+    }
+    if lost > 0 {
+        notes.push(format!("{lost} pages went away before they were read"));
+    }
+    notes
+}
+
+/// The file of `--save`, removed again unless it is kept.
+struct SavedPages {
+    path: PathBuf,
+    file: BufWriter<File>,
+    pages: u64,
+    is_complete: bool,
+}
+
+impl SavedPages {
+    /// Never overwrites a file: it may be the only copy of what it holds.
+    fn create(path: &Path) -> Result<SavedPages, Refusal> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let file = file.map_err(|error| {
+            let why = match error.kind() {
+                ErrorKind::AlreadyExists => {
+                    "the file exists and is not overwritten; name another, or remove it".into()
+                }
+                _ => format!("the file cannot be created: {}; choose another path", plain(&error)),
+            };
+            Refusal::usage(format!("--save {}: {why}", path.display()))
+        })?;
+        let path = path.to_path_buf();
+        Ok(SavedPages { path, file: BufWriter::new(file), pages: 0, is_complete: false })
+    }
+
+    fn add(&mut self, pages: &[Page]) -> Result<(), Refusal> {
+        self.pages += pages.len() as u64;
+        let written = pages.iter().try_for_each(|page| self.file.write_all(&page.0));
+        written.map_err(|error| self.failed(&error))
+    }
+
+    /// Leaves the file there, and returns a note about it.
+    fn keep(mut self) -> Result<String, Refusal> {
+        self.file.flush().map_err(|error| self.failed(&error))?;
+        self.is_complete = true;
+        let bytes = units::bytes(self.pages * PAGE_SIZE as u64);
+        Ok(format!("{bytes} of pages are in {}", self.path.display()))
+    }
+
+    fn failed(&self, error: &std::io::Error) -> Refusal {
+        let way_out = match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+                "; name a file where there is room, or read fewer pages with --sample N"
+            }
+            _ => "",
+        };
+        let (shown, why) = (self.path.display(), plain(error));
+        Refusal::new(FAILED, format!("--save {shown}: cannot be written: {why}{way_out}"))
+    }
+}
+
+impl Drop for SavedPages {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}

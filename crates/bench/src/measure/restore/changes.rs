@@ -1,0 +1,299 @@
+//! Changes to the machine, each noted so that it can be undone.
+
+use super::{group, zram};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+use softswap_cli::memory_limits::{GroupVersion, hierarchies};
+use softswap_cli::refusal::plain;
+use softswap_engine::store::swap::header::Header;
+use softswap_engine::store::swap::named::Storage;
+use softswap_sys::kernel_swap::{HIGHEST_PRIORITY, swap_off, swap_on};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Every process may lock it, and it is the same one for all.
+const LOCK: &str = "/proc/swaps";
+/// Retries for a lock of another restorer, for a group whose last process has not exited yet, and
+/// for an area whose pages are not freed yet.
+const ATTEMPTS: u32 = 1500;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A request to the restorer, one JSON object in a line.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Act {
+    /// Be the only restorer that swaps: settings of the machine have one owner.
+    HoldSwap,
+    /// Make a directory below this one.
+    MakeDirectory {
+        under: PathBuf,
+    },
+    /// Add a zram device; the answer is its name.
+    AddZram {
+        bytes: u64,
+    },
+    /// Make a swap area in a file that has all its storage.
+    MakeSwapFile {
+        path: PathBuf,
+        bytes: u64,
+    },
+    /// Write a swap header to a device.
+    Format {
+        path: PathBuf,
+    },
+    SwapOn {
+        path: PathBuf,
+    },
+    SwapOff {
+        path: PathBuf,
+    },
+    /// Change a setting of the machine.
+    Set {
+        path: PathBuf,
+        value: String,
+    },
+    /// Make a memory control group; the answer is its directory.
+    MakeGroup {
+        limit_bytes: u64,
+        may_swap: bool,
+    },
+    /// Kill what runs in a group and remove it.
+    RemoveGroup {
+        path: PathBuf,
+    },
+}
+
+/// A text, or why the request failed.
+pub(crate) type Answer = Result<String, String>;
+
+#[derive(Debug, PartialEq, Eq)]
+enum Change {
+    Directory(PathBuf),
+    Zram(u32),
+    Swapping(PathBuf),
+    Setting {
+        path: PathBuf,
+        was: String,
+    },
+    /// By a group of version 2 to those in it.
+    MemoryHandedDown(PathBuf),
+    Group(PathBuf),
+}
+
+/// What has been changed so far, the latest change last.
+#[derive(Default)]
+pub(super) struct Changes {
+    all: Vec<Change>,
+    /// Locked while this lives.
+    held: Option<File>,
+}
+
+impl Changes {
+    pub(super) fn perform(&mut self, act: Act) -> Answer {
+        let nothing = |()| String::new();
+        match act {
+            Act::HoldSwap => self.hold_swap().map(nothing),
+            Act::MakeDirectory { under } => self.make_directory(&under),
+            Act::AddZram { bytes } => {
+                let number = zram::add()?;
+                self.all.push(Change::Zram(number));
+                zram::set_up(number, bytes)?;
+                Ok(format!("zram{number}"))
+            }
+            Act::MakeSwapFile { path, bytes } => {
+                make_file(&path, bytes).map_err(|why| format!("{}: {why}", path.display()))?;
+                format(&path).map(nothing)
+            }
+            Act::Format { path } => format(&path).map(nothing),
+            Act::SwapOn { path } => {
+                swap_on(&path, HIGHEST_PRIORITY)
+                    .map_err(|e| format!("`swapon {}` failed: {}", path.display(), plain(&e)))?;
+                self.all.push(Change::Swapping(path));
+                Ok(String::new())
+            }
+            Act::SwapOff { path } => self.undo_one(&Change::Swapping(path)).map(nothing),
+            Act::Set { path, value } => self.set(path, &value).map(nothing),
+            Act::MakeGroup { limit_bytes, may_swap } => self.make_group(limit_bytes, may_swap),
+            Act::RemoveGroup { path } => self.undo_one(&Change::Group(path)).map(nothing),
+        }
+    }
+
+    fn hold_swap(&mut self) -> Result<(), String> {
+        if self.held.is_some() {
+            return Ok(());
+        }
+        let file = File::open(LOCK).map_err(|error| format!("{LOCK}: {}", plain(&error)))?;
+        retried(|| Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?)).map_err(|_| {
+            let seconds = (PAUSE * ATTEMPTS).as_secs();
+            format!("another benchmark changes the kernel's swap for more than {seconds} s")
+        })?;
+        self.held = Some(file);
+        Ok(())
+    }
+
+    fn make_directory(&mut self, under: &Path) -> Answer {
+        let path = under.join(format!("softswap-bench-{}", Uuid::new_v4()));
+        // It may hold swapped pages.
+        fs::DirBuilder::new().mode(0o700).create(&path).map_err(|error| {
+            format!("no directory can be made in {}: {}", under.display(), plain(&error))
+        })?;
+        self.all.push(Change::Directory(path.clone()));
+        text_of(&path)
+    }
+
+    fn set(&mut self, path: PathBuf, value: &str) -> Result<(), String> {
+        let failed = |e: io::Error| format!("{} cannot be {value}: {}", path.display(), plain(&e));
+        let now = fs::read_to_string(&path).map_err(failed)?.trim().to_string();
+        let is_noted = self
+            .all
+            .iter()
+            .any(|change| matches!(change, Change::Setting { path: noted, .. } if *noted == path));
+        if now != value {
+            fs::write(&path, value).map_err(failed)?;
+        }
+        if !is_noted {
+            self.all.push(Change::Setting { path, was: now });
+        }
+        Ok(())
+    }
+
+    /// Makes a group in the first place that takes one.
+    fn make_group(&mut self, limit_bytes: u64, may_swap: bool) -> Answer {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let hierarchy = group::with_memory(hierarchies()).ok_or(
+            "there is no memory controller for control groups: mount one, \
+             `mount -t cgroup2 cgroup2 /sys/fs/cgroup`, on a kernel that was booted without \
+             cgroup_disable=memory",
+        )?;
+        let number = NEXT.fetch_add(1, Relaxed);
+        let name = format!("{}{}-{number}", group::PREFIX, std::process::id());
+        let mut refused = Vec::new();
+        for parent in group::parents(&hierarchy) {
+            let path = parent.join(&name);
+            let made = match hierarchy.version {
+                GroupVersion::One => Ok(false),
+                GroupVersion::Two => group::hand_down_memory(&parent),
+            };
+            let made = made.and_then(|is_new| {
+                self.all.extend(is_new.then(|| Change::MemoryHandedDown(parent.clone())));
+                fs::create_dir(&path).map_err(|error| plain(&error))
+            });
+            match made {
+                Ok(()) => {
+                    self.all.push(Change::Group(path.clone()));
+                    group::hold_to(hierarchy.version, &path, limit_bytes, may_swap)?;
+                    return text_of(&path);
+                }
+                Err(why) => refused.push(format!("in {}: {why}", parent.display())),
+            }
+        }
+        Err(format!("no control group can be made {}", refused.join("; ")))
+    }
+
+    fn undo_one(&mut self, change: &Change) -> Result<(), String> {
+        let at = self.all.iter().rposition(|noted| noted == change);
+        let at = at.ok_or_else(|| format!("{change:?} is not a change of this restorer"))?;
+        undo(change)?;
+        self.all.remove(at);
+        Ok(())
+    }
+
+    /// Undoes everything; returns what could not be undone.
+    pub(super) fn undo_all(mut self) -> Vec<String> {
+        let mut failed = Vec::new();
+        while let Some(change) = self.all.pop() {
+            failed.extend(undo(&change).err());
+        }
+        failed
+    }
+}
+
+fn undo(change: &Change) -> Result<(), String> {
+    match change {
+        Change::Directory(path) => fs::remove_dir_all(path)
+            .map_err(|e| format!("{} could not be removed: {}", path.display(), plain(&e))),
+        Change::Zram(number) => zram::remove(*number),
+        Change::Swapping(path) => retried(|| swap_off(path)).map_err(|e| {
+            format!("`swapoff {}` is left to do, it failed: {}", path.display(), plain(&e))
+        }),
+        Change::Setting { path, was } => fs::write(path, was).map_err(|e| {
+            format!("{} could not be set back to {was}: {}", path.display(), plain(&e))
+        }),
+        Change::MemoryHandedDown(parent) => group::keep_memory_back(parent),
+        Change::Group(path) => retried(|| {
+            let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+            for pid in text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            fs::remove_dir(path)
+        })
+        .map_err(|e| format!("{} could not be removed: {}", path.display(), plain(&e))),
+    }
+}
+
+fn retried(act: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    let mut tried = act();
+    for _ in 1..ATTEMPTS {
+        if tried.is_ok() {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+        tried = act();
+    }
+    tried
+}
+
+fn make_file(path: &Path, bytes: u64) -> Result<(), String> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let file = file.map_err(|error| plain(&error))?;
+    fallocate(&file, FallocateFlags::empty(), 0, bytes).map_err(|error| plain(&error.into()))
+}
+
+fn format(path: &Path) -> Result<(), String> {
+    let mut storage = Storage::open(path).map_err(|error| error.to_string())?;
+    let header = Header {
+        // At most 2^32 pages: the number of the last one fits.
+        last_page: (storage.pages() - 1) as u32,
+        bad_pages: Vec::new(),
+        uuid: Uuid::new_v4().into_bytes(),
+        label: Default::default(),
+        is_swapped: false,
+    };
+    let failed = |error| format!("{}: no swap header could be written: {error}", path.display());
+    storage.format(&header).map_err(|error| failed(plain(&error)))
+}
+
+fn text_of(path: &Path) -> Answer {
+    let text = path.to_str().ok_or_else(|| format!("{} is not text", path.display()))?;
+    Ok(text.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_undone_and_a_setting_gets_its_first_value_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let setting = dir.path().join("setting");
+        fs::write(&setting, "60\n").unwrap();
+        let mut changes = Changes::default();
+        let made = changes.perform(Act::MakeDirectory { under: dir.path().into() }).unwrap();
+        fs::write(Path::new(&made).join("file"), "x").unwrap();
+        for value in ["0", "100"] {
+            let act = Act::Set { path: setting.clone(), value: value.into() };
+            changes.perform(act).unwrap();
+            assert_eq!(fs::read_to_string(&setting).unwrap(), value);
+        }
+        let unknown = Act::SwapOff { path: "/dev/other".into() };
+        assert!(changes.perform(unknown).unwrap_err().contains("not a change of this restorer"));
+        assert_eq!(changes.undo_all(), Vec::<String>::new());
+        assert_eq!(fs::read_to_string(&setting).unwrap(), "60");
+        assert!(!Path::new(&made).exists());
+    }
+}
