@@ -1,5 +1,4 @@
-//! What the return of a page tells the policies, and what they say for it: its grace, and
-//! how large the pool is to be.
+//! What the return of a page tells the policies, and how large they let the pool be.
 
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::Return;
@@ -29,28 +28,11 @@ impl Core {
         self.policies.note_return(page, place, || self.pool_view());
     }
 
-    /// As [`Policies::note_streamed`](crate::core::Policies::note_streamed).
-    pub(crate) fn note_streamed(&self, page: PageNo, place: Place) {
-        self.policies.note_streamed(page, place, self.stores.pool.limit_bytes());
-    }
-
     /// Whether a page that leaves goes to the disk without being offered to the pool.
     pub(crate) fn bypasses_pool(&self, page: PageNo) -> bool {
         let slots_are_plenty = || self.stores.areas.have_spare();
         self.stores.may_write()
             && self.policies.bypasses_pool(page, slots_are_plenty, || self.pool_view())
-    }
-
-    /// As [`Policies::grace`](crate::core::Policies::grace), as things are.
-    #[must_use]
-    pub(crate) fn grace(&self, page: PageNo, place: Place) -> u8 {
-        self.policies.grace(page, place, self.memory.budget.pages())
-    }
-
-    /// As [`Policies::grace_ahead`](crate::core::Policies::grace_ahead), as things are.
-    #[must_use]
-    pub(crate) fn grace_ahead(&self, page: PageNo, is_stream: bool) -> u8 {
-        self.policies.grace_ahead(page, is_stream, self.memory.budget.pages())
     }
 
     /// The pool as it is.

@@ -225,10 +225,18 @@ impl SwapInBatch {
             for member in self.members[came..came + done].iter_mut().filter_map(Option::take) {
                 let Member { page, claim, .. } = member;
                 if is_stream {
-                    core.note_streamed(page, claim.before().place());
+                    let (place, limit_bytes) =
+                        (claim.before().place(), core.stores.pool.limit_bytes());
+                    core.policies.note_streamed(page, place, limit_bytes);
                 }
                 let copy = swap_cache::arrive(core, claim.before().place(), stays);
-                install::finish(&core.memory, page, claim, core.grace_ahead(page, is_stream), copy);
+                install::finish(
+                    &core.memory,
+                    page,
+                    claim,
+                    core.policies.grace_ahead(page, is_stream, core.memory.budget.pages()),
+                    copy,
+                );
             }
             came += done;
             if done < wanted {

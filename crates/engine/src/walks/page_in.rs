@@ -185,12 +185,12 @@ fn plan(core: &Core, page: PageNo, place: Place, access: Access, touch: Touch) -
     let window = core.policies.readahead.up_to_marker(page, most);
     let is_stream = readahead::is_stream(most);
     if is_stream || touch == Touch::Early || touch.is_asked_for() {
-        core.note_streamed(page, place);
+        core.policies.note_streamed(page, place, core.stores.pool.limit_bytes());
     } else {
         core.policies.note_waited_for(page, place);
     }
     // In this order: whether a copy stays is asked of a page that has its grace.
-    let heat = core.grace(page, place);
+    let heat = core.policies.grace(page, place, core.memory.budget.pages());
     let stays = swap_cache::stays(core, page, place, access, true);
     (Wanted { page, access, stays, window, may_read_offsets, is_stream }, heat)
 }

@@ -151,9 +151,16 @@ fn install_claimed(
     let came = install::install_run(&core.memory, page, bytes, stays.writes()).pages;
     for (next, claim) in (page..).zip(&mut claims[..came]) {
         if let Some(claim) = claim.take() {
-            core.note_streamed(next, claim.before().place());
+            let (place, limit_bytes) = (claim.before().place(), core.stores.pool.limit_bytes());
+            core.policies.note_streamed(next, place, limit_bytes);
             let copy = swap_cache::arrive(core, claim.before().place(), stays);
-            install::finish(&core.memory, next, claim, core.grace_ahead(next, true), copy);
+            install::finish(
+                &core.memory,
+                next,
+                claim,
+                core.policies.grace_ahead(next, true, core.memory.budget.pages()),
+                copy,
+            );
         }
     }
     core.stats.add(Counter::PagesReadAhead, came as u64);
