@@ -1,4 +1,5 @@
-//! Puts the unwinder, which only a backtrace needs, into the library itself: the shared one
+//! Binds the library's calls of its own functions to those, also where the program defines one of
+//! the same name that calls ours: Erlang's `sigaction`. And puts the unwinder, which only a backtrace needs, into the library itself: the shared one
 //! costs every program that starts a tenth of a millisecond, most of it in instructions that
 //! a virtual machine answers for.
 
@@ -8,6 +9,7 @@ use std::process::Command;
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=CC");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let found = Command::new(compiler).arg("-print-file-name=libgcc_eh.a").output();
     let found = found.ok().and_then(|output| String::from_utf8(output.stdout).ok());

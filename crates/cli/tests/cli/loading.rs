@@ -117,6 +117,13 @@ fn what_a_deep_bound_library_calls_reaches_the_runtime() {
     expect_equal(&deep, &[]);
 }
 
+#[test]
+fn a_program_may_define_functions_that_call_the_librarys_by_other_names() {
+    let programs = Programs::new();
+    let program = programs.compile(source!("forwarder"), "forwarder", &["-rdynamic", "-ldl"]);
+    expect_equal(&program, &[]);
+}
+
 /// Memory that a library maps by system-call instructions is managed: in a process that sleeps
 /// until it needs more, too, and whether the library is linked or opened.
 #[test]

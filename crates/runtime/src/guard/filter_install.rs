@@ -119,15 +119,12 @@ fn instructions(header: &Program) -> Option<Vec<Instruction>> {
 
 /// `prctl(PR_GET_SECCOMP)`: whether there is a filter beside the guard's.
 pub(crate) fn mode(arguments: Arguments) -> isize {
-    const LINE: &str = "Seccomp_filters:";
     if exemption::is_in_force() {
         return issue(libc::SYS_prctl, arguments);
     }
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let count: Option<usize> =
-        status.lines().find_map(|line| line.strip_prefix(LINE)?.trim().parse().ok());
-    match count {
-        Some(count) if count > 1 + inline_calls::filters() => issue(libc::SYS_prctl, arguments),
-        _ => 0,
+    if inline_calls::installed_filters() > 1 + inline_calls::filters() {
+        issue(libc::SYS_prctl, arguments)
+    } else {
+        0
     }
 }

@@ -11,15 +11,19 @@ use crate::base::instance;
 use crate::base::issue_call::is_our_own;
 use softswap_sys::alloc::while_blocked;
 use softswap_sys::inline_calls::Objects;
-use softswap_sys::seccomp;
+use softswap_sys::seccomp::{self, MOST_CALLERS};
 use softswap_sys::{exemption, raw};
-use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 static OBJECTS: Mutex<Objects> = Mutex::new(Objects::new());
+/// The addresses that filters of this file trap.
+static TRAPPED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 /// Number of filters that this file has installed.
 static FILTERS: AtomicUsize = AtomicUsize::new(0);
+/// Most filters of a process, inherited ones included. Each slows every system call down, and the
+/// kernel limits them: the program's own and the guard's must find room.
+const MOST_FILTERS: usize = 8;
 
 /// Returns the number of filters that this file has installed.
 pub(crate) fn filters() -> usize {
@@ -34,24 +38,47 @@ pub(crate) fn skip_loaded() {
 /// Searches the objects that have been loaded since the last call, and traps their calls.
 pub(crate) fn look() {
     let found = while_blocked(|| OBJECTS.lock().unwrap_or_else(PoisonError::into_inner).find());
-    let code: Vec<_> = found.into_iter().filter(|code| !is_our_own(code.start)).collect();
-    if !code.is_empty() {
-        trap(&code);
+    for callers in found {
+        if callers.first().is_some_and(|caller| !is_our_own(*caller)) {
+            trap(&callers);
+        }
     }
 }
 
-/// Installs nothing under a filter of the program's, which would see the installing call.
-fn trap(code: &[Range<usize>]) {
+/// Traps memory calls from these addresses, unless a filter does so already: a library may be
+/// loaded again where it was.
+fn trap(callers: &[usize]) {
+    let mut trapped = TRAPPED.lock().unwrap_or_else(PoisonError::into_inner);
+    if callers.iter().all(|caller| trapped.contains(caller)) {
+        return;
+    }
     instance::prepare_for_threads();
-    if !instance::emulates_signals() || exemption::is_in_force() {
+    if !instance::emulates_signals() {
         return;
     }
-    if seccomp::install(&seccomp::build_for_callers(code)).is_err() {
-        raw::write_stderr(
-            b"softswap: a library maps memory by system-call instructions, and the kernel refuses the \
-              filter that traps them: this memory is not managed\n",
-        );
+    // A filter of the program's would see the call that installs this one.
+    let is_possible = !exemption::is_in_force()
+        && callers.len() <= MOST_CALLERS
+        && installed_filters() < MOST_FILTERS;
+    if !is_possible || seccomp::install(&seccomp::build_for_callers(callers)).is_err() {
+        static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+        if !IS_REPORTED.swap(true, Ordering::Relaxed) {
+            raw::write_stderr(
+                b"softswap: a library maps memory by system-call instructions, and there can be no \
+                  filter that traps them: this memory is not managed\n",
+            );
+        }
         return;
     }
+    while_blocked(|| trapped.extend(callers));
     FILTERS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Returns the number of filters in force for this process; 0 before Linux 5.9.
+pub(crate) fn installed_filters() -> usize {
+    const LINE: &str = "Seccomp_filters:";
+    let status = while_blocked(|| std::fs::read_to_string("/proc/thread-self/status"));
+    let status = status.unwrap_or_default();
+    let count = status.lines().find_map(|line| line.strip_prefix(LINE)?.trim().parse().ok());
+    count.unwrap_or(0)
 }

@@ -4,11 +4,11 @@
 //! To search all code would slow down the start of each program. Only objects that look like Rust
 //! are searched: they need the unwinder's library but not that of C++, and have at most
 //! [`MOST_CODE_BYTES`] of code. Executables at a fixed address are not searched: the filter that
-//! the caller installs survives `exec`, and the next program may have the same address.
+//! the caller installs survives `exec`, and the next program may have the same address. For the
+//! same reason the result is the address of each instruction, not the range of the code.
 
 use super::linked::Linked;
 use std::ffi::{CStr, c_void};
-use std::ops::Range;
 
 const MOST_CODE_BYTES: usize = 64 << 20;
 const UNWINDER: &CStr = c"libgcc_s.so.1";
@@ -41,18 +41,20 @@ impl Objects {
         self.visit(|_| ());
     }
 
-    /// Searches new objects; returns the code of those with an `mmap` by instruction.
-    pub fn find(&mut self) -> Vec<Range<usize>> {
+    /// Searches new objects. Returns the addresses after the `syscall` instructions of each object
+    /// that calls `mmap` by one, in ascending order. Some may be no instructions.
+    pub fn find(&mut self) -> Vec<Vec<usize>> {
         let mut found = Vec::new();
         self.visit(|object| {
             if object.base() != 0 && object.needs(UNWINDER) && !object.needs(CPP_LIBRARY) {
-                found.extend(object.code().filter(|range| {
+                found.extend(object.code().filter_map(|range| {
                     // SAFETY: the loader's lock keeps the object loaded, and its code is not
                     // written to.
                     let code = unsafe {
                         std::slice::from_raw_parts(range.start as *const u8, range.len())
                     };
-                    code.len() <= MOST_CODE_BYTES && maps_memory(code)
+                    let is_it = code.len() <= MOST_CODE_BYTES && maps_memory(code);
+                    is_it.then(|| calls_in(code).map(|after| range.start + after).collect())
                 }));
             }
         });
@@ -96,6 +98,11 @@ fn maps_memory(code: &[u8]) -> bool {
     })
 }
 
+/// Returns the offset after each `syscall` instruction.
+fn calls_in(code: &[u8]) -> impl Iterator<Item = usize> {
+    memchr::memmem::find_iter(code, &CALL).map(|at| at + CALL.len())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +120,7 @@ mod tests {
         assert!(!maps_memory(&code(9, NEAR_BYTES)));
         assert!(!maps_memory(&code(11, 0)));
         assert!(!maps_memory(&code(9, 0)[..46]));
+        assert_eq!(calls_in(&code(9, 3)).collect::<Vec<_>>(), [50]);
     }
 
     #[test]
