@@ -8,7 +8,7 @@ use crate::waking;
 use softswap_engine::door::settings::{Config, ENV_PREFIX, place as place_of_tree};
 use softswap_sys::alloc::while_blocked;
 use softswap_sys::descriptor::with_room;
-use softswap_sys::linked::{is_go_program, is_go_program_that_forks};
+use softswap_sys::linked::is_go_program_that_forks;
 use softswap_sys::{aslr, exemption, raw, signals, uffd};
 
 /// By this name the command knows the library.
@@ -96,7 +96,7 @@ fn report_not_redirected(why: &std::io::Error) {
 /// one, and an emulator is between it and the kernel that the other one had: it is unmanaged.
 fn start(config: &Config, is_started: bool) -> Result<bool, String> {
     // It calls the kernel by instructions, with all signals blocked, between fork and exec.
-    if is_go_program() && is_go_program_that_forks() {
+    if is_go_program_that_forks() {
         return Ok(false);
     }
     while_blocked(|| bring_up::prepare(config))?;

@@ -106,9 +106,10 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     }
     // What has been loaded meanwhile, if it is still there to be asked.
     let map = map_of(*pid).ok().filter(|map| !map.is_empty()).unwrap_or(before);
-    let all = (recording.samples.as_slice(), recording.missed);
     let mut code = Code::of(*pid, &map);
-    let profile = Profile::of(*pid, name.clone(), took, all.0, all.1, &recording.blocks, &mut code);
+    let (samples, missed) = (&recording.samples, recording.missed);
+    let profile =
+        Profile::of(*pid, name.clone(), took, samples, missed, &recording.blocks, &mut code);
     picture.write(&profile)?;
     let mut text = match args.json {
         true => serde_json::to_string_pretty(&profile)

@@ -224,19 +224,14 @@ impl SwapInBatch {
             };
             for member in self.members[came..came + done].iter_mut().filter_map(Option::take) {
                 let Member { page, claim, .. } = member;
+                let place = claim.before().place();
                 if is_stream {
-                    let (place, limit_bytes) =
-                        (claim.before().place(), core.stores.pool.limit_bytes());
-                    core.policies.note_streamed(page, place, limit_bytes);
+                    core.policies.note_streamed(page, place, core.stores.pool.limit_bytes());
                 }
-                let copy = swap_cache::arrive(core, claim.before().place(), stays);
-                install::finish(
-                    &core.memory,
-                    page,
-                    claim,
-                    core.policies.grace_ahead(page, is_stream, core.memory.budget.pages()),
-                    copy,
-                );
+                let copy = swap_cache::arrive(core, place, stays);
+                let resident = core.memory.budget.pages();
+                let heat = core.policies.grace_ahead(page, is_stream, resident);
+                install::finish(&core.memory, page, claim, heat, copy);
             }
             came += done;
             if done < wanted {

@@ -151,16 +151,11 @@ fn install_claimed(
     let came = install::install_run(&core.memory, page, bytes, stays.writes()).pages;
     for (next, claim) in (page..).zip(&mut claims[..came]) {
         if let Some(claim) = claim.take() {
-            let (place, limit_bytes) = (claim.before().place(), core.stores.pool.limit_bytes());
-            core.policies.note_streamed(next, place, limit_bytes);
-            let copy = swap_cache::arrive(core, claim.before().place(), stays);
-            install::finish(
-                &core.memory,
-                next,
-                claim,
-                core.policies.grace_ahead(next, true, core.memory.budget.pages()),
-                copy,
-            );
+            let (place, resident) = (claim.before().place(), core.memory.budget.pages());
+            core.policies.note_streamed(next, place, core.stores.pool.limit_bytes());
+            let copy = swap_cache::arrive(core, place, stays);
+            let heat = core.policies.grace_ahead(next, true, resident);
+            install::finish(&core.memory, next, claim, heat, copy);
         }
     }
     core.stats.add(Counter::PagesReadAhead, came as u64);

@@ -119,10 +119,7 @@ fn instructions(header: &Program) -> Option<Vec<Instruction>> {
 
 /// `prctl(PR_GET_SECCOMP)`: whether there is a filter beside the guard's.
 pub(crate) fn mode(arguments: Arguments) -> isize {
-    if exemption::is_in_force() {
-        return issue(libc::SYS_prctl, arguments);
-    }
-    if inline_calls::installed_filters() > 1 + inline_calls::filters() {
+    if exemption::is_in_force() || inline_calls::installed_filters() > 1 + inline_calls::filters() {
         issue(libc::SYS_prctl, arguments)
     } else {
         0

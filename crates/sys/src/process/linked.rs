@@ -100,8 +100,7 @@ pub fn definition(name: &CStr) -> usize {
             if info.dlpi_name.is_null() || *info.dlpi_name == 0 {
                 return 0;
             }
-            let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
-            let library = Linked { base: info.dlpi_addr as usize, headers };
+            let library = Linked::described(info);
             search.found = library.function(search.name).unwrap_or(0);
             i32::from(search.found != 0)
         }
@@ -136,58 +135,23 @@ pub fn is_single_threaded() -> bool {
 /// its own.
 #[must_use]
 pub fn is_go_program() -> bool {
-    extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> i32 {
-        const NAME_BYTES: u8 = 4;
-        const BUILD_ID: u8 = 4;
-        let is_go = |note: &[u8]| {
-            matches!(
-                note,
-                [NAME_BYTES, 0, 0, 0, _, _, _, _, BUILD_ID, 0, 0, 0, b'G', b'o', 0, 0, ..]
-            )
-        };
-        // SAFETY: the loader describes the program first, with its headers, as many as it
-        // says, and loaded notes lie where these say. `found` is the local below.
-        unsafe {
-            let info = &*info;
-            let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
-            let mut notes = headers.iter().filter(|header| header.p_type == libc::PT_NOTE);
-            *found.cast::<bool>() = notes.any(|note| {
-                let at = info.dlpi_addr as usize + note.p_vaddr as usize;
-                let bytes = std::slice::from_raw_parts(at as *const u8, note.p_memsz as usize);
-                // A C linker puts others in front of it.
-                (0..bytes.len()).step_by(4).any(|at| is_go(&bytes[at..]))
-            });
-        }
-        // The others are libraries.
-        1
-    }
-    let mut found = false;
-    // SAFETY: `look` takes what the loader calls it with, and the local.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
-    found
+    const NAME_BYTES: u8 = 4;
+    const BUILD_ID: u8 = 4;
+    let is_go = |note: &[u8]| {
+        matches!(note, [NAME_BYTES, 0, 0, 0, _, _, _, _, BUILD_ID, 0, 0, 0, b'G', b'o', 0, 0, ..])
+    };
+    // A C linker puts others in front of it.
+    let has_go = |notes: &[u8]| (0..notes.len()).step_by(4).any(|at| is_go(&notes[at..]));
+    Linked::executable().has_segment(libc::PT_NOTE, has_go)
 }
 
-/// Returns true if a Go program can start others. Go's linker drops unused functions and keeps the
-/// names of all others.
+/// Whether the program is one of Go's that can start others. Go's linker drops unused functions and
+/// keeps the names of all others.
 #[must_use]
 pub fn is_go_program_that_forks() -> bool {
     const NAME: &[u8] = b"syscall.forkAndExecInChild\0";
-    extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> i32 {
-        // SAFETY: the loader describes the program first, which stays loaded. `found` is the
-        // local below.
-        unsafe {
-            let program = Linked::described(&*info);
-            *found.cast::<bool>() = program.segments(libc::PT_LOAD, libc::PF_R).any(|segment| {
-                let bytes = std::slice::from_raw_parts(segment.start as *const u8, segment.len());
-                memchr::memmem::find(bytes, NAME).is_some()
-            });
-        }
-        1
-    }
-    let mut found = false;
-    // SAFETY: `look` takes what the loader calls it with, and the local.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
-    found
+    let has_name = |bytes: &[u8]| memchr::memmem::find(bytes, NAME).is_some();
+    is_go_program() && Linked::executable().has_segment(libc::PT_LOAD, has_name)
 }
 
 /// Returns the indices of the symbols with this hash in a `DT_GNU_HASH` table.
@@ -223,6 +187,27 @@ impl Linked {
         let headers =
             unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
         Linked { base: info.dlpi_addr as usize, headers }
+    }
+
+    /// The executable, which stays loaded.
+    fn executable() -> Linked {
+        extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> i32 {
+            // SAFETY: the loader describes the executable first. `found` is the local below.
+            unsafe { *found.cast::<Linked>() = Linked::described(&*info) };
+            1
+        }
+        let mut found = Linked { base: 0, headers: &[] };
+        // SAFETY: `look` takes what the loader calls it with, and the local.
+        unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+        found
+    }
+
+    /// Whether a readable segment of a kind has content that `has` looks for.
+    fn has_segment(&self, kind: u32, has: impl Fn(&[u8]) -> bool) -> bool {
+        self.segments(kind, libc::PF_R).any(|segment| {
+            // SAFETY: a segment that the loader has mapped to be read, which stays.
+            has(unsafe { std::slice::from_raw_parts(segment.start as *const u8, segment.len()) })
+        })
     }
 
     /// The load address that is added to its addresses: 0 for an executable at a fixed address.

@@ -340,8 +340,8 @@ impl ExchangeDevice {
                 let generation = self.generations[number as usize].load(Acquire) & !GONE;
                 *page = Page { number, generation: u64::from(generation) };
             }
-            let pages_now = &pages[..count];
-            let asked = self.exchange().begin_soon(me, Ask::Read, area, pages_now, patience_ns);
+            let wanted = &pages[..count];
+            let asked = self.exchange().begin_soon(me, Ask::Read, area, wanted, patience_ns);
             let buffers = buf.chunks_exact_mut(PAGE_SIZE);
             match asked.and_then(|asked| self.exchange().finish(asked, buffers)) {
                 Ok(()) => {}
@@ -422,11 +422,9 @@ impl Device for ExchangeDevice {
     /// Where that does not arrive the pages stay until the area ends, or they are written again.
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
         if let Some(ends) = ends_of(offset, bytes) {
-            let (exchange, area) = (self.exchange(), self.seat.number());
-            let patience_ns = DISCARD_PATIENCE_NS;
-            let me = self.owner.get();
-            let asked = exchange.begin_soon(me, Ask::Discard, area, &ends, patience_ns);
-            let _ = asked.and_then(|asked| self.exchange().finish(asked, [].into_iter()));
+            let (exchange, me, area) = (self.exchange(), self.owner.get(), self.seat.number());
+            let asked = exchange.begin_soon(me, Ask::Discard, area, &ends, DISCARD_PATIENCE_NS);
+            let _ = asked.and_then(|asked| exchange.finish(asked, [].into_iter()));
         }
         Ok(())
     }
