@@ -15,7 +15,6 @@
 //! | [`core`]   | the engine's state                                                         |
 //! | [`steps`]  | one act each: compress, install, read slots, write out, reclaim clean pages |
 //! | [`walks`]  | a page out, a page in, reclaim, upkeep, mappings                            |
-//! | [`simulator`] | the policies without a program: for `bench policy`                     |
 //! | [`door`]   | how an engine is built, asked and set                                      |
 //!
 //! [`door::engine::Engine`] is the way in. It takes addresses; everything below knows
@@ -29,6 +28,10 @@
 #![warn(missing_docs)]
 // Under loom only the lock-free state is built, so much of it has no user there.
 #![cfg_attr(feature = "loom", allow(dead_code, unreachable_pub, unused_imports))]
+
+// For the file of the testkit that unit tests include.
+#[cfg(all(test, not(feature = "loom")))]
+extern crate self as softswap_engine;
 
 pub mod base;
 pub mod ledger;
@@ -46,7 +49,5 @@ pub mod core;
 mod steps;
 #[cfg(not(feature = "loom"))]
 mod walks;
-#[cfg(not(feature = "loom"))]
-pub mod simulator;
 #[cfg(not(feature = "loom"))]
 pub mod door;

@@ -6,7 +6,7 @@ use crate::placement::{self, Keys, Kind, PAGES, Placement, parse_key};
 use crate::refusal::Refusal;
 use crate::router::Router;
 use crate::scan::{Batches, all_primaries, ask, primaries_but, unreachable};
-use crate::seal::{SEALED_BYTES, Sealer};
+use crate::seal::Sealer;
 use crate::shared::{ALL, Shared};
 use crate::store::{Page, PageStore, StoreError};
 use crate::trouble::Trouble;
@@ -23,8 +23,6 @@ use zeroize::Zeroizing;
 /// Pages that are kept in one value, and its bytes.
 pub const EXTENT_PAGES: u64 = PAGES;
 pub const EXTENT_BYTES: usize = placement::EXTENT_BYTES;
-/// What a page takes there, with its header.
-pub const STORED_PAGE_BYTES: usize = SEALED_BYTES;
 
 /// Whose pages they are.
 pub struct Run {

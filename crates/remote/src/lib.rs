@@ -10,7 +10,6 @@ pub mod refusal;
 pub mod secret;
 pub mod url;
 pub mod store;
-pub mod in_memory;
 mod seal;
 mod trouble;
 mod topology;

@@ -31,7 +31,6 @@
 //! |              | [`committed`]         | what is committed while there is no engine     |
 //! |              | [`found`]             | what lies in a range, as /proc tells           |
 //! |              | [`window`]            | managed memory: pages in, pages out            |
-//! |              | [`inline`]            | managed memory inside one's own process        |
 //! |              | [`touches`]           | who brings in the pages of which window        |
 //! |              | [`attach_count`]      | whether forked children are there yet          |
 //! | `filters`    | `pointee`             | what a pointer argument points to              |
@@ -48,7 +47,6 @@
 //! |              | [`holders`]           | who uses a file or device                      |
 //! |              | [`open_mark`]         | whether an open file of another process's is   |
 //! |              | [`exclusive_file`]    | a named file or device of one's own            |
-//! |              | [`kernel_swap`]       | `swapon` and `swapoff`, for comparisons        |
 //! | `process`    | [`load`]              | how many threads want to run                   |
 //! |              | [`threads`]           | interrupting a thread, waiting for its end     |
 //! |              | [`own_threads`]       | threads of the engine's in a program that forks |
@@ -85,14 +83,12 @@ pub use base::{
 pub use codec::{lz4, simd, zstd};
 pub use filters::{exemption, guarded_calls, nested_pointers, pointer_arguments, seccomp};
 pub(crate) use filters::{pointee, system_calls};
-pub use managed::{aslr, attach_count, committed, found, inline, touches, uffd, window};
+pub use managed::{aslr, attach_count, committed, found, touches, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared, shared_locks};
 pub use process::{
     birth, child, code, control_socket, inline_calls, linked, load, own_threads, pinners,
     process_image, program_file, threads,
 };
-pub use storage::{
-    exclusive_file, fiemap, file, file_layout, holders, kernel_swap, open_mark, ring,
-};
+pub use storage::{exclusive_file, fiemap, file, file_layout, holders, open_mark, ring};
 
 pub use page::{PAGE_SIZE, Page};

@@ -57,11 +57,11 @@ pub struct SlotPacker {
 
 impl SlotPacker {
     /// What nothing can be added to.
-    pub(crate) const FULL: SlotPacker = SlotPacker { count: MAX_PARTS, content_bytes: 0 };
+    pub const FULL: SlotPacker = SlotPacker { count: MAX_PARTS, content_bytes: 0 };
 
     /// Whether a part of so many bytes fits beside those that are there.
     #[must_use]
-    pub(crate) fn fits(&self, part_bytes: usize) -> bool {
+    pub fn fits(&self, part_bytes: usize) -> bool {
         let to = COUNT_BYTES + self.content_bytes + part_bytes;
         let table = ENTRY_BYTES * (self.count + 1);
         to + table <= PAGE_BYTES && self.count < MAX_PARTS

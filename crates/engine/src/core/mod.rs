@@ -8,7 +8,7 @@ pub mod errors;
 pub mod recorder;
 pub(crate) mod memory;
 pub(crate) mod stores;
-pub(crate) mod policies;
+pub mod policies;
 pub(crate) mod background;
 mod state;
 mod dram;

@@ -22,42 +22,42 @@ const NEWCOMERS: f64 = 8.0;
 
 /// What a batch of pages that leave came to.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Batch {
+pub struct Batch {
     /// How many left.
-    pub(crate) left: u64,
+    pub left: u64,
     /// How many of them are known not to pack.
-    pub(crate) incompressible: u64,
+    pub incompressible: u64,
     /// How many were to go to the swap area.
-    pub(crate) for_disk: usize,
+    pub for_disk: usize,
     /// Processor time.
-    pub(crate) cpu_ns: u64,
+    pub cpu_ns: u64,
 }
 
 /// What is decided, and by what.
-pub(crate) struct Policies {
+pub struct Policies {
     /// What is switched off.
     pub(crate) without: Without,
     /// Which pages are cold.
-    pub(crate) clock: Clock,
+    pub clock: Clock,
     /// How much longer those stay that do not pack.
-    pub(crate) passing_over: PassingOver,
+    pub passing_over: PassingOver,
     /// Which pages come back in streams, and which are not for the pool.
-    pub(crate) admission: Admission,
+    pub admission: Admission,
     /// How much of the budget the pool gets.
-    pub(crate) partition: Partition,
+    pub partition: Partition,
     /// Whether those that leave need the disk.
     pub(crate) write_load: WriteLoad,
     /// Which pages are touched one after the other.
-    pub(crate) readahead: Readahead,
+    pub readahead: Readahead,
     /// Which pages are touched together.
     pub(crate) offset_prefetch: OffsetPrefetch,
     pub(crate) advised: Advised,
     /// What is stored of resident pages, and where that is worth keeping.
-    pub(crate) stored_copies: StoredCopies,
+    pub stored_copies: StoredCopies,
     /// What packs pages; may be changed at any time.
     pub(crate) codec: Selector,
     /// How dense, where nothing was asked for.
-    pub(crate) tier: CompressionTier,
+    pub tier: CompressionTier,
 }
 
 impl Policies {
@@ -65,7 +65,7 @@ impl Policies {
     ///
     /// # Errors
     /// When there is no address space for the tables.
-    pub(crate) fn new(
+    pub fn new(
         window_pages: usize,
         budget_bytes: usize,
         contexts: usize,
@@ -99,13 +99,13 @@ impl Policies {
 
     /// Whether a mechanism is switched on.
     #[must_use]
-    pub(crate) fn has(&self, mechanism: Mechanism) -> bool {
+    pub fn has(&self, mechanism: Mechanism) -> bool {
         !self.without.has(mechanism)
     }
 
     /// Notes how soon a touched page is back from where it was, with the pool as it is.
     /// Whoever notes it has claimed it, and it has not been welcomed back yet.
-    pub(crate) fn note_return(&self, page: PageNo, place: Place, pool: impl FnOnce() -> PoolView) {
+    pub fn note_return(&self, page: PageNo, place: Place, pool: impl FnOnce() -> PoolView) {
         let Some(distance) = self.clock.distance(page) else { return };
         match place {
             Place::Slot { .. } if self.admission.comes_in_streams(page) => {}
@@ -132,7 +132,7 @@ impl Policies {
 
     /// Notes that a page has come back in a stream, while the pool may take so much. Before
     /// its grace is decided.
-    pub(crate) fn note_streamed(&self, page: PageNo, place: Place, limit_bytes: usize) {
+    pub fn note_streamed(&self, page: PageNo, place: Place, limit_bytes: usize) {
         let was_held = match (place, self.clock.distance(page)) {
             (Place::Pool { .. }, _) => true,
             (Place::Packed { .. }, _) => false,
@@ -143,7 +143,7 @@ impl Policies {
     }
 
     /// Notes that a page that is stored has been waited for.
-    pub(crate) fn note_waited_for(&self, page: PageNo, place: Place) {
+    pub fn note_waited_for(&self, page: PageNo, place: Place) {
         if matches!(place, Place::Pool { .. } | Place::Slot { .. } | Place::Packed { .. }) {
             self.admission.waited_for(page);
         }
@@ -153,7 +153,7 @@ impl Policies {
     /// offered to the pool as it is: because its chunk comes in streams, or because it would
     /// only make another one go on that is as likely to be touched. For that slots must be
     /// plenty: as it is, it takes a whole one.
-    pub(crate) fn bypasses_pool(
+    pub fn bypasses_pool(
         &self,
         page: PageNo,
         slots_are_plenty: impl FnOnce() -> bool,
@@ -182,7 +182,7 @@ impl Policies {
     /// Heat of a page that was touched and is to come in from `place`, while so many are
     /// resident.
     #[must_use]
-    pub(crate) fn grace(&self, page: PageNo, place: Place, resident: usize) -> u8 {
+    pub fn grace(&self, page: PageNo, place: Place, resident: usize) -> u8 {
         if place == Place::Vacant || !self.has(Mechanism::RefaultDistance) {
             return self.clock.heat_of_new(page);
         }
@@ -193,7 +193,7 @@ impl Policies {
     /// touched, and then passed; elsewhere it is the first to go again: nobody tells
     /// whether it is touched.
     #[must_use]
-    pub(crate) fn grace_ahead(&self, page: PageNo, is_stream: bool, resident: usize) -> u8 {
+    pub fn grace_ahead(&self, page: PageNo, is_stream: bool, resident: usize) -> u8 {
         if !is_stream {
             return PREFETCHED;
         }
@@ -202,7 +202,7 @@ impl Policies {
 
     /// How often pages known not to pack are met before they grow colder ([`PassingOver::times`]).
     #[must_use]
-    pub(crate) fn times_passed_over(&self) -> u64 {
+    pub fn times_passed_over(&self) -> u64 {
         if self.has(Mechanism::PassingOver) { self.passing_over.times() } else { 1 }
     }
 
@@ -210,13 +210,7 @@ impl Policies {
     /// where that may stay if there `is_room`. One that `is_touched` has been given its grace,
     /// which tells of which kind it is.
     #[must_use]
-    pub(crate) fn stays(
-        &self,
-        page: PageNo,
-        place: Place,
-        is_room: bool,
-        is_touched: bool,
-    ) -> Stays {
+    pub fn stays(&self, page: PageNo, place: Place, is_room: bool, is_touched: bool) -> Stays {
         let mechanism = match place {
             Place::Pool { .. } => Mechanism::PoolCopies,
             _ => Mechanism::SwapCache,
@@ -236,7 +230,7 @@ impl Policies {
 
     /// Notes a batch: of `found` victims so many pages left, in so much processor time, of
     /// these so many are `incompressible`, and `for_disk` were to be written.
-    pub(crate) fn note_batch(&self, found: usize, batch: Batch) {
+    pub fn note_batch(&self, found: usize, batch: Batch) {
         let Batch { left, incompressible, for_disk, cpu_ns } = batch;
         self.write_load.note(found, for_disk);
         self.passing_over.note_left(left, incompressible);
@@ -254,7 +248,7 @@ impl Policies {
     }
 
     /// A page has passed the pool, which was not to have it.
-    pub(crate) fn note_passed(&self, page: PageNo) {
+    pub fn note_passed(&self, page: PageNo) {
         self.admission.note_passed();
         if !self.admission.comes_in_streams(page) {
             self.partition.write_back_rate().note_passed();
@@ -263,7 +257,7 @@ impl Policies {
 
     /// Whether pages are packed at all.
     #[must_use]
-    pub(crate) fn has_codec(&self) -> bool {
+    pub fn has_codec(&self) -> bool {
         self.codec.get() != Choice::Fixed(None)
     }
 
@@ -275,7 +269,7 @@ impl Policies {
 
     /// What packs the next page for the pool as it is, if anything does.
     #[must_use]
-    pub(crate) fn packer(&self, pool: impl FnOnce() -> PoolView) -> Option<Packer> {
+    pub fn packer(&self, pool: impl FnOnce() -> PoolView) -> Option<Packer> {
         match self.codec.get() {
             Choice::Auto => Some(self.tier.first_try(|| pool().is_filling())),
             Choice::Fixed(packer) => packer,
@@ -284,7 +278,7 @@ impl Policies {
 
     /// What is to pack a page that `first` could not, if anything is.
     #[must_use]
-    pub(crate) fn second_packer(&self, first: Packer) -> Option<Packer> {
+    pub fn second_packer(&self, first: Packer) -> Option<Packer> {
         let is_on = first == Packer::Lz4 && self.codec.get() == Choice::Auto;
         if is_on { self.tier.second_try() } else { None }
     }

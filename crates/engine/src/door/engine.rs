@@ -69,7 +69,8 @@ pub enum Move {
 /// use std::sync::atomic::AtomicU64;
 /// static WORDS: [AtomicU64; STATS_WORDS] = [const { AtomicU64::new(0) }; STATS_WORDS];
 /// use softswap_engine::base::access::Access;
-/// use softswap_engine::store::{io::SimDevice, swap::Backing};
+/// use softswap_engine::store::swap::Backing;
+/// use softswap_testkit::SimDevice;
 /// use softswap_sys::window::READ_WRITE;
 /// let area = Backing::growing(Box::new(SimDevice::new(1 << 30, 1)), None, 0);
 /// let engine = Engine::start(&Config::default(), vec![area], Stats::new(&WORDS)).unwrap();

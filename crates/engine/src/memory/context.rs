@@ -13,6 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Pages that leave together: one bounce buffer's worth.
 pub const BATCH_PAGES: usize = 32;
+/// Pages that one write-back moves from the pool to the swap area at most.
+pub const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
+/// Neighbours that are written back together: most were evicted together, and one read brings
+/// several from shared slots.
+pub const GROUP_PAGES: usize = 16;
 
 /// The resources of one walk.
 pub(crate) struct Context {

@@ -46,7 +46,7 @@ const PACKED_BYTES: u64 = 2048;
 
 /// Which pages pass, and what either way takes.
 #[derive(Debug)]
-pub(crate) struct Admission {
+pub struct Admission {
     /// Per chunk: how likely its pages come back in streams, and how likely they are more
     /// than the pool can hold.
     chunks: &'static [AtomicU32],
@@ -142,7 +142,7 @@ impl Admission {
     }
 
     /// Whether one that passes is to be offered to the pool all the same.
-    pub(crate) fn is_due(&self, page: PageNo) -> bool {
+    pub fn is_due(&self, page: PageNo) -> bool {
         likelihood::is_probe(self.chunk(page).0, PROBE_EVERY)
     }
 
@@ -180,13 +180,13 @@ impl Admission {
     }
 
     /// So many pages were written at once.
-    pub(crate) fn wrote(&self, pages: usize, ns: u64) {
+    pub fn wrote(&self, pages: usize, ns: u64) {
         best(&self.write_ns, pages, ns);
     }
 
     /// A page was packed, to so many bytes if it packs. What does not must go to the disk
     /// in any case: to find that out is a part of what the others take.
-    pub(crate) fn packed(&self, bytes: Option<usize>, ns: u64) {
+    pub fn packed(&self, bytes: Option<usize>, ns: u64) {
         self.note_offered();
         follow(&self.packed_bytes, bytes.unwrap_or(0) as u64 * 16, TIMES_OF);
         if bytes.is_none() {

@@ -116,7 +116,7 @@ impl Clock {
 
     /// Whether a page has standing from coming back soon.
     #[must_use]
-    pub(crate) fn comes_soon(&self, page: PageNo) -> bool {
+    pub fn comes_soon(&self, page: PageNo) -> bool {
         self.refaults.comes_soon(page)
     }
 

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 pub(crate) const DENSE: Packer = Packer::Zstd { level: 1 };
 /// What packs a page that LZ4 cannot: there nothing repeats, and zstd would look for that in
 /// vain.
-pub(crate) const SECOND: Packer = Packer::Zstd { level: LITERALS_ONLY };
+pub const SECOND: Packer = Packer::Zstd { level: LITERALS_ONLY };
 /// What zstd takes, at this level, in each context that packs and unpacks with it.
 const CONTEXT_BYTES: usize = 176 << 10;
 /// All contexts together may take one in so many bytes of the budget for that.
@@ -29,7 +29,7 @@ const PROBE_EVERY: u32 = 32;
 
 /// How dense pages are packed, and when.
 #[derive(Debug)]
-pub(crate) struct CompressionTier {
+pub struct CompressionTier {
     may_be_dense: AtomicBool,
     /// Contexts that may pack with the dense one, unless it is off.
     contexts: Option<usize>,
@@ -94,7 +94,7 @@ impl CompressionTier {
     }
 
     /// Notes whether a page was packed.
-    pub(crate) fn note_tried(&self, packer: Packer, has_packed: bool) {
+    pub fn note_tried(&self, packer: Packer, has_packed: bool) {
         match packer {
             Packer::Lz4 => likelihood::note(&self.by_lz4, has_packed),
             SECOND => likelihood::note(&self.rescued, has_packed),

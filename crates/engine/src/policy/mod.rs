@@ -2,14 +2,14 @@
 //! the pool is, the codec, readahead. Nothing here keeps pages.
 
 pub mod mechanism;
-pub(crate) mod passing_over;
+pub mod passing_over;
 pub mod refault;
 pub mod clock;
 pub(crate) mod write_back_rate;
 pub mod pool_limit;
-pub(crate) mod partition;
-pub(crate) mod compression_tier;
+pub mod partition;
+pub mod compression_tier;
 pub(crate) mod admission;
-pub(crate) mod stored_copies;
+pub mod stored_copies;
 pub(crate) mod write_load;
 pub mod prefetch;

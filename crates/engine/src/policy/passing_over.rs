@@ -29,7 +29,7 @@ const MARGIN: f64 = 0.25;
 /// is an estimate. By itself in its cache line, which every fault writes to.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct PassingOver {
+pub struct PassingOver {
     /// Pages that left, and of these those that do not pack.
     left: AtomicU64,
     incompressible_left: AtomicU64,
@@ -50,7 +50,7 @@ impl Default for PassingOver {
 impl PassingOver {
     /// Whether a page is known not to pack: it has a slot of its own for that.
     #[must_use]
-    pub(crate) fn is_incompressible(place: Place) -> bool {
+    pub fn is_incompressible(place: Place) -> bool {
         let copy = place.copy().and_then(StoredCopy::in_slot).map(SlotCopy::place);
         copy.unwrap_or(place).is_incompressible()
     }
@@ -63,7 +63,7 @@ impl PassingOver {
 
     /// A touched page came back from `place`, found in `tier`, where a fault from the pool
     /// costs so much, and one from the disk.
-    pub(crate) fn note_back(&self, place: Place, tier: Tier, pool_ns: u64, disk_ns: u64) {
+    pub fn note_back(&self, place: Place, tier: Tier, pool_ns: u64, disk_ns: u64) {
         let ns = match tier {
             // What is kept on standby is in DRAM, too.
             Tier::Pool | Tier::Standby => pool_ns,

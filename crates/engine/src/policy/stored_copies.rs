@@ -22,16 +22,17 @@ const BUDGET_SHARE: usize = 8;
 /// And one in so many of what the pool may take.
 const LIMIT_SHARE: usize = 2;
 /// What is known about copies of resident pages.
-pub(crate) struct StoredCopies {
+pub struct StoredCopies {
     /// Per chunk: how likely its pages are to be written, above that a count of
     /// the pages whose copies were not kept. First for those that do not come back
     /// soon, then for those that do.
     chunks: &'static [AtomicU32],
-    /// Those in the swap area.
-    pub(crate) count: AtomicUsize,
-    /// Those in the pool, and their bytes.
-    pub(crate) pooled: AtomicUsize,
-    pub(crate) pooled_bytes: AtomicUsize,
+    /// Copies in the swap area.
+    pub count: AtomicUsize,
+    /// Copies in the pool.
+    pub pooled: AtomicUsize,
+    /// Bytes of the copies in the pool.
+    pub pooled_bytes: AtomicUsize,
     /// How likely the pool takes a page that has a copy, above that a count of
     /// those that it was not offered.
     packed: AtomicU32,
@@ -57,25 +58,20 @@ impl StoredCopies {
 
     /// Resident pages that have one in the swap area.
     #[must_use]
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.count.load(Relaxed)
     }
 
     /// Resident pages that have one in the pool.
     #[must_use]
-    pub(crate) fn pooled(&self) -> usize {
+    pub fn pooled(&self) -> usize {
         self.pooled.load(Relaxed)
     }
 
     /// Whether the pool may keep a copy of so many bytes more, by what all of them take of a
     /// budget and of the pool's limit.
     #[must_use]
-    pub(crate) fn has_share(
-        &self,
-        packed_bytes: usize,
-        budget_bytes: usize,
-        limit_bytes: usize,
-    ) -> bool {
+    pub fn has_share(&self, packed_bytes: usize, budget_bytes: usize, limit_bytes: usize) -> bool {
         let most_bytes = (budget_bytes / BUDGET_SHARE).min(limit_bytes / LIMIT_SHARE);
         self.pooled_bytes.load(Relaxed) + packed_bytes <= most_bytes
     }
@@ -95,24 +91,24 @@ impl StoredCopies {
     /// mostly has it because the pool did not take it, and finding that out again
     /// costs more than all else about a page that leaves unchanged.
     #[must_use]
-    pub(crate) fn may_be_packed(&self) -> bool {
+    pub fn may_be_packed(&self) -> bool {
         likelihood(&self.packed) >= WORTH_PACKING || is_probe(&self.packed, PROBE_EVERY)
     }
 
     /// Notes whether the pool took an unchanged page.
-    pub(crate) fn note_packed(&self, was_packed: bool) {
+    pub fn note_packed(&self, was_packed: bool) {
         likelihood::note(&self.packed, was_packed);
     }
 
     /// Notes what became of a copy.
-    pub(crate) fn note(&self, page: PageNo, comes_soon: bool, was_written: bool) {
+    pub fn note(&self, page: PageNo, comes_soon: bool, was_written: bool) {
         likelihood::note(self.chunk(page, comes_soon), was_written);
     }
 }
 
 /// What stays of what is stored of a page when that comes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stays {
+pub enum Stays {
     /// Nothing: the page may be written.
     Nothing,
     /// Its copy, and that nobody writes the page unnoticed.
@@ -122,7 +118,7 @@ pub(crate) enum Stays {
 impl Stays {
     /// The copy that a page has from then on which comes in from `place`.
     #[must_use]
-    pub(crate) fn copy_of(self, place: Place) -> Option<StoredCopy> {
+    pub fn copy_of(self, place: Place) -> Option<StoredCopy> {
         match self {
             Stays::Nothing => None,
             Stays::Copy => place.to_copy(),

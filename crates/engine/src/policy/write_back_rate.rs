@@ -23,7 +23,7 @@ const UNKNOWN_PAGES: u64 = 64;
 /// What passes through the pool. Threads may overwrite each other's notes: all of it is an
 /// estimate.
 #[derive(Debug, Default)]
-pub(crate) struct WriteBackRate {
+pub struct WriteBackRate {
     /// Pages that left memory between a page and its write-back.
     age: AtomicU64,
     /// Pages that left memory, those that were written back, and those found on the disk.
@@ -55,7 +55,7 @@ impl WriteBackRate {
     }
 
     /// A page of the pool is to be written back: so many have left memory since it did.
-    pub(crate) fn note_age(&self, distance: u64) {
+    pub fn note_age(&self, distance: u64) {
         match self.age.load(Relaxed) {
             0 => self.age.store(distance, Relaxed),
             _ => follow(&self.age, distance, AGE_OF),
@@ -70,7 +70,7 @@ impl WriteBackRate {
     }
 
     /// So many pages were written back, packed.
-    pub(crate) fn note_gone(&self, pages: u64) {
+    pub fn note_gone(&self, pages: u64) {
         self.written_back.fetch_add(pages, Relaxed);
     }
 

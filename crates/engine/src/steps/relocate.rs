@@ -10,11 +10,6 @@ use crate::steps::write_out::write_sealed;
 use crate::store::swap::{SlotBatch, batch};
 use softswap_sys::PAGE_SIZE;
 
-/// Pages beside each other of which all go when one goes. They left together,
-/// mostly, and in the swap area they are to lie together again: then one read
-/// brings several.
-pub(crate) const GROUP_PAGES: usize = 16;
-
 /// Pages whose copies are in a bounce buffer, on their way to slots, of which there
 /// are enough for all of them.
 pub(crate) struct Relocation<'m, 't> {

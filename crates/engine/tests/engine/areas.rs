@@ -6,11 +6,11 @@ use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::settings::Config;
 use softswap_engine::store::io::Operation;
-use softswap_engine::store::io::sim::{Fault, SimDevice};
 use softswap_engine::store::swap::{Backing, Discard, FixedPages, Layout};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::{EIO, EOPNOTSUPP};
 use softswap_sys::memory::reserve_u64;
+use softswap_testkit::sim_device::{Fault, SimDevice};
 use std::time::{Duration, Instant};
 
 const FOR_EVER: u64 = u64::MAX;

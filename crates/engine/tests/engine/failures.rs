@@ -9,12 +9,12 @@ use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::Counter;
 use softswap_engine::core::errors::{Exhausted, FaultError, NoSlot};
 use softswap_engine::door::engine::Move;
-use softswap_engine::store::io::sim::Fault;
 use softswap_engine::store::io::{IoErrorKind, Operation};
 use softswap_engine::store::swap::area::AreaFull;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::{EIO, ENOSPC};
-use softswap_sys::inline::Memory;
+use softswap_testkit::Memory;
+use softswap_testkit::sim_device::Fault;
 
 const FOR_EVER: u64 = u64::MAX / 2;
 

@@ -9,8 +9,8 @@ use softswap_engine::door::engine::remap::Source;
 use softswap_engine::door::engine::{Move, ROOMY_ALIGN_BYTES};
 use softswap_engine::memory::address_space::Kind;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::inline::Memory;
 use softswap_sys::window::READ_WRITE;
+use softswap_testkit::Memory;
 
 const PROT_NONE: i32 = 0;
 const PROT_READ: i32 = 1;

@@ -11,11 +11,11 @@ use softswap_engine::door::engine::Move;
 use softswap_engine::door::live_settings;
 use softswap_engine::door::settings::PoolLimit;
 use softswap_engine::store::io::Operation;
-use softswap_engine::store::io::sim::Fault;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
-use softswap_sys::inline::Memory;
 use softswap_sys::window::READ_WRITE;
+use softswap_testkit::Memory;
+use softswap_testkit::sim_device::Fault;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 

@@ -4,10 +4,10 @@
 use crate::common::{Content, Setup, World, assert_holds, page_of, random, scramble};
 use softswap_engine::base::stats::{Counter, Tier};
 use softswap_engine::store::io::Operation;
-use softswap_engine::store::io::sim::Fault;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::{EIO, ENOSPC};
-use softswap_sys::inline::Memory;
+use softswap_testkit::Memory;
+use softswap_testkit::sim_device::Fault;
 
 const PAGES: usize = 300;
 /// They lie apart, so that none brings others along.

@@ -7,10 +7,10 @@ use crate::common::{
 };
 use softswap_engine::base::stats::Counter;
 use softswap_engine::store::io::Operation;
-use softswap_engine::store::io::sim::Fault;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
-use softswap_sys::inline::Memory;
+use softswap_testkit::Memory;
+use softswap_testkit::sim_device::Fault;
 
 const PAGES: usize = 300;
 

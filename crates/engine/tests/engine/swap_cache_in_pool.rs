@@ -7,7 +7,7 @@ use crate::common::{
 };
 use softswap_engine::base::stats::Counter;
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::inline::Memory;
+use softswap_testkit::Memory;
 
 const PAGES: usize = 300;
 

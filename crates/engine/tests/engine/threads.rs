@@ -4,11 +4,11 @@
 use crate::common::{Content, Setup, World, page_of, scramble};
 use softswap_engine::base::stats::{Counter, Tier};
 use softswap_engine::store::io::Operation;
-use softswap_engine::store::io::sim::Fault;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
-use softswap_sys::inline::Memory;
 use softswap_sys::window::READ_WRITE;
+use softswap_testkit::Memory;
+use softswap_testkit::sim_device::Fault;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 

@@ -1,12 +1,13 @@
 //! Areas by way of an exchange, a server and a store in memory.
 
+use crate::in_memory::InMemory;
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::exchange::{AreaSeat, Areas, Exchange, Operation, Page, SHAPE, hold_tree};
 use softswap_engine::ledger::Identity;
 use softswap_engine::store::io::poll::{Polling, mode::Mode, pressure::Pressure};
-use softswap_engine::store::io::{Device, ExchangeDevice, Lane, MirrorDevice, SimDevice};
-use softswap_remote::in_memory::InMemory;
+use softswap_engine::store::io::{Device, ExchangeDevice, Lane, MirrorDevice};
 use softswap_remote::serve::serve;
+use softswap_testkit::SimDevice;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

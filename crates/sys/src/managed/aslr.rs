@@ -37,7 +37,7 @@ pub(crate) const LONGEST: usize = 4 * TIB;
 /// Windows that follow each other: of the same process, or of a tree.
 pub(crate) const WINDOWS: usize = 4;
 /// Every window lies in here.
-pub(crate) const RESERVABLE: Range<usize> = PLACES[0].start..PLACES[1].end;
+pub const RESERVABLE: Range<usize> = PLACES[0].start..PLACES[1].end;
 /// Where ZGC puts views of its heap.
 const UNWANTED: [usize; 2] = [32 * TIB, 64 * TIB];
 

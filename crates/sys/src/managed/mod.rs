@@ -5,6 +5,5 @@ pub mod uffd;
 pub mod committed;
 pub mod found;
 pub mod window;
-pub mod inline;
 pub mod touches;
 pub mod attach_count;

@@ -9,4 +9,3 @@ pub mod file_layout;
 pub mod holders;
 pub mod open_mark;
 pub mod exclusive_file;
-pub mod kernel_swap;

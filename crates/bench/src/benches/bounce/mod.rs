@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::Map;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_cli::swapdir;
-use softswap_engine::store::bounce::{Order, Pools, Shape};
+use softswap_engine::store::bounce::{Pools, Shape};
 use softswap_engine::store::io::{Device, FileDevice, IoError};
 use softswap_sys::file::SwapFile;
 use std::path::PathBuf;
@@ -64,12 +64,9 @@ pub(super) fn run(args: &BounceArgs) -> Result<ExitCode, Refusal> {
     output.finish(measure(args))
 }
 
-/// The orders, the first one twice: the difference between these two is noise.
-const ORDERS: [(&str, Order); 3] = [
-    ("area_first", Order::AreaFirst),
-    ("pool_first", Order::PoolFirst),
-    ("area_first_again", Order::AreaFirst),
-];
+/// The orders, with true if pools are apart. The first one twice: the difference is noise.
+const ORDERS: [(&str, bool); 3] =
+    [("area_first", false), ("pool_first", true), ("area_first_again", false)];
 const THREADS: [usize; 4] = [1, 2, 4, 8];
 /// Buffers of the allocator that is measured alone.
 const SLOTS: usize = 256;
@@ -79,7 +76,7 @@ struct Cell {
     workload: Workload,
     is_ram: bool,
     name: &'static str,
-    order: Order,
+    is_apart: bool,
     rounds: Vec<Ran>,
 }
 
@@ -88,8 +85,13 @@ impl Cell {
         let mut cells = Vec::new();
         for is_ram in [true, false] {
             for workload in WORKLOADS {
-                let cell =
-                    |(name, order)| Cell { workload, is_ram, name, order, rounds: Vec::new() };
+                let cell = |(name, is_apart)| Cell {
+                    workload,
+                    is_ram,
+                    name,
+                    is_apart,
+                    rounds: Vec::new(),
+                };
                 cells.extend(ORDERS.map(cell));
             }
         }
@@ -165,7 +167,7 @@ fn measure(args: &BounceArgs) -> Result<Findings<Figures>, Refusal> {
     for round in 0..args.rounds as usize {
         for index in rotated(cells.len(), round) {
             let cell = &mut cells[index];
-            let pools = cell.workload.pools(cell.order, areas).map_err(memory)?;
+            let pools = cell.workload.pools(cell.is_apart, areas).map_err(memory)?;
             let storage = if cell.is_ram { Storage::Ram } else { Storage::Device(&device) };
             let ran = tasks::run(cell.workload, &pools, &storage, &mut tasks, time);
             cell.rounds.push(ran.map_err(failed)?);

@@ -2,7 +2,7 @@
 
 use crate::measure::noise::{below, noise};
 use rustix::thread::{CpuSet, sched_setaffinity};
-use softswap_engine::store::bounce::{Buffer, Order, Pools, Shape};
+use softswap_engine::store::bounce::{Buffer, Pools, Shape};
 use softswap_engine::store::io::{Device, FileDevice, IoError, Lane};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::reserve_bytes;
@@ -41,16 +41,17 @@ pub(super) const WORKLOADS: [Workload; 3] = [
 pub(super) const MOST_TASKS: usize = 4;
 
 impl Workload {
-    /// Pools that are searched in `order`, all of them in use, of which the
-    /// first is too small by far.
-    pub(super) fn pools(self, order: Order, areas: usize) -> io::Result<Pools> {
+    /// Returns pools of which the first is too small by far: together, which searches area by
+    /// area, or `apart`, which searches pool by pool.
+    pub(super) fn pools(self, apart: bool, areas: usize) -> io::Result<Vec<Pools>> {
         let under_way = self.tasks * DEPTH * self.pages;
         let slots = (under_way * ROOM).div_ceil(areas * POOLS);
         let slots_per_area = slots.next_multiple_of(self.pages);
-        let extra_bytes = (POOLS - 1) * areas * slots_per_area * PAGE_SIZE;
-        let pools =
-            Pools::in_order(Shape { areas, slots_per_area, reserve_slots: 0, extra_bytes }, order)?;
-        while pools.grow(usize::MAX, 0) {}
+        let (count, more) = if apart { (POOLS, 0) } else { (1, POOLS - 1) };
+        let extra_bytes = more * areas * slots_per_area * PAGE_SIZE;
+        let shape = Shape { areas, slots_per_area, reserve_slots: 0, extra_bytes };
+        let pools = (0..count).map(|_| Pools::new(shape)).collect::<io::Result<Vec<_>>>()?;
+        while pools[0].grow(usize::MAX, 0) {}
         Ok(pools)
     }
 }
@@ -94,7 +95,7 @@ impl Task {
         &mut self,
         workload: Workload,
         number: usize,
-        pools: &Pools,
+        pools: &[Pools],
         storage: &Storage<'_>,
         end_ns: u64,
     ) -> Result<u64, IoError> {
@@ -110,7 +111,8 @@ impl Task {
                 if under_way.len() == DEPTH {
                     under_way.pop_front();
                 }
-                let Some(mut buffer) = pools.take(number, workload.pages) else { continue };
+                let taken = pools.iter().find_map(|pools| pools.take(number, workload.pages));
+                let Some(mut buffer) = taken else { continue };
                 buffer.copy_from_slice(&self.memory[place(MEMORY_BYTES)..][..bytes]);
                 let at = place(PART_BYTES);
                 match storage {
@@ -142,7 +144,7 @@ pub(super) struct Ran {
 /// Lets the tasks run for `time`.
 pub(super) fn run(
     workload: Workload,
-    pools: &Pools,
+    pools: &[Pools],
     storage: &Storage<'_>,
     tasks: &mut [Task],
     time: Duration,
@@ -155,7 +157,13 @@ pub(super) fn run(
         let done = task.run(workload, number, pools, storage, begin + time.as_nanos() as u64)?;
         Ok((done, now_ns() - begin))
     };
-    let before = pools.usage();
+    let figures = || {
+        pools.iter().map(Pools::usage).fold([0; 3], |[takes, visited, contended], usage| {
+            let [visited, contended] = [visited + usage.areas_visited, contended + usage.contended];
+            [takes + usage.takes, visited, contended]
+        })
+    };
+    let before = figures();
     let ran: Result<Vec<(u64, u64)>, IoError> = std::thread::scope(|scope| {
         let threads: Vec<_> = tasks[..workload.tasks]
             .iter_mut()
@@ -165,14 +173,15 @@ pub(super) fn run(
         threads.into_iter().map(|thread| thread.join().expect("a task does not panic")).collect()
     });
     let ran = ran?;
-    let after = pools.usage();
-    let requests = (after.takes - before.takes).max(1) as f64;
+    let after = figures();
+    let [requests, areas_visited, contended] = [0, 1, 2].map(|at| (after[at] - before[at]) as f64);
+    let requests = requests.max(1.0);
     let bytes = (workload.pages * PAGE_SIZE) as f64;
     let per_s = ran.iter().map(|(done, ns)| *done as f64 * bytes / *ns as f64 * 1e9).sum::<f64>();
     Ok(Ran {
         mib_per_s: per_s / f64::from(1 << 20),
-        areas_visited: (after.areas_visited - before.areas_visited) as f64 / requests,
-        contended: (after.contended - before.contended) as f64 / requests * 1e6,
+        areas_visited: areas_visited / requests,
+        contended: contended / requests * 1e6,
     })
 }
 

@@ -2,7 +2,6 @@
 //! userfaultfd region beside it whose faults are resolved by one copy.
 
 use softswap_cli::refusal::Refusal;
-use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::codec::Choice;
 use softswap_engine::door::engine::Engine;
@@ -11,13 +10,16 @@ use softswap_engine::store::io::{Device, FileDevice, Lane};
 use softswap_engine::store::swap::Backing;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::SwapFile;
-use softswap_sys::inline::{self, Memory};
 use softswap_sys::memory::reserve_u64;
 use softswap_sys::raw::now_ns;
+use softswap_sys::touches::Served;
 use softswap_sys::window::{READ_WRITE, Window, Writes};
+use softswap_testkit::Memory;
+use softswap_testkit::inline::{serve, serve_engine};
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 
 /// The engine's swap file grows by clusters of this many bytes.
 const CLUSTER_BYTES: u64 = 2 << 20;
@@ -25,31 +27,27 @@ const CLUSTER_BYTES: u64 = 2 << 20;
 /// What a bare fault copies in.
 pub(super) static PATTERN: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
 
-/// Set once, kept until the process ends: a handler may look at any time.
-static STAGE: OnceLock<Fixture> = OnceLock::new();
-
 pub(super) struct Fixture {
-    pub(super) engine: Engine,
+    pub(super) engine: Arc<Engine>,
     /// A bare userfaultfd region.
-    pub(super) bare: Window,
-    /// The engine's own device.
-    pub(super) device: Arc<FileDevice>,
-    /// First byte of the device that the engine never uses.
-    pub(super) spare_bytes: u64,
+    pub(super) bare: Arc<Window>,
+    /// The file of the engine's swap area.
+    device: FileDevice,
+    /// Offset of the first byte that the engine does not use.
+    spare_bytes: u64,
+    _served: [Served; 2],
 }
 
-fn resolve(address: usize, is_write: bool) -> bool {
-    let Some(fixture) = STAGE.get() else { return false };
-    if fixture.engine.contains(address) {
-        let access = if is_write { Access::Write } else { Access::Read };
-        return fixture.engine.fault(address, access).is_ok();
-    }
-    ENTERED_NS.store(now_ns(), Relaxed);
-    let page = (address.wrapping_sub(fixture.bare.base()) / PAGE_SIZE) as u64;
-    let done = fixture.bare.contains(address)
-        && fixture.bare.install(page, &PATTERN, Writes::Allowed).error.is_none();
-    LEFT_NS.store(now_ns(), Relaxed);
-    done
+/// Serves the bare region's faults by one copy each.
+fn serve_bare(bare: &Arc<Window>) -> io::Result<Served> {
+    let ((base, len), bare) = ((bare.base(), bare.len_bytes()), Arc::clone(bare));
+    serve(base, len, move |address, _is_write| {
+        ENTERED_NS.store(now_ns(), Relaxed);
+        let page = ((address - base) / PAGE_SIZE) as u64;
+        let done = bare.install(page, &PATTERN, Writes::Allowed).error.is_none();
+        LEFT_NS.store(now_ns(), Relaxed);
+        done
+    })
 }
 
 /// When the handler began and ended last for the bare region.
@@ -81,26 +79,25 @@ impl Sizes {
     }
 }
 
-/// Sets the fixture up; once per process.
+/// Starts the engine and serves both regions, until the process exits.
 pub(super) fn set_up(dir: &Path, sizes: &Sizes) -> Result<&'static Fixture, Refusal> {
     fn own(error: impl std::fmt::Display) -> Refusal {
         Refusal::own(error.to_string())
     }
-    let file = SwapFile::open(dir).map_err(own)?;
-    let device = Arc::new(FileDevice::new(file, false));
+    let file = Arc::new(SwapFile::open(dir).map_err(own)?);
+    let device = FileDevice::new(Arc::clone(&file), false);
     // The figures are of one codec.
     let codec = Choice::LZ4;
     let config = Config { memory_bytes: sizes.memory_bytes, codec, ..Config::default() };
-    let storage = Backing::growing(Box::new(device.clone()), Some(sizes.swap_bytes), 0);
+    let storage = Box::new(FileDevice::new(file, false));
+    let storage = Backing::growing(storage, Some(sizes.swap_bytes), 0);
     let stats = Stats::new(reserve_u64(STATS_WORDS).map_err(own)?);
-    let engine = Engine::start(&config, vec![storage], stats).map_err(own)?;
-    let bare = Window::reserve(1, false).map_err(own)?;
+    let engine = Arc::new(Engine::start(&config, vec![storage], stats).map_err(own)?);
+    let bare = Arc::new(Window::reserve(1, false).map_err(own)?);
     device.grow(sizes.swap_bytes, sizes.spare_bytes).map_err(own)?;
-    let fixture =
-        STAGE.get_or_init(|| Fixture { engine, bare, device, spare_bytes: sizes.swap_bytes });
-    inline::install(resolve).map_err(own)?;
-    inline::prepare_thread();
-    Ok(fixture)
+    let served = [serve_engine(&engine).map_err(own)?, serve_bare(&bare).map_err(own)?];
+    let spare_bytes = sizes.swap_bytes;
+    Ok(Box::leak(Box::new(Fixture { engine, bare, device, spare_bytes, _served: served })))
 }
 
 impl Fixture {

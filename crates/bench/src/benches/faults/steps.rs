@@ -8,10 +8,10 @@ use super::fixture::{Fixture, PATTERN, visit};
 use softswap_engine::base::page::{PageTable, Place};
 use softswap_engine::codec::same_filled;
 use softswap_engine::codec::{self, Codec, Packer, Scratch};
-use softswap_sys::inline::Memory;
 use softswap_sys::memory::{Page, reserve_u64};
 use softswap_sys::raw::now_ns;
 use softswap_sys::window::Writes;
+use softswap_testkit::Memory;
 use std::io;
 
 /// Times a short step is repeated for one figure.

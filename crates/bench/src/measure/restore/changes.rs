@@ -8,7 +8,7 @@ use softswap_cli::memory_limits::{GroupVersion, hierarchies};
 use softswap_cli::refusal::plain;
 use softswap_engine::store::swap::header::Header;
 use softswap_engine::store::swap::named::Storage;
-use softswap_sys::kernel_swap::{HIGHEST_PRIORITY, swap_off, swap_on};
+use softswap_testkit::kernel_swap::{HIGHEST_PRIORITY, swap_off, swap_on};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};

@@ -149,7 +149,7 @@ impl SlotCopy {
 
     /// Where the page is once it has left DRAM.
     #[must_use]
-    pub(crate) fn place(self) -> Place {
+    pub fn place(self) -> Place {
         let SlotCopy { slot, part } = self;
         match part {
             INCOMPRESSIBLE | NOT_TRIED => {
@@ -171,13 +171,13 @@ impl SlotCopy {
 impl StoredCopy {
     /// The copy in the pool that a handle names.
     #[must_use]
-    pub(crate) fn pooled(handle: u64) -> StoredCopy {
+    pub fn pooled(handle: u64) -> StoredCopy {
         StoredCopy::Pool { object: handle >> OBJECT_SHIFT }
     }
 
     /// The copy, if it is in the swap area.
     #[must_use]
-    pub(crate) fn in_slot(self) -> Option<SlotCopy> {
+    pub fn in_slot(self) -> Option<SlotCopy> {
         match self {
             StoredCopy::Slot(copy) => Some(copy),
             StoredCopy::Pool { .. } => None,
@@ -211,7 +211,7 @@ impl Place {
 
     /// What is stored of a resident page.
     #[must_use]
-    pub(crate) fn copy(self) -> Option<StoredCopy> {
+    pub fn copy(self) -> Option<StoredCopy> {
         match self {
             Place::Resident { copy, .. } => copy,
             _ => None,
@@ -229,13 +229,13 @@ impl Place {
 
     /// Whether a page that is out is known not to pack.
     #[must_use]
-    pub(crate) fn is_incompressible(self) -> bool {
+    pub fn is_incompressible(self) -> bool {
         matches!(self, Place::Slot { is_incompressible: true, .. })
     }
 
     /// Where in the swap area it is.
     #[must_use]
-    pub(crate) fn in_slot(self) -> Option<SlotCopy> {
+    pub fn in_slot(self) -> Option<SlotCopy> {
         match self {
             Place::Slot { slot, is_incompressible } => {
                 Some(SlotCopy::alone(slot, is_incompressible))
@@ -333,7 +333,7 @@ impl Entry {
 
     /// Whether the page is resident, unchanged, and protected from writes.
     #[must_use]
-    pub(crate) fn is_protected(self) -> bool {
+    pub fn is_protected(self) -> bool {
         self.is_resident() && self.0 & PROTECTED != 0
     }
 }

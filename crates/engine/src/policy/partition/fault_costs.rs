@@ -53,7 +53,7 @@ impl Stopwatch {
 
 /// What faults cost, and pages that leave.
 #[derive(Debug)]
-pub(crate) struct FaultCosts {
+pub struct FaultCosts {
     processors: u64,
     /// Processor time of a fault from the pool, and of one from the disk.
     pool_cpu_ns: AtomicU64,
@@ -106,7 +106,7 @@ impl FaultCosts {
     }
 
     /// As [`FaultCosts::took`], with the times.
-    pub(crate) fn note(&self, tier: Tier, ns: u64, cpu_ns: Option<u64>) {
+    pub fn note(&self, tier: Tier, ns: u64, cpu_ns: Option<u64>) {
         let (average, is_disk) = match tier {
             Tier::Pool => (&self.pool_cpu_ns, 0),
             Tier::Disk => (&self.disk_cpu_ns, WHOLE),
@@ -128,7 +128,7 @@ impl FaultCosts {
     }
 
     /// So many pages were written back from the pool, for so much processor time.
-    pub(crate) fn passed_on(&self, pages: u64, cpu_ns: u64) {
+    pub fn passed_on(&self, pages: u64, cpu_ns: u64) {
         let each_ns = cpu_ns.checked_div(pages);
         each_ns.into_iter().for_each(|ns| follow_capped(&self.pass_on_ns, ns, 16));
     }
@@ -150,7 +150,7 @@ impl FaultCosts {
     }
 
     /// Looks how idle the processors were, when that is due.
-    pub(crate) fn look(&self, now_ns: u64, cpu_ns: impl FnOnce() -> u64) {
+    pub fn look(&self, now_ns: u64, cpu_ns: impl FnOnce() -> u64) {
         let since_ns = self.window_ns.load(Relaxed);
         let wall_ns = now_ns.saturating_sub(since_ns);
         let is_mine =
@@ -200,7 +200,7 @@ impl FaultCosts {
     /// What a page costs that is to come from the pool, and from the disk. Each makes
     /// another one leave.
     #[must_use]
-    pub(crate) fn faults_ns(&self) -> (u64, u64) {
+    pub fn faults_ns(&self) -> (u64, u64) {
         let beside_ns = SIGNAL_NS + self.leave_ns();
         let disk_cpu_ns = self.disk_cpu_ns.load(Relaxed);
         let waits_ns = self.disk_fault_ns.load(Relaxed).saturating_sub(disk_cpu_ns);

@@ -49,10 +49,10 @@ const LEAST_BACK: f64 = 1.0 / 8.0;
 /// A pool that is written back uses at least this much of its limit, in percent.
 const FULL_PERCENT: usize = 70;
 /// Share of its limit at which the pool is written back, in percent.
-pub(crate) const WRITE_BACK_PERCENT: usize = 90;
+pub const WRITE_BACK_PERCENT: usize = 90;
 /// Share of its limit from which on it has nothing to spare, in percent. Up to there it
 /// keeps copies of resident pages.
-pub(crate) const NEARLY_FULL_PERCENT: usize = 85;
+pub const NEARLY_FULL_PERCENT: usize = 85;
 
 /// Share of its limit from which on it may be full before long, in percent: what comes is to
 /// be small. (From there on zstd makes room for a hash join that LZ4 does not.)
@@ -60,13 +60,13 @@ const FILLING_PERCENT: usize = 60;
 
 /// The pool as it is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PoolView {
+pub struct PoolView {
     /// What it may take.
-    pub(crate) limit_bytes: usize,
+    pub limit_bytes: usize,
     /// What it takes.
-    pub(crate) used_bytes: usize,
+    pub used_bytes: usize,
     /// Pages in it.
-    pub(crate) objects: usize,
+    pub objects: usize,
 }
 
 /// A pool with that limit is written back when it takes more than this.
@@ -81,7 +81,7 @@ fn step_in(budget_bytes: usize) -> usize {
 
 /// The balance between the pool and resident pages.
 #[derive(Debug)]
-pub(crate) struct Partition {
+pub struct Partition {
     is_on: AtomicBool,
     least_bytes: AtomicUsize,
     most_bytes: AtomicUsize,
@@ -102,7 +102,7 @@ impl Partition {
     /// Between a least and a most limit of the pool, in a budget of so many bytes, on so
     /// many processors.
     #[must_use]
-    pub(crate) fn new(
+    pub fn new(
         is_on: bool,
         least_bytes: usize,
         most_bytes: usize,
@@ -127,7 +127,7 @@ impl Partition {
 
     /// What passes through the pool.
     #[must_use]
-    pub(crate) fn write_back_rate(&self) -> &WriteBackRate {
+    pub fn write_back_rate(&self) -> &WriteBackRate {
         &self.write_back_rate
     }
 
@@ -227,7 +227,7 @@ impl Partition {
 
     /// What faults cost.
     #[must_use]
-    pub(crate) fn costs(&self) -> &FaultCosts {
+    pub fn costs(&self) -> &FaultCosts {
         &self.costs
     }
 
@@ -287,7 +287,7 @@ impl Partition {
     /// Moves the pool's limit, once enough has been seen to change it. `at_random` says how
     /// many pages left since the one in the pool did that a random number stands for, if
     /// there is one.
-    pub(crate) fn step(
+    pub fn step(
         &self,
         view: impl FnOnce() -> PoolView,
         at_random: impl Fn(u64) -> Option<u64>,
@@ -456,7 +456,7 @@ impl PoolView {
     }
 
     /// Whether it has nothing to spare: each page that comes makes another one go on.
-    pub(crate) fn is_nearly_full(self) -> bool {
+    pub fn is_nearly_full(self) -> bool {
         self.used_bytes >= self.limit_bytes / 100 * NEARLY_FULL_PERCENT
     }
 

@@ -67,7 +67,7 @@ const ARRIVAL_FAULTS: u64 = LIFE_FAULTS / 4;
 
 /// How a touched page lies in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Touch {
+pub enum Touch {
     /// In none that is followed.
     Alone,
     /// In a window that is under way: its touch is early, and the beginning of nothing.
@@ -79,18 +79,18 @@ pub(crate) enum Touch {
 impl Touch {
     /// Whether the page was the marker of a window that was asked for.
     #[must_use]
-    pub(crate) fn is_asked_for(self) -> bool {
+    pub fn is_asked_for(self) -> bool {
         matches!(self, Touch::Marker(window) if window.is_asked_for())
     }
 }
 
 /// Where a stream may go: what is there already it passes over, and nobody is told.
 /// So a marker is always on a page whose touch is a fault.
-pub(crate) struct Ahead<F> {
+pub struct Ahead<F> {
     /// The first page that there is not.
-    pub(crate) end: PageNo,
+    pub end: PageNo,
     /// Whether a page is in memory.
-    pub(crate) is_there: F,
+    pub is_there: F,
 }
 
 impl<F: Fn(PageNo) -> bool> Ahead<F> {
@@ -110,7 +110,7 @@ fn longest_window(budget_pages: usize) -> usize {
 
 /// The streams that are followed, and what is asked for on their behalf.
 #[derive(Debug)]
-pub(crate) struct Readahead {
+pub struct Readahead {
     without: Without,
     markers: [AtomicU64; MARKERS],
     /// Requests made for and not yet begun, in turn.
@@ -168,13 +168,13 @@ impl Readahead {
     }
 
     /// Says whether somebody brings in what is asked for: only then is it.
-    pub(crate) fn serve(&self, on: bool) {
+    pub fn serve(&self, on: bool) {
         let is_on = on && !self.without.has(Mechanism::Readahead);
         self.is_served.store(is_on, Ordering::Relaxed);
     }
 
     /// Whether the touched page is a marker; it is none from then on.
-    pub(crate) fn reach(&self, page: PageNo) -> Touch {
+    pub fn reach(&self, page: PageNo) -> Touch {
         if !self.is_served.load(Ordering::Relaxed) {
             return Touch::Alone;
         }
@@ -203,7 +203,7 @@ impl Readahead {
     /// How many of the pages from `page` on, up to `most`, come before a marker
     /// that is yet to be reached: brought in with others, it would never be.
     #[must_use]
-    pub(crate) fn up_to_marker(&self, page: PageNo, most: usize) -> usize {
+    pub fn up_to_marker(&self, page: PageNo, most: usize) -> usize {
         (1..most).find(|ahead| self.is_marker(page + *ahead as u64)).unwrap_or(most)
     }
 
@@ -224,11 +224,7 @@ impl Readahead {
     /// anything else is done for the touched page. Returns how many windows of other
     /// streams are known to be lost now; `None` when the touched page
     /// belongs to no window that was asked for. `ahead` tells what may be asked for.
-    pub(crate) fn go_on(
-        &self,
-        touch: Touch,
-        ahead: &Ahead<impl Fn(PageNo) -> bool>,
-    ) -> Option<u64> {
+    pub fn go_on(&self, touch: Touch, ahead: &Ahead<impl Fn(PageNo) -> bool>) -> Option<u64> {
         let Touch::Marker(window) = touch else { return None };
         if !window.is_asked_for() {
             return None;
@@ -275,7 +271,7 @@ impl Readahead {
     /// Marks what would be touched next after `page` that has come in, if it is a
     /// stream's; where it is known to be one, asks for it. Returns how many windows
     /// of other streams are lost for it.
-    pub(crate) fn expect(
+    pub fn expect(
         &self,
         page: PageNo,
         touch: Touch,
@@ -386,7 +382,7 @@ impl Readahead {
 
     /// The request that was asked for first, if there is one.
     #[must_use]
-    pub(crate) fn take(&self) -> Option<ReadRequest> {
+    pub fn take(&self) -> Option<ReadRequest> {
         self.queue.pop().map(ReadRequest::from_bits)
     }
 

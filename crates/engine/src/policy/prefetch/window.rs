@@ -55,7 +55,7 @@ impl Fields {
 
 /// Pages that a stream is about to touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
+pub struct Window {
     /// The marker: the page that the stream reaches first.
     pub(crate) marker: PageNo,
     /// How many pages, the marker included. Below [`FIRST_WINDOW`] nothing was
@@ -156,7 +156,7 @@ pub(crate) type Pages = StepBy<Range<PageNo>>;
 
 /// Pages of a window that are read at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ReadRequest {
+pub struct ReadRequest {
     first: PageNo,
     pages: usize,
     stride: u64,
@@ -171,7 +171,7 @@ impl ReadRequest {
     }
 
     /// Those of the pages that lie in `range`.
-    pub(crate) fn pages(self, range: Range<PageNo>) -> Pages {
+    pub fn pages(self, range: Range<PageNo>) -> Pages {
         let Range { start, end } = self.range();
         let skipped = range.start.saturating_sub(start).next_multiple_of(self.stride);
         (start + skipped..end.min(range.end)).step_by(self.stride as usize)
@@ -185,7 +185,7 @@ impl ReadRequest {
 
     /// The window's marker, if it is one of them.
     #[must_use]
-    pub(crate) fn marker(self) -> Option<PageNo> {
+    pub fn marker(self) -> Option<PageNo> {
         match self.marker {
             Marker::Elsewhere => None,
             Marker::First => Some(self.first),

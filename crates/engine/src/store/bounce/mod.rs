@@ -25,8 +25,6 @@ mod model;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-pub use order::Order;
-
 use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::base::primitive::{AtomicU32, AtomicU64};
 use area::{Pool, segments};
@@ -74,7 +72,6 @@ pub struct Shape {
 /// ```
 #[derive(Debug)]
 pub struct Pools {
-    order: Order,
     pools: Box<[Pool]>,
     /// A bit for each pool that is in use.
     open: AtomicU32,
@@ -105,15 +102,6 @@ impl Pools {
     /// # Errors
     /// When there is no address space.
     pub fn new(shape: Shape) -> io::Result<Pools> {
-        Pools::in_order(shape, Order::AreaFirst)
-    }
-
-    /// As [`Pools::new`], but searched in another order: to see what the order
-    /// is worth.
-    ///
-    /// # Errors
-    /// As for [`Pools::new`].
-    pub fn in_order(shape: Shape, order: Order) -> io::Result<Pools> {
         let Shape { slots_per_area, reserve_slots, extra_bytes, .. } = shape;
         let areas = shape.areas.max(1).next_power_of_two();
         let mut arena = Arena::reserve(areas * slots_per_area + reserve_slots)?;
@@ -125,7 +113,6 @@ impl Pools {
         reserve.iter().for_each(|segment| segment.open_populated());
         let growth = Growth::new(&mut pools, areas, slots_per_area, extra_bytes)?;
         Ok(Pools {
-            order,
             pools: pools.into_boxed_slice(),
             open: AtomicU32::new(1),
             reserve,
@@ -155,7 +142,7 @@ impl Pools {
     #[inline]
     fn look(&self, cpu: usize, pages: usize) -> Option<Run<'_>> {
         let areas = &self.pools[0].areas;
-        // What nearly every search comes to, in either order.
+        // Nearly every search ends here.
         let mut contended = 0;
         match areas[cpu & (areas.len() - 1)].take(pages, &mut contended) {
             Some(run) => {
@@ -197,22 +184,10 @@ impl Pools {
     fn look_elsewhere(&self, cpu: usize, pages: usize) -> Option<Run<'_>> {
         let open = self.open.load(Acquire);
         let areas_of = |pool: usize| self.pools[pool].areas.len();
-        // Said out loud for each, so that neither costs the other a branch.
-        match self.order {
-            Order::AreaFirst => self.search(cpu, pages, order::area_first(cpu, open, areas_of)),
-            Order::PoolFirst => self.search(cpu, pages, order::pool_first(cpu, open, areas_of)),
-        }
-    }
-
-    fn search(
-        &self,
-        cpu: usize,
-        pages: usize,
-        order: impl Iterator<Item = (usize, usize)>,
-    ) -> Option<Run<'_>> {
+        let mut order = order::area_first(cpu, open, areas_of).skip(1);
         let (mut visited, mut contended) = (1, 0);
-        // `find_map` rather than a loop: nested orders are walked faster so.
-        let run = order.skip(1).find_map(|(pool, index)| {
+        // `find_map` is faster than a loop over nested iterators.
+        let run = order.find_map(|(pool, index)| {
             visited += 1;
             self.pools[pool].areas[index].take(pages, &mut contended)
         });

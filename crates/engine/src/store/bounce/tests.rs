@@ -250,12 +250,10 @@ proptest! {
         areas in 1..9_usize,
         each in 1..130_usize,
         extra_areas in 0..12_usize,
-        first: bool,
     ) {
         let extra_bytes = extra_areas * each * PAGE_SIZE;
-        let order = if first { Order::AreaFirst } else { Order::PoolFirst };
         let shape = Shape { areas, slots_per_area: each, reserve_slots: 0, extra_bytes };
-        let pools = Pools::in_order(shape, order).unwrap();
+        let pools = Pools::new(shape).unwrap();
         while pools.grow(usize::MAX, 0) {}
         prop_assert!(pools.extra_bytes() <= extra_bytes);
         let held = take_all(&pools, cpu);

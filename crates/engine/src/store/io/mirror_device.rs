@@ -22,7 +22,8 @@ const LEAST_PATIENCE_NS: u64 = 1_000_000;
 ///
 /// ```
 /// use softswap_engine::exchange::{Exchange, SHAPE};
-/// use softswap_engine::store::io::{Device, ExchangeDevice, Lane, MirrorDevice, SimDevice};
+/// use softswap_engine::store::io::{Device, ExchangeDevice, Lane, MirrorDevice};
+/// use softswap_testkit::SimDevice;
 /// use std::os::fd::AsRawFd;
 /// let (fd, words) = softswap_sys::shared::create(SHAPE.words()).unwrap();
 /// let exchange = Exchange::create(words, SHAPE, 1024, 1_000_000);

@@ -13,12 +13,14 @@ pub mod poll;
 pub(crate) mod file_device;
 pub mod exchange_device;
 pub mod mirror_device;
-pub mod sim;
+// Not the crate: its devices are of another build of this one.
+#[cfg(test)]
+#[path = "../../../../testkit/src/sim_device.rs"]
+pub mod sim_device;
 
 pub use exchange_device::ExchangeDevice;
 pub use file_device::FileDevice;
 pub use mirror_device::MirrorDevice;
-pub use sim::SimDevice;
 
 use poll::Polling;
 use softswap_sys::PAGE_SIZE;
@@ -35,7 +37,8 @@ const MAX_STALLS: u32 = 8;
 /// A channel to the device, owned by one thread at a time.
 ///
 /// ```
-/// use softswap_engine::store::io::{Device, Lane, SimDevice};
+/// use softswap_engine::store::io::{Device, Lane};
+/// use softswap_testkit::SimDevice;
 /// let device = SimDevice::new(1 << 20, 1);
 /// device.grow(0, 4096).unwrap();
 /// let mut lane: Lane = device.open_lane();
@@ -87,7 +90,8 @@ pub const MAX_PIECES: usize = 32;
 /// How a device is reached.
 ///
 /// ```
-/// use softswap_engine::store::io::{Device, SimDevice};
+/// use softswap_engine::store::io::Device;
+/// use softswap_testkit::SimDevice;
 /// let facts = SimDevice::new(1 << 20, 1).describe();
 /// assert!(!facts.io_uring && !facts.device_polling);
 /// ```
@@ -128,7 +132,8 @@ impl Facts {
 /// Storage that swapped pages go to.
 ///
 /// ```
-/// use softswap_engine::store::io::{Device, SimDevice};
+/// use softswap_engine::store::io::Device;
+/// use softswap_testkit::SimDevice;
 /// let device: Box<dyn Device> = Box::new(SimDevice::new(1 << 20, 1));
 /// let (mut lane, mut page) = (device.open_lane(), [0; 4096]);
 /// device.grow(0, 8192).unwrap();
@@ -314,7 +319,8 @@ impl fmt::Display for IoErrorKind {
 /// An operation that was not carried out whole.
 ///
 /// ```
-/// use softswap_engine::store::io::{Device, IoErrorKind, Lane, SimDevice};
+/// use softswap_engine::store::io::{Device, IoErrorKind, Lane};
+/// use softswap_testkit::SimDevice;
 /// let nothing_grown = SimDevice::new(1 << 20, 1);
 /// let error = nothing_grown.read(&mut Lane::Plain, 0, &mut [0; 4096]).unwrap_err();
 /// assert_eq!(error.kind, IoErrorKind::Stopped);
@@ -333,16 +339,13 @@ pub struct IoError {
     /// How many bytes were asked for.
     pub(crate) length: u64,
     /// How many of them were transferred.
-    pub(crate) transferred: u64,
+    pub transferred: u64,
 }
 
 impl IoError {
-    pub(crate) fn from_os(
-        operation: Operation,
-        offset: u64,
-        length: u64,
-        error: &io::Error,
-    ) -> Self {
+    /// Returns the error for an operation that the kernel refused.
+    #[must_use]
+    pub fn from_os(operation: Operation, offset: u64, length: u64, error: &io::Error) -> Self {
         let number = error.raw_os_error().unwrap_or(errno::EIO);
         Self { kind: IoErrorKind::Errno(number), operation, offset, length, transferred: 0 }
     }
@@ -361,7 +364,7 @@ impl IoError {
 
     /// The device has no room; another device may have.
     #[must_use]
-    pub(crate) fn is_no_space(&self) -> bool {
+    pub fn is_no_space(&self) -> bool {
         matches!(
             self.kind,
             IoErrorKind::Errno(errno::ENOSPC | errno::EDQUOT | errno::EFBIG)
@@ -375,7 +378,10 @@ impl IoError {
 ///
 /// A short transfer is continued at a page boundary, because direct I/O takes
 /// no other: the partial page is transferred again.
-pub(crate) fn transfer_whole(
+///
+/// # Errors
+/// When `step` fails or makes no progress.
+pub fn transfer_whole(
     operation: Operation,
     offset: u64,
     length: usize,

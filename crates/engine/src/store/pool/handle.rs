@@ -42,14 +42,14 @@ impl Handle {
 
     /// The handle as a page-table entry keeps it.
     #[must_use]
-    pub(crate) fn to_bits(self) -> u64 {
+    pub fn to_bits(self) -> u64 {
         self.0
     }
 
     /// The handle that [`Handle::to_bits`] gave. Bits that no store returned
     /// give a handle that the pool does not recognise.
     #[must_use]
-    pub(crate) fn from_bits(bits: u64) -> Handle {
+    pub fn from_bits(bits: u64) -> Handle {
         Handle(bits)
     }
 

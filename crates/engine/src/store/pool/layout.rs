@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 /// Bytes of a slab, the unit in which the pool takes and returns memory.
-pub(crate) const SLAB_BYTES: usize = 64 << 10;
+pub const SLAB_BYTES: usize = 64 << 10;
 /// The largest object the pool takes.
 pub(crate) const MAX_OBJECT_BYTES: usize = 3072;
 /// An owner is a page number of at most this many bits.

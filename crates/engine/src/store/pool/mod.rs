@@ -39,7 +39,8 @@ use class::{CLASS, CLASSES, class_to_take};
 use current::{Current, Lane, SLABS_PER_LANE};
 use directory::Directory;
 pub use handle::{Handle, TAGS};
-pub(crate) use layout::{Damaged, MAX_OBJECT_BYTES, OWNER_BITS, PoolFull, SLAB_BYTES};
+pub use layout::SLAB_BYTES;
+pub(crate) use layout::{Damaged, MAX_OBJECT_BYTES, OWNER_BITS, PoolFull};
 use slab::Slab;
 use slabs::{LOCKED_SLAB_BYTES, Slabs, lock};
 use softswap_sys::raw::current_cpu;
@@ -92,7 +93,7 @@ impl Pool {
     }
 
     /// As on one processor, wherever it is: what it does depends on what it is told alone.
-    pub(crate) fn for_one_thread(capacity_bytes: usize) -> io::Result<Pool> {
+    pub fn for_one_thread(capacity_bytes: usize) -> io::Result<Pool> {
         Pool::with_current(capacity_bytes, Current::new(1, SLABS_PER_LANE))
     }
 
@@ -161,7 +162,7 @@ impl Pool {
     /// Whether the pool wants pages: once full, not before a tenth of it is free
     /// again.
     #[must_use]
-    pub(crate) fn accepts(&self) -> bool {
+    pub fn accepts(&self) -> bool {
         if !self.was_full.load(Relaxed) {
             return true;
         }
@@ -198,7 +199,7 @@ impl Pool {
     /// The handle of a live object, of which only the upper bits were kept. Its
     /// page goes back to it: the slab is used.
     #[must_use]
-    pub(crate) fn handle_of(&self, object: u64) -> Option<Handle> {
+    pub fn handle_of(&self, object: u64) -> Option<Handle> {
         let (slab, slot) = (object >> handle::SLOT_BITS, object & ((1 << handle::SLOT_BITS) - 1));
         let mut guard = self.slabs.get(slab as usize)?.lock();
         guard.note_use();
@@ -208,7 +209,7 @@ impl Pool {
     /// Who owns the object that a random number stands for; `None` where it stands for a
     /// place in which there is none. An object is about as likely as it is large.
     #[must_use]
-    pub(crate) fn owner_at_random(&self, random: u64) -> Option<u64> {
+    pub fn owner_at_random(&self, random: u64) -> Option<u64> {
         let slab = ((random >> 32) as usize * self.slabs.len()) >> 32;
         self.slabs.get(slab)?.lock().owner_at_random(random as u32)
     }
@@ -252,7 +253,7 @@ impl Pool {
     /// chance. They stay stored; the caller frees each one that it has written.
     /// The slab takes no more objects, and once it has been gone through it is
     /// the youngest, whatever the caller did. Zero when nothing is stored.
-    pub(crate) fn oldest(&self, out: &mut [(u64, Handle)]) -> usize {
+    pub fn oldest(&self, out: &mut [(u64, Handle)]) -> usize {
         if out.is_empty() {
             return 0;
         }
@@ -308,19 +309,19 @@ impl Pool {
 
     /// How many objects there are.
     #[must_use]
-    pub(crate) fn objects(&self) -> usize {
+    pub fn objects(&self) -> usize {
         self.objects.iter().map(|count| count.load(Relaxed)).sum()
     }
 
     /// What [`Pool::used_bytes`] does not exceed by stores.
     #[must_use]
-    pub(crate) fn limit_bytes(&self) -> usize {
+    pub fn limit_bytes(&self) -> usize {
         self.limit_slabs.load(Relaxed) * SLAB_BYTES
     }
 
     /// Sets the limit, at most what was reserved. What is over it stays until it
     /// is written back or asked for.
-    pub(crate) fn set_limit_bytes(&self, limit_bytes: usize) {
+    pub fn set_limit_bytes(&self, limit_bytes: usize) {
         self.limit_slabs.store((limit_bytes / SLAB_BYTES).min(self.slabs.len()), Relaxed);
     }
 

@@ -82,7 +82,8 @@ pub struct SharedPages {
 /// What an area is made of.
 ///
 /// ```
-/// use softswap_engine::store::{io::SimDevice, swap::Backing};
+/// use softswap_engine::store::swap::Backing;
+/// use softswap_testkit::SimDevice;
 /// let device = Box::new(SimDevice::new(1 << 30, 1));
 /// let preferred = Backing { priority: 10, ..Backing::growing(device, Some(1 << 29), 0) };
 /// assert_eq!(preferred.poll, None); // It is waited for as is usual.

@@ -2,7 +2,7 @@ use super::*;
 use crate::base::stats::{STATS_WORDS, Stats};
 use crate::store::io::Operation;
 use crate::store::io::poll::pressure::Pressure;
-use crate::store::io::sim::{Fault, SimDevice};
+use crate::store::io::sim_device::{Fault, SimDevice};
 use crate::store::swap::CLUSTER_SLOTS;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno;
@@ -13,11 +13,11 @@ use std::sync::Arc;
 const MIB: u64 = 1 << 20;
 
 /// Areas of so many MiB and these priorities, each on a disk of its own.
-fn areas(of: &[(u64, i32)]) -> (Vec<Arc<SimDevice>>, Areas) {
-    let disks: Vec<_> = of.iter().map(|_| Arc::new(SimDevice::new(64 * MIB, 1))).collect();
+fn areas(of: &[(u64, i32)]) -> (Vec<SimDevice>, Areas) {
+    let disks: Vec<_> = of.iter().map(|_| SimDevice::new(64 * MIB, 1)).collect();
     let storage = of.iter().zip(&disks).map(|(&(mib, priority), disk)| Backing {
         priority,
-        ..Backing::growing(Box::new(Arc::clone(disk)), Some(mib * MIB), 0)
+        ..Backing::growing(Box::new(disk.clone()), Some(mib * MIB), 0)
     });
     let polling = |mode: Option<Mode>| {
         let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
@@ -181,10 +181,10 @@ fn no_area_and_too_many_are_refused() {
 
 #[test]
 fn discarding_reaches_every_area() {
-    let disks: Vec<_> = (0..2).map(|_| Arc::new(SimDevice::new(64 * MIB, 1))).collect();
+    let disks: Vec<_> = (0..2).map(|_| SimDevice::new(64 * MIB, 1)).collect();
     let storage = disks.iter().map(|disk| Backing {
         discard: Discard::Pages,
-        ..Backing::growing(Box::new(Arc::clone(disk)), Some(8 * MIB), 0)
+        ..Backing::growing(Box::new(disk.clone()), Some(8 * MIB), 0)
     });
     let polling = |_| {
         Polling::new(

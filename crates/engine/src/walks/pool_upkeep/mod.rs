@@ -6,4 +6,4 @@ mod write_back;
 mod compact;
 
 pub(crate) use compact::compact;
-pub(crate) use write_back::{WRITE_BACK_PAGES, write_back};
+pub(crate) use write_back::write_back;

@@ -8,16 +8,13 @@ use crate::codec::MAX_PACKED_BYTES;
 use crate::codec::packed_slot::{MAX_PART_BYTES, SlotPacker};
 use crate::core::Core;
 use crate::core::errors::NoSlot;
-use crate::memory::context::{BATCH_PAGES, Context};
-use crate::steps::relocate::{GROUP_PAGES, Relocating, Relocation};
+use crate::memory::context::{BATCH_PAGES, Context, GROUP_PAGES, WRITE_BACK_PAGES};
+use crate::steps::relocate::{Relocating, Relocation};
 use crate::steps::swap_cache;
 use crate::steps::write_out::allocate;
 use crate::store::pool::Handle;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::thread_cpu_ns;
-
-/// Pages that go on to the swap area together. Their copies share pages.
-pub(crate) const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
 
 const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each has a place in an empty page");
 

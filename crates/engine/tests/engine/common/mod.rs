@@ -2,36 +2,24 @@
 //! its own for each test. Tests speak the public interface and need no unsafe.
 #![allow(dead_code, reason = "no test uses all of it")]
 
-use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use softswap_engine::codec::Choice;
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::settings::{Config, PoolLimit};
 use softswap_engine::memory::context::PREFETCH_THREADS;
 use softswap_engine::policy::mechanism::{Mechanism, Without};
-use softswap_engine::store::io::SimDevice;
 use softswap_engine::store::swap::{Backing, Discard};
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::inline::{self, Memory};
 use softswap_sys::memory::reserve_u64;
+use softswap_sys::touches::Served;
 use softswap_sys::window::READ_WRITE;
+use softswap_testkit::inline::serve_engine;
+use softswap_testkit::{Memory, SimDevice};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Once, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Every engine of this process; the handler looks for the one that is touched.
-static ENGINES: RwLock<Vec<Arc<Engine>>> = RwLock::new(Vec::new());
-
-fn resolve(address: usize, is_write: bool) -> bool {
-    let engine = {
-        let engines = ENGINES.read().unwrap_or_else(PoisonError::into_inner);
-        engines.iter().find(|engine| engine.contains(address)).cloned()
-    };
-    let access = if is_write { Access::Write } else { Access::Read };
-    engine.is_some_and(|engine| engine.fault(address, access).is_ok())
-}
 
 /// What differs between worlds.
 #[derive(Clone)]
@@ -79,9 +67,10 @@ impl Setup {
 /// An engine and its disk.
 pub(crate) struct World {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) disk: Arc<SimDevice>,
+    pub(crate) disk: SimDevice,
     /// The disk of a second area of lower priority, if there is one.
-    pub(crate) spare: Option<Arc<SimDevice>>,
+    pub(crate) spare: Option<SimDevice>,
+    _served: Served,
 }
 
 /// Worlds that differ in how pages leave: by moving them, and by copying.
@@ -92,10 +81,7 @@ pub(crate) fn worlds() -> impl Iterator<Item = World> {
 
 impl World {
     pub(crate) fn new(setup: &Setup) -> World {
-        static INSTALL: Once = Once::new();
-        INSTALL.call_once(|| inline::install(resolve).unwrap());
-        let disk = SimDevice::new(setup.disk_mib << 20, 42).with_latency(setup.latency);
-        let disk = Arc::new(disk);
+        let disk = SimDevice::with_latency(setup.disk_mib << 20, 42, setup.latency);
         let config = Config {
             memory_bytes: setup.memory_mib << 20,
             codec: setup.codec,
@@ -106,8 +92,8 @@ impl World {
             ..Config::default()
         };
         let limit_bytes = setup.swap_mib.map(|mib| mib << 20);
-        let spare = setup.spare_disk_mib.map(|mib| Arc::new(SimDevice::new(mib << 20, 43)));
-        let of = |disk: &Arc<SimDevice>, limit_bytes, priority| Backing {
+        let spare = setup.spare_disk_mib.map(|mib| SimDevice::new(mib << 20, 43));
+        let of = |disk: &SimDevice, limit_bytes, priority| Backing {
             priority,
             discard: setup.discard,
             ..Backing::growing(Box::new(disk.clone()), limit_bytes, 0)
@@ -115,10 +101,9 @@ impl World {
         let mut storage = vec![of(&disk, limit_bytes, 1)];
         storage.extend(spare.iter().map(|disk| of(disk, None, 0)));
         let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
-        let engine = Engine::start(&config, storage, stats).unwrap();
-        let engine = Arc::new(engine);
-        ENGINES.write().unwrap_or_else(PoisonError::into_inner).push(engine.clone());
-        World { engine, disk, spare }
+        let engine = Arc::new(Engine::start(&config, storage, stats).unwrap());
+        let _served = serve_engine(&engine).unwrap();
+        World { engine, disk, spare, _served }
     }
 
     pub(crate) fn count(&self, counter: Counter) -> u64 {
@@ -180,13 +165,6 @@ impl World {
     pub(crate) fn assert_within_budget(&self) {
         let (peak, budget) = (self.count(Counter::UsedPeakBytes), self.count(Counter::BudgetBytes));
         assert!(peak > 0 && peak <= budget, "{peak} bytes used of {budget}");
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        let mut engines = ENGINES.write().unwrap_or_else(PoisonError::into_inner);
-        engines.retain(|engine| !Arc::ptr_eq(engine, &self.engine));
     }
 }
 
@@ -348,7 +326,6 @@ fn until_in_rounds(world: &World, mut holds: impl FnMut(u64) -> bool) {
     let (done, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            softswap_sys::inline::prepare_thread();
             world.engine.run_reclaim(|| {
                 rounds.fetch_add(1, Ordering::AcqRel);
                 !done.load(Ordering::Acquire)

@@ -4,7 +4,7 @@ use crate::store::io::Device;
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::Mode;
 use crate::store::io::poll::pressure::Pressure;
-use crate::store::io::sim::SimDevice;
+use crate::store::io::sim_device::SimDevice;
 use crate::store::swap::area::{AreaConfig, FixedPages, Run};
 use crate::store::swap::cluster_table::{ClusterTable, ClusterTables, TableOf};
 use crate::store::swap::{CLUSTER_SLOTS, Discard};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 struct Tree {
     pages: u64,
     table: ClusterTable,
-    disk: Arc<SimDevice>,
+    disk: SimDevice,
 }
 
 impl Tree {
@@ -28,7 +28,7 @@ impl Tree {
         let which = TableOf { identity: (1, 2), pages };
         let words = reserve_u64(ClusterTables::words(&[which])).unwrap();
         let table = ClusterTables::create(words, &[which]).table(which).unwrap();
-        let disk = Arc::new(SimDevice::new(pages * PAGE_BYTES, 1));
+        let disk = SimDevice::new(pages * PAGE_BYTES, 1);
         disk.grow(0, pages * PAGE_BYTES).unwrap();
         Tree { pages, table, disk }
     }
@@ -46,7 +46,7 @@ impl Tree {
         let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
         let polling = Polling::new(Mode::Auto, 2, Pressure::shared(2, None), 0, stats);
         let config = AreaConfig { cpus: 2, discard, ..AreaConfig::default() };
-        Area::shared(Box::new(Arc::clone(&self.disk)), &pages, share, config, polling).unwrap()
+        Area::shared(Box::new(self.disk.clone()), &pages, share, config, polling).unwrap()
     }
 
     /// One with a mark.

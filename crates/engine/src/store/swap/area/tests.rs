@@ -2,7 +2,7 @@ use super::*;
 use crate::base::stats::{STATS_WORDS, Stats};
 use crate::store::io::poll::mode::Mode;
 use crate::store::io::poll::pressure::Pressure;
-use crate::store::io::sim::{Fault, SimDevice};
+use crate::store::io::sim_device::{Fault, SimDevice};
 use crate::store::io::{FileDevice, IoErrorKind, Operation};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::{SwapFile, errno};
@@ -17,9 +17,9 @@ fn config(chunk_mib: u64) -> AreaConfig {
     AreaConfig { chunk_bytes: chunk_mib * MIB, cpus: 2, ..AreaConfig::default() }
 }
 
-fn simulated(capacity_mib: u64, config: AreaConfig) -> (Arc<SimDevice>, Area) {
-    let device = Arc::new(SimDevice::new(capacity_mib * MIB, 1));
-    let area = Area::growing(Box::new(Arc::clone(&device)), config, polling()).unwrap();
+fn simulated(capacity_mib: u64, config: AreaConfig) -> (SimDevice, Area) {
+    let device = SimDevice::new(capacity_mib * MIB, 1);
+    let area = Area::growing(Box::new(device.clone()), config, polling()).unwrap();
     (device, area)
 }
 
@@ -383,7 +383,7 @@ fn an_area_on_a_file_in_memory_works_too() {
     }
 }
 
-fn discarding(capacity_mib: u64, discard: Discard) -> (Arc<SimDevice>, Area) {
+fn discarding(capacity_mib: u64, discard: Discard) -> (SimDevice, Area) {
     simulated(capacity_mib, AreaConfig { discard, ..config(2) })
 }
 
@@ -497,8 +497,8 @@ fn an_area_gives_back_what_it_does_not_need_and_grows_again() {
 }
 
 /// Two pieces with a gap between them, and two bad pages.
-fn fixed(discard: Discard) -> (Arc<SimDevice>, Area) {
-    let device = Arc::new(SimDevice::new(16 * MIB, 1));
+fn fixed(discard: Discard) -> (SimDevice, Area) {
+    let device = SimDevice::new(16 * MIB, 1);
     device.grow(0, 16 * MIB).unwrap();
     let pages = FixedPages {
         pages: 1300,
@@ -506,7 +506,7 @@ fn fixed(discard: Discard) -> (Arc<SimDevice>, Area) {
         bad_pages: vec![3, 1299],
     };
     let config = AreaConfig { discard, cpus: 2, ..AreaConfig::default() };
-    let area = Area::fixed(Box::new(Arc::clone(&device)), &pages, config, polling()).unwrap();
+    let area = Area::fixed(Box::new(device.clone()), &pages, config, polling()).unwrap();
     (device, area)
 }
 
@@ -541,7 +541,7 @@ fn all_but_the_header_is_discarded_before_use_if_that_is_wanted() {
         let bytes = (count > 0).then_some(Discarded::Bytes(1299 * PAGE_BYTES));
         assert_eq!(area.discarded_at_start(), bytes.unwrap_or(Discarded::Nothing));
     }
-    let device = Arc::new(SimDevice::new(16 * MIB, 1));
+    let device = SimDevice::new(16 * MIB, 1);
     device.grow(0, 16 * MIB).unwrap();
     let stamp = [9; PAGE_SIZE];
     for block in [5, 6] {
@@ -549,7 +549,7 @@ fn all_but_the_header_is_discarded_before_use_if_that_is_wanted() {
     }
     let pages = FixedPages { pages: 600, spans: vec![(0, 600, 5)], bad_pages: vec![] };
     let config = AreaConfig { discard: Discard::Once, ..AreaConfig::default() };
-    Area::fixed(Box::new(Arc::clone(&device)), &pages, config, polling()).unwrap();
+    Area::fixed(Box::new(device.clone()), &pages, config, polling()).unwrap();
     let mut page = [1; PAGE_SIZE];
     device.read(&mut Lane::Plain, 5 * PAGE_BYTES, &mut page).unwrap();
     assert_eq!(page, stamp, "the header");

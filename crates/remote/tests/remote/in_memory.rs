@@ -1,12 +1,10 @@
-//! A store in the memory of this process, for tests of what stands before one: it keeps the
-//! promises, and fails where it is told to.
+//! A page store in the memory of this process, which fails on request.
 
-use crate::store::{Page, PageStore, StoreError};
+use softswap_remote::store::{Page, PageStore, StoreError};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// See [`InMemory::fail_next`].
 #[derive(Default)]
 struct State {
     pages: BTreeMap<u64, (u64, Box<Page>)>,
@@ -14,29 +12,28 @@ struct State {
 }
 
 #[derive(Default)]
-pub struct InMemory {
+pub(crate) struct InMemory {
     limit_pages: Option<usize>,
     state: Mutex<State>,
 }
 
 impl InMemory {
-    /// A store that is full with that many pages.
-    #[must_use]
-    pub fn with_limit(limit_pages: usize) -> Self {
+    /// Returns a store that is full with `limit_pages` pages.
+    pub(crate) fn with_limit(limit_pages: usize) -> Self {
         Self { limit_pages: Some(limit_pages), ..Self::default() }
     }
 
-    /// The next call fails with this; of several the last given comes first.
-    pub fn fail_next(&self, error: StoreError) {
+    /// Makes the next call fail with `error`. Several errors are returned last to first.
+    pub(crate) fn fail_next(&self, error: StoreError) {
         self.state().failures.push(error);
     }
 
-    /// Loses a page, as a store may that breaks its promise.
-    pub fn lose(&self, page: u64) {
+    /// Loses a page.
+    pub(crate) fn lose(&self, page: u64) {
         self.state().pages.remove(&page);
     }
 
-    pub fn stored_pages(&self) -> usize {
+    pub(crate) fn stored_pages(&self) -> usize {
         self.state().pages.len()
     }
 
@@ -108,36 +105,31 @@ impl PageStore for InMemory {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+#[tokio::test]
+async fn what_is_written_is_read_and_nothing_else() {
+    let store = InMemory::default();
+    store.write(5, &[1, 2], &[[7; 4096], [8; 4096]]).await.unwrap();
+    let mut pages = [[0; 4096]; 2];
+    store.read(5, &[1, 2], &mut pages).await.unwrap();
+    assert_eq!((pages[0][0], pages[1][4095]), (7, 8));
+    let stale = store.read(5, &[1, 3], &mut pages).await.unwrap_err();
+    assert!(stale.to_string().contains("page 6 is lost"), "{stale}");
+    store.remove(0..6).await.unwrap();
+    assert!(matches!(
+        store.read(5, &[1], &mut pages[..1]).await,
+        Err(StoreError::Lost { page: 5, .. })
+    ));
+    store.read(6, &[2], &mut pages[..1]).await.unwrap();
+}
 
-    #[tokio::test]
-    async fn what_is_written_is_read_and_nothing_else() {
-        let store = InMemory::default();
-        store.write(5, &[1, 2], &[[7; 4096], [8; 4096]]).await.unwrap();
-        let mut pages = [[0; 4096]; 2];
-        store.read(5, &[1, 2], &mut pages).await.unwrap();
-        assert_eq!((pages[0][0], pages[1][4095]), (7, 8));
-        let stale = store.read(5, &[1, 3], &mut pages).await.unwrap_err();
-        assert!(stale.to_string().contains("page 6 is lost"), "{stale}");
-        store.remove(0..6).await.unwrap();
-        assert!(matches!(
-            store.read(5, &[1], &mut pages[..1]).await,
-            Err(StoreError::Lost { page: 5, .. })
-        ));
-        store.read(6, &[2], &mut pages[..1]).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_full_store_takes_what_it_has_anew() {
-        let store = InMemory::with_limit(1);
-        store.write(0, &[1], &[[1; 4096]]).await.unwrap();
-        let full = store.write(1, &[1], &[[1; 4096]]).await.unwrap_err();
-        assert!(full.is_passing() && full.to_string().contains("no room"), "{full}");
-        store.write(0, &[2], &[[2; 4096]]).await.unwrap();
-        store.fail_next(full.clone());
-        assert_eq!(store.remove(0..1).await, Err(full));
-        assert_eq!(store.stored_pages(), 1);
-    }
+#[tokio::test]
+async fn a_full_store_takes_what_it_has_anew() {
+    let store = InMemory::with_limit(1);
+    store.write(0, &[1], &[[1; 4096]]).await.unwrap();
+    let full = store.write(1, &[1], &[[1; 4096]]).await.unwrap_err();
+    assert!(full.is_passing() && full.to_string().contains("no room"), "{full}");
+    store.write(0, &[2], &[[2; 4096]]).await.unwrap();
+    store.fail_next(full.clone());
+    assert_eq!(store.remove(0..1).await, Err(full));
+    assert_eq!(store.stored_pages(), 1);
 }

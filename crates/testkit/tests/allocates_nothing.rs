@@ -1,13 +1,14 @@
-//! The codecs run in signal handlers that may have interrupted `malloc`: once
-//! their memory is there, they never ask for more.
+//! Codecs and seals allocate nothing: they run in fault handlers that may have interrupted
+//! `malloc`.
 
+use softswap_engine::codec::seal::Sealer;
 use softswap_sys::memory::{PAGE_SIZE, reserve_bytes};
 use softswap_sys::{lz4, zstd};
 use std::cell::Cell;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
 thread_local! {
-    // Without destructor and lazy initialisation: `malloc` itself looks at it.
+    // Without destructor and lazy initialisation, because `malloc` itself uses it.
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -22,7 +23,7 @@ fn note() {
     CALLS.set(CALLS.get() + 1);
 }
 
-/// In place of the C library's, for everything in this executable.
+// SAFETY: each of these functions does what the C library's of that name does, by calling it.
 #[unsafe(no_mangle)]
 extern "C" fn malloc(len: usize) -> *mut c_void {
     note();
@@ -30,6 +31,7 @@ extern "C" fn malloc(len: usize) -> *mut c_void {
     unsafe { __libc_malloc(len) }
 }
 
+// SAFETY: as `malloc`.
 #[unsafe(no_mangle)]
 extern "C" fn calloc(count: usize, len: usize) -> *mut c_void {
     note();
@@ -39,23 +41,28 @@ extern "C" fn calloc(count: usize, len: usize) -> *mut c_void {
 
 /// # Safety
 /// `old` is null, or came from one of these functions and was not freed.
+// SAFETY: as `malloc`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(old: *mut c_void, len: usize) -> *mut c_void {
     note();
-    // SAFETY: `old` is null or came from one of these functions, whose memory is the C
-    // library's, as C asks of whoever calls.
+    // SAFETY: `old` is null or memory of the C library, as the caller promises.
     unsafe { __libc_realloc(old, len) }
 }
 
+/// # Safety
+/// `at` can be written to, and `alignment` is a power of two.
+// SAFETY: as `malloc`.
 #[unsafe(no_mangle)]
-extern "C" fn aligned_alloc(align: usize, len: usize) -> *mut c_void {
+unsafe extern "C" fn posix_memalign(at: *mut *mut c_void, alignment: usize, len: usize) -> c_int {
     note();
-    // SAFETY: the C library's own function takes any length, and refuses an alignment
-    // that is none.
-    unsafe { __libc_memalign(align, len) }
+    // SAFETY: the alignment is a power of two, as the caller promises.
+    let allocated = unsafe { __libc_memalign(alignment, len) };
+    // SAFETY: `at` can be written to, as the caller promises.
+    unsafe { at.write(allocated) };
+    0
 }
 
-/// How often this thread allocates in `run`.
+/// Returns the number of allocations of this thread in `run`.
 fn allocations(run: impl FnOnce()) -> u64 {
     let before = CALLS.get();
     run();
@@ -76,7 +83,10 @@ fn pages() -> [[u8; PAGE_SIZE]; 4] {
 
 #[test]
 fn neither_codec_allocates() {
-    assert!(allocations(|| drop(std::hint::black_box(Box::new(5)))) > 0, "they are counted");
+    assert!(
+        allocations(|| drop(std::hint::black_box(Box::new(5)))) > 0,
+        "an allocation is not counted"
+    );
     let pages = pages();
     let mut state = lz4::State::new();
     let mut compressor = zstd::Compressor::new(reserve_bytes(zstd::COMPRESSOR_BYTES).unwrap());
@@ -88,7 +98,7 @@ fn neither_codec_allocates() {
             if let Some(len) = lz4::compress(page, &mut packed, &mut state) {
                 assert_eq!(lz4::decompress(&packed[..len], &mut back), Some(PAGE_SIZE));
             }
-            // Each change of level makes the context anew.
+            // Each change of level initializes the context again.
             for level in zstd::LEVELS.chain(zstd::LEVELS.rev()) {
                 if let Some(len) = compressor.compress(level, page, &mut packed) {
                     let unpacked = decompressor.decompress(&packed[..len], &mut back);
@@ -101,4 +111,19 @@ fn neither_codec_allocates() {
         }
     });
     assert_eq!(count, 0);
+}
+
+#[test]
+fn sealing_and_opening_allocate_nothing_even_if_they_fail() {
+    for sealer in [Sealer::checking(), Sealer::encrypting().unwrap()] {
+        let count = allocations(|| {
+            let mut page = [7; PAGE_SIZE];
+            let seal = sealer.seal(1, 1, &mut page).unwrap();
+            let mut copy = page;
+            assert!(sealer.open(1, 1, &mut copy, seal));
+            page[100] ^= 1;
+            assert!(!sealer.open(1, 1, &mut page, seal));
+        });
+        assert_eq!(count, 0);
+    }
 }

@@ -13,7 +13,7 @@ fn simulation(memory_pages: usize, without: &str) -> Simulation {
     .unwrap()
 }
 
-/// Touches so many pages, again and again, in an order of no order.
+/// Touches `pages` pages once, then `touches` of them in a pseudo-random order.
 fn skip_about(simulation: &mut Simulation, pages: u64, touches: u64, content: Content) -> Figures {
     (0..pages).for_each(|page| simulation.touch(page, true, Some(content)));
     let mut at = 1_u64;

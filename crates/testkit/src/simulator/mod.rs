@@ -1,67 +1,59 @@
-//! The policies without a program: told which pages are touched and how these pack, they
-//! decide as in an engine, over a pool that holds nothing but sizes and a swap area without
-//! end. What faults cost is told as well, and no clock is read: the same touches come to the
-//! same figures on any machine.
+//! The policies without a program: for given touches and compressed sizes they decide as in an
+//! engine, over a pool of sizes without content and an unlimited swap area. Costs of faults are
+//! parameters and no clock is read: the same touches give the same figures on any machine.
 //!
-//! Pages leave in batches, the oldest of the pool go on in shared slots, streams are followed.
-//! Simpler than in an engine: one thread; what is asked for ahead of touches is there at
-//! once; nothing is kept on standby or read along by offsets; what LZ4 cannot pack takes as much
-//! as by zstd; there is no staging, and no fault-around.
+//! Pages are evicted in batches, the oldest of the pool are written back in shared slots, and
+//! streams are read ahead. Simpler than an engine: one thread; readahead completes at once; there
+//! is no standby list, offset prefetch, staging or fault-around.
 
 mod out;
 
-use crate::base::access::Access;
-use crate::base::page::{Claim, PageNo, PageTable, Place, StoredCopy};
-use crate::base::stats::Tier;
-use crate::codec::Choice;
-use crate::core::policies::Policies;
-use crate::memory::address_space::AddressSpace;
-use crate::policy::mechanism::{Mechanism, Without};
-use crate::policy::partition::{NEARLY_FULL_PERCENT, Partition, PoolView};
-use crate::policy::prefetch::readahead::{self, Ahead, Touch};
-use crate::policy::stored_copies::Stays;
-use crate::store::pool::{Handle, Pool, SLAB_BYTES};
+use softswap_engine::base::access::Access;
+use softswap_engine::base::page::{Claim, PageNo, PageTable, Place, StoredCopy};
+use softswap_engine::base::stats::Tier;
+use softswap_engine::codec::Choice;
+use softswap_engine::core::policies::Policies;
+use softswap_engine::memory::address_space::AddressSpace;
+use softswap_engine::policy::mechanism::{Mechanism, Without};
+use softswap_engine::policy::partition::{NEARLY_FULL_PERCENT, Partition, PoolView};
+use softswap_engine::policy::prefetch::readahead::{self, Ahead, Touch};
+use softswap_engine::policy::stored_copies::Stays;
+use softswap_engine::store::pool::{Handle, Pool, SLAB_BYTES};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::reserve_u64;
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 
-/// What faults and pages that leave cost, in ns.
-///
-/// ```
-/// use softswap_engine::simulator::Costs;
-/// let slow_disk = Costs { disk_ns: 5_000_000, ..Costs::default() };
-/// assert!(slow_disk.disk_ns > Costs::default().disk_ns);
-/// ```
+/// Costs of faults and evictions, in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Costs {
-    /// A fault on a fresh page.
+    /// First touch of a page.
     pub zero_ns: u64,
-    /// On one of equal words.
+    /// Fault on a same-filled page.
     pub filled_ns: u64,
-    /// On one in the pool.
+    /// Fault on a page in the pool.
     pub pool_ns: u64,
-    /// On one in the swap area, and how much of that is a processor's time.
+    /// Fault on a page in the swap area.
     pub disk_ns: u64,
-    /// Of that, a processor's time.
+    /// Processor time of such a fault.
     pub disk_cpu_ns: u64,
-    /// For each page that comes along.
+    /// Each further page that is read with it.
     pub along_ns: u64,
     /// The first write to a clean page.
     pub write_fault_ns: u64,
-    /// Packing a page by LZ4, and by zstd.
+    /// Compression of a page by LZ4.
     pub lz4_ns: u64,
-    /// As [`Costs::lz4_ns`], by zstd.
+    /// Compression of a page by zstd.
     pub zstd_ns: u64,
-    /// For each page written, a processor's time.
+    /// Processor time to write a page.
     pub write_ns: u64,
-    /// For each page that leaves, beside packing and writing.
+    /// Eviction of a page, without compression and write.
     pub leave_ns: u64,
 }
 
 impl Default for Costs {
-    /// As docs/benchmarks.md has them.
+    /// Returns the costs in docs/benchmarks.md.
     fn default() -> Costs {
         Costs {
             zero_ns: 7_700,
@@ -79,32 +71,21 @@ impl Default for Costs {
     }
 }
 
-/// What is simulated.
-///
-/// ```
-/// use softswap_engine::policy::mechanism::Without;
-/// use softswap_engine::simulator::{Costs, Setup};
-/// let setup = Setup { window_pages: 4096, memory_bytes: 8 << 20, costs: Costs::default(), without: Without::default() };
-/// assert_eq!(setup.memory_bytes / 4096, 2048);
-/// ```
+/// Parameters of a simulation.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
-    /// Pages have numbers below this.
+    /// Number of pages.
     pub window_pages: u64,
-    /// For resident pages and the pool together.
+    /// Memory of resident pages and the pool together.
     pub memory_bytes: usize,
-    /// What faults cost.
+    /// Costs of faults and evictions.
     pub costs: Costs,
-    /// What is switched off.
+    /// Mechanisms that are off.
     pub without: Without,
 }
 
-/// How a page packs, in bytes; equal words to none, and [`PAGE_SIZE`] is not at all.
-///
-/// ```
-/// use softswap_engine::simulator::Content;
-/// assert_eq!(Content::default(), Content { lz4_bytes: 0, zstd_bytes: 0 });
-/// ```
+/// Compressed sizes of a page in bytes: 0 of a same-filled page, [`PAGE_SIZE`] of an
+/// incompressible one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Content {
     /// By LZ4.
@@ -113,42 +94,37 @@ pub struct Content {
     pub zstd_bytes: u16,
 }
 
-/// What happened.
-///
-/// ```
-/// use softswap_engine::simulator::Figures;
-/// assert_eq!(Figures::default().disk_faults, 0);
-/// ```
+/// Results of a simulation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Faults by where pages were.
+    /// First touches.
     pub zero_faults: u64,
-    /// On pages of equal words.
+    /// Faults on same-filled pages.
     pub filled_faults: u64,
-    /// In the pool.
+    /// Faults on pages in the pool.
     pub pool_faults: u64,
-    /// In the swap area.
+    /// Faults on pages in the swap area.
     pub disk_faults: u64,
     /// First writes to clean pages.
     pub write_faults: u64,
-    /// Pages that came along, or ahead of touches.
+    /// Pages read with another page, or ahead of touches.
     pub pages_ahead: u64,
-    /// Pages of the swap area that were written.
+    /// Slots written.
     pub pages_written: u64,
-    /// Pages that left memory.
+    /// Pages evicted.
     pub pages_out: u64,
-    /// For how long the program stood still.
+    /// Time that the program waited for faults.
     pub stalled_ns: u64,
-    /// What the pool takes at the end.
+    /// Size of the pool at the end.
     pub pool_bytes: u64,
 }
 
-/// A program's memory under an engine's policies, without its contents. Its tables stay
-/// until the process ends, as an engine's do.
+/// A program's memory under an engine's policies, without contents. Its tables are kept until the
+/// process exits, as those of an engine.
 ///
 /// ```
 /// use softswap_engine::policy::mechanism::Without;
-/// use softswap_engine::simulator::{Content, Costs, Setup, Simulation};
+/// use softswap_testkit::simulator::{Content, Costs, Setup, Simulation};
 /// let setup = Setup { window_pages: 1024, memory_bytes: 1 << 20, costs: Costs::default(), without: Without::default() };
 /// let mut simulation = Simulation::new(setup).unwrap();
 /// for round in 0..2 {
@@ -166,7 +142,7 @@ pub struct Simulation {
     setup: Setup,
     contents: Vec<Content>,
     resident: usize,
-    /// Slots that are used, with how many parts each has left.
+    /// Used slots, each with its number of used parts.
     slots: HashMap<u64, u32>,
     next_slot: u64,
     faults: u64,
@@ -175,14 +151,14 @@ pub struct Simulation {
     figures: Figures,
 }
 
-/// Faults between looks at what the pool is worth.
+/// Faults between changes of the pool's limit.
 const BALANCE_FAULTS: u64 = 32;
 
 impl Simulation {
-    /// Nothing has been touched yet.
+    /// Returns a simulation without any touch yet.
     ///
     /// # Errors
-    /// When there is no address space for the tables.
+    /// If there is no address space for the tables.
     pub fn new(setup: Setup) -> io::Result<Simulation> {
         let Setup { window_pages, memory_bytes, without, .. } = setup;
         let space = AddressSpace::new(window_pages)?;
@@ -191,7 +167,7 @@ impl Simulation {
         let (least, most) = (whole(10), whole(80));
         let is_on = !without.has(Mechanism::Partition);
         let partition = Partition::new(is_on, least, most, memory_bytes, 1);
-        // As if zstd's memory were paid for by the fixed part.
+        // Memory for zstd is not part of the budget here.
         let contexts = 0;
         let size = window_pages as usize;
         let codec = Choice::Auto;
@@ -214,27 +190,27 @@ impl Simulation {
         })
     }
 
-    /// What has happened since [`Simulation::forget_figures`].
+    /// Returns the figures since [`Simulation::forget_figures`].
     #[must_use]
     pub fn figures(&self) -> Figures {
         Figures { pool_bytes: self.pool.used_bytes() as u64, ..self.figures }
     }
 
-    /// Counts from now on.
+    /// Sets the figures to 0.
     pub fn forget_figures(&mut self) {
         self.figures = Figures::default();
     }
 
-    /// The program works for so long without a fault.
+    /// Lets the program use `cpu_ns` of processor time without a fault.
     pub fn work(&mut self, cpu_ns: u64) {
         self.now_ns += cpu_ns;
         self.cpu_ns += cpu_ns;
     }
 
-    /// A page is touched; from then on it packs so, if that is another than before.
+    /// Touches a page, whose compressed sizes become `content` if that is given.
     ///
     /// # Panics
-    /// When its number is too large.
+    /// If its number is too large.
     pub fn touch(&mut self, page: PageNo, is_write: bool, content: Option<Content>) {
         let access = if is_write || content.is_some() { Access::Write } else { Access::Read };
         let seen = self.pages.load(page);
@@ -248,7 +224,7 @@ impl Simulation {
         content.into_iter().for_each(|content| self.contents[page as usize] = content);
     }
 
-    /// Pages are given up.
+    /// Unmaps pages.
     pub fn gone(&mut self, range: Range<PageNo>) {
         for page in range {
             let claim = self.pages.claim(page);
@@ -286,7 +262,7 @@ impl Simulation {
         Ahead { end: self.setup.window_pages, is_there: |page| pages.load(page).is_resident() }
     }
 
-    /// As the walk of that name.
+    /// Faults a page in, as the engine's `page_in`.
     fn page_in(&mut self, page: PageNo, access: Access) {
         let touch = self.policies.readahead.reach(page);
         self.policies.readahead.go_on(touch, &self.ahead());
@@ -325,7 +301,7 @@ impl Simulation {
         }
     }
 
-    /// Counts a fault, and has it cost what it does.
+    /// Counts a fault and adds its cost.
     fn fetch(&mut self, place: Place) -> Tier {
         let costs = self.setup.costs;
         let figures = &mut self.figures;
@@ -334,7 +310,7 @@ impl Simulation {
                 (Tier::Filled, &mut figures.filled_faults, costs.filled_ns, costs.filled_ns)
             }
             Place::Pool { handle } => {
-                // Its slab is used, and has another chance.
+                // Marks its slab as used.
                 let _ = self.pool.load(Handle::from_bits(handle), |_| ());
                 (Tier::Pool, &mut figures.pool_faults, costs.pool_ns, costs.pool_ns)
             }
@@ -349,7 +325,7 @@ impl Simulation {
         tier
     }
 
-    /// A page of the swap area comes with another one.
+    /// Reads a page of the swap area with another one.
     fn bring_along(&mut self, page: PageNo, is_stream: bool) {
         let place = if page < self.setup.window_pages {
             self.pages.load(page).place()
@@ -372,7 +348,7 @@ impl Simulation {
         self.stall(if is_stream { 0 } else { ns }, ns);
     }
 
-    /// Brings in what streams have asked for; their markers stay out.
+    /// Reads the requested windows of streams, except their markers.
     fn serve(&mut self) {
         while let Some(request) = self.policies.readahead.take() {
             let marker = request.marker();
@@ -404,7 +380,7 @@ impl Simulation {
         self.resident += 1;
     }
 
-    /// What is to stay of what is stored of a page, as `swap_cache::stays` has it.
+    /// Returns how much of the stored copy to keep, as `swap_cache::stays`.
     fn stays(&self, page: PageNo, place: Place, access: Access, is_touched: bool) -> Stays {
         if access == Access::Write {
             return Stays::Nothing;
@@ -425,7 +401,7 @@ impl Simulation {
             && used * 100 <= limit * NEARLY_FULL_PERCENT
     }
 
-    /// A resident page has its copy no more; where that is.
+    /// Detaches the stored copy of a resident page. Returns the place of the copy.
     fn part_from(&mut self, copy: StoredCopy) -> Option<Place> {
         let copies = &mut self.policies.stored_copies;
         match copy {
@@ -442,7 +418,7 @@ impl Simulation {
         }
     }
 
-    /// What is stored there is needed no more.
+    /// Frees the storage of a place.
     fn free(&mut self, place: Place) {
         match place {
             Place::Pool { handle } => self.pool.free(Handle::from_bits(handle)),
@@ -474,7 +450,7 @@ impl Simulation {
         (self.resident, self.resident + out + pooled)
     }
 
-    /// Moves the pool's limit to where most is gained.
+    /// Moves the pool's limit to the size with the lowest cost.
     fn balance(&mut self) {
         let partition = &self.policies.partition;
         let cpu_ns = self.cpu_ns;

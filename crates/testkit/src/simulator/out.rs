@@ -1,25 +1,29 @@
-//! How simulated pages leave.
+//! Eviction of simulated pages.
 
 use super::{Content, Simulation};
-use crate::base::page::{PageNo, Place, StoredCopy};
-use crate::codec::packed_slot::SlotPacker;
-use crate::codec::{Codec, MAX_PACKED_BYTES, Packer};
-use crate::core::policies::Batch;
-use crate::memory::context::BATCH_PAGES;
-use crate::policy::compression_tier::SECOND;
-use crate::policy::partition::WRITE_BACK_PERCENT;
-use crate::policy::passing_over::PassingOver;
-use crate::steps::compress::NotInDram;
-use crate::steps::relocate::GROUP_PAGES;
-use crate::store::pool::{Handle, SLAB_BYTES};
-use crate::walks::pool_upkeep::WRITE_BACK_PAGES;
+use softswap_engine::base::page::{PageNo, Place, StoredCopy};
+use softswap_engine::codec::packed_slot::SlotPacker;
+use softswap_engine::codec::{Codec, MAX_PACKED_BYTES, Packer};
+use softswap_engine::core::policies::Batch;
+use softswap_engine::memory::context::{BATCH_PAGES, GROUP_PAGES, WRITE_BACK_PAGES};
+use softswap_engine::policy::compression_tier::SECOND;
+use softswap_engine::policy::partition::WRITE_BACK_PERCENT;
+use softswap_engine::policy::passing_over::PassingOver;
+use softswap_engine::store::pool::{Handle, SLAB_BYTES};
 use softswap_sys::PAGE_SIZE;
 
-/// What lies in the pool for a page: its size is all that matters.
+/// Content of every page in the pool: only its size matters.
 static ANYTHING: [u8; MAX_PACKED_BYTES] = [0; MAX_PACKED_BYTES];
 
+/// Why a page is not in the pool.
+#[derive(PartialEq)]
+enum NotInPool {
+    Incompressible,
+    NotTaken,
+}
+
 impl Simulation {
-    /// Room for one page more.
+    /// Evicts until there is memory for one more page.
     pub(super) fn make_room(&mut self) {
         while self.used_bytes() + PAGE_SIZE > self.setup.memory_bytes {
             if !self.round() {
@@ -28,7 +32,7 @@ impl Simulation {
         }
     }
 
-    /// As `reclaim::round`. Whether anything left.
+    /// Reclaims a batch, as `reclaim::round`. Returns true if that freed memory.
     fn round(&mut self) -> bool {
         let (used, limit) = (self.pool.used_bytes(), self.pool.limit_bytes());
         let from_pool = match used * 100 > limit * WRITE_BACK_PERCENT {
@@ -42,7 +46,7 @@ impl Simulation {
         left + from_pool > 0 || self.write_back() > 0
     }
 
-    /// Takes a batch of cold pages out. How many.
+    /// Evicts a batch of cold pages. Returns their number.
     fn page_out(&mut self) -> usize {
         let times = self.policies.times_passed_over();
         let mut victims = [const { None }; BATCH_PAGES];
@@ -65,7 +69,7 @@ impl Simulation {
         found
     }
 
-    /// Finds a page a place: its copy's, or another.
+    /// Returns the place of an evicted page: that of its copy, or a new one.
     fn leave(&mut self, page: PageNo, copy: Option<StoredCopy>, batch: &mut Batch) -> Place {
         if let Some(copy) = copy {
             self.policies.stored_copies.note(page, self.policies.clock.comes_soon(page), false);
@@ -79,7 +83,7 @@ impl Simulation {
         }
         let is_incompressible = match self.pack_into_pool(page) {
             Ok(place) => return place,
-            Err(why) => why == NotInDram::Incompressible,
+            Err(why) => why == NotInPool::Incompressible,
         };
         batch.for_disk += 1;
         self.figures.pages_written += 1;
@@ -89,7 +93,7 @@ impl Simulation {
         Place::Slot { slot: self.slot(1), is_incompressible }
     }
 
-    /// Back to where it is stored, or into the pool, if that takes it now.
+    /// Evicts a page to its copy, or to the pool if that accepts it now.
     fn leave_for_copy(&mut self, page: PageNo, place: Place) -> Place {
         let is_on_disk = place.in_slot().is_some();
         let is_offered = is_on_disk
@@ -109,7 +113,7 @@ impl Simulation {
         place
     }
 
-    /// A slot with so many parts.
+    /// Returns a new slot with `parts` used parts.
     fn slot(&mut self, parts: u32) -> u64 {
         let slot = self.next_slot;
         self.next_slot += 1;
@@ -117,38 +121,38 @@ impl Simulation {
         slot
     }
 
-    fn pack_into_pool(&mut self, page: PageNo) -> Result<Place, NotInDram> {
+    fn pack_into_pool(&mut self, page: PageNo) -> Result<Place, NotInPool> {
         let content = self.contents[page as usize];
         if !self.policies.has_codec() {
-            return Err(NotInDram::NotTaken);
+            return Err(NotInPool::NotTaken);
         }
         if self.policies.bypasses_pool(page, || true, || self.pool_view())
             && !self.policies.admission.is_due(page)
         {
             self.policies.note_passed(page);
-            return Err(NotInDram::NotTaken);
+            return Err(NotInPool::NotTaken);
         }
-        // A page that has left is room in any case.
+        // The evicted page itself frees memory.
         let has_room = self.used_bytes() + SLAB_BYTES <= self.setup.memory_bytes + PAGE_SIZE;
         let is_room = self.pool.accepts() && (has_room || self.pool.used_bytes() > 0);
         let first = is_room.then(|| self.policies.packer(|| self.pool_view())).flatten();
-        let first = first.ok_or(NotInDram::NotTaken)?;
+        let first = first.ok_or(NotInPool::NotTaken)?;
         let packed = self.pack(first, content).or_else(|| {
             let second = self.policies.second_packer(first)?;
             self.pack(second, content)
         });
-        let (codec, bytes) = packed.ok_or(NotInDram::Incompressible)?;
+        let (codec, bytes) = packed.ok_or(NotInPool::Incompressible)?;
         let stored = self.pool.store(&ANYTHING[..bytes], page, codec.tag());
-        let handle = stored.map_err(|_| NotInDram::NotTaken)?;
+        let handle = stored.map_err(|_| NotInPool::NotTaken)?;
         Ok(Place::Pool { handle: handle.to_bits() })
     }
 
-    /// Packs a page: how, and to how many bytes, if it packs.
+    /// Compresses a page. Returns the codec and the size, or `None` if it is incompressible.
     fn pack(&mut self, packer: Packer, content: Content) -> Option<(Codec, usize)> {
         let costs = self.setup.costs;
         let (bytes, ns) = match packer {
             Packer::Lz4 => (content.lz4_bytes, costs.lz4_ns),
-            // Where something repeats, a trace does not say what Huffman's code alone comes to.
+            // A trace has no size for Huffman coding alone, if LZ4 finds repetitions.
             SECOND if usize::from(content.lz4_bytes) <= MAX_PACKED_BYTES => {
                 (u16::MAX, costs.lz4_ns)
             }
@@ -162,7 +166,8 @@ impl Simulation {
         bytes.map(|bytes| (packer.codec(), bytes))
     }
 
-    /// The oldest of the pool go on to the swap area, or what copies there are. How many.
+    /// Writes the oldest pages of the pool back, or frees copies there. Returns the number of pages
+    /// written.
     fn write_back(&mut self) -> usize {
         let (mut gone, mut slots) = (0, 0);
         let (mut slot, mut packer, mut content) = (0, SlotPacker::FULL, [0; PAGE_SIZE]);
@@ -200,7 +205,7 @@ impl Simulation {
         gone
     }
 
-    /// Gives up the copy of a resident page that is this object.
+    /// Frees the copy of a resident page, if it is this object.
     fn shed(&mut self, page: PageNo, handle: Handle) {
         let copy = StoredCopy::pooled(handle.to_bits());
         let claim = self.pages.claim(page);

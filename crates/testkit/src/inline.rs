@@ -1,0 +1,307 @@
+//! Accesses to managed memory that survive a refused fault: the caller gets `None` or false, and
+//! the process continues.
+//!
+//! [`serve`] gives a window's touches to a function, through the handler of [`touches`] that the
+//! library has, too. A fault that this handler passes on comes to the handler of this module.
+
+use softswap_engine::base::access::Access;
+use softswap_engine::door::engine::Engine;
+use softswap_sys::signals::{self, Mask, SIGBUS, SIGSEGV, siginfo_t};
+use softswap_sys::touches::{self, Resolver, Served};
+use softswap_sys::{PAGE_SIZE, aslr, raw};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Once};
+
+// Every access of this module is one of these functions. They keep nothing on the stack, so a
+// handler can continue a refused one at `softswap_inline_refused`, which returns for it.
+// Arguments: rdi to, rsi from or value, rdx length. Result: 1 done, 0 refused.
+core::arch::global_asm!(
+    ".hidden softswap_inline_load",
+    ".globl softswap_inline_load",
+    "softswap_inline_load:",
+    ".cfi_startproc",
+    "mov rax, [rsi]",
+    "mov [rdi], rax",
+    "mov eax, 1",
+    "ret",
+    ".hidden softswap_inline_store",
+    ".globl softswap_inline_store",
+    "softswap_inline_store:",
+    "mov [rdi], rsi",
+    "mov eax, 1",
+    "ret",
+    ".hidden softswap_inline_copy",
+    ".globl softswap_inline_copy",
+    "softswap_inline_copy:",
+    "mov rcx, rdx",
+    "rep movsb",
+    "mov eax, 1",
+    "ret",
+    ".hidden softswap_inline_refused",
+    ".globl softswap_inline_refused",
+    "softswap_inline_refused:",
+    "xor eax, eax",
+    "ret",
+    ".cfi_endproc",
+);
+
+unsafe extern "C" {
+    fn softswap_inline_load(to: *mut u64, from: usize) -> u32;
+    fn softswap_inline_store(to: usize, value: u64) -> u32;
+    fn softswap_inline_copy(to: usize, from: usize, len: usize) -> u32;
+    fn softswap_inline_refused();
+}
+
+struct Function<F>(F);
+
+impl<F: Fn(usize, bool) -> bool + Send + Sync> Resolver for Function<F> {
+    fn resolve(&self, address: usize, is_write: bool, _open: Mask) -> bool {
+        (self.0)(address, is_write)
+    }
+}
+
+/// Serves touches of the `len` bytes from `base` until the result is dropped.
+///
+/// `resolve(address, is_write)` brings the page in and returns true if the access may be
+/// repeated. It runs in a signal handler, under the rules of [`Resolver::resolve`].
+///
+/// # Errors
+/// As [`touches::serve`].
+pub fn serve(
+    base: usize,
+    len: usize,
+    resolve: impl Fn(usize, bool) -> bool + Send + Sync + 'static,
+) -> io::Result<Served> {
+    static INSTALLED: Once = Once::new();
+    // Before the first window is served: the handler of touches passes refused ones on to this.
+    INSTALLED.call_once(|| {
+        for signal in [SIGBUS, SIGSEGV] {
+            signals::install(signal, on_refused, !0, 0).expect("a signal that can be handled");
+        }
+    });
+    touches::serve(base, len, Box::new(Function(resolve)))
+}
+
+/// Lets an engine serve the touches of its window until the result is dropped.
+///
+/// # Errors
+/// As [`touches::serve`].
+pub fn serve_engine(engine: &Arc<Engine>) -> io::Result<Served> {
+    let ((base, len), engine) = (engine.window(), Arc::clone(engine));
+    serve(base, len, move |address, is_write| {
+        let access = if is_write { Access::Write } else { Access::Read };
+        engine.fault(address, access).is_ok()
+    })
+}
+
+extern "C" fn on_refused(signal: i32, _info: *mut siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: `context` is the argument of this handler.
+    if !unsafe { refuse_access(context) } {
+        signals::set_default(signal);
+        // SAFETY: the default action runs no code of this process.
+        unsafe { libc::raise(signal) };
+    }
+}
+
+/// Makes an interrupted access of this module return 0. Returns false if the thread was not in
+/// one.
+///
+/// # Safety
+/// `context` is the argument of the running signal handler.
+unsafe fn refuse_access(context: *mut libc::c_void) -> bool {
+    let first = softswap_inline_load as *const () as usize;
+    let refused = softswap_inline_refused as *const () as usize;
+    // SAFETY: the context of a running handler is a `ucontext_t` without other references.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    let at = registers[libc::REG_RIP as usize] as usize;
+    if !(first..refused).contains(&at) {
+        return false;
+    }
+    // The accesses have no stack frame: the return address of their caller is on top.
+    registers[libc::REG_RIP as usize] = refused as i64;
+    true
+}
+
+/// A range of managed memory. Offsets are in bytes from its start.
+///
+/// Ranges may overlap: accesses are machine instructions, not Rust's. Aligned words are read and
+/// written whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    start: usize,
+    len: usize,
+}
+
+impl Memory {
+    /// Returns the `len` bytes at `start`, or `None` unless all of them are at addresses reserved
+    /// for windows.
+    ///
+    /// These addresses have windows only, and no Rust reference points into a window. So a write
+    /// changes no object of the process, and an access to unmapped memory is refused.
+    #[must_use]
+    pub fn new(start: usize, len: usize) -> Option<Memory> {
+        let end = start.checked_add(len)?;
+        let inside = aslr::RESERVABLE.start <= start && end <= aslr::RESERVABLE.end;
+        inside.then_some(Memory { start, len })
+    }
+
+    /// Returns the first address.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.start
+    }
+
+    /// Returns the length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns true if the range is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the number of whole pages.
+    #[must_use]
+    pub fn pages(&self) -> usize {
+        self.len / PAGE_SIZE
+    }
+
+    /// Returns the address of `len` bytes at `offset`.
+    ///
+    /// # Panics
+    /// If they are not in the range.
+    fn at(&self, offset: usize, len: usize) -> usize {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(inside, "{len} bytes at {offset} are not in {} bytes", self.len);
+        self.start + offset
+    }
+
+    /// Reads a word. Returns `None` if the fault is refused.
+    #[must_use]
+    pub fn read(&self, offset: usize) -> Option<u64> {
+        let mut word = 0;
+        let from = self.at(offset, size_of::<u64>());
+        // SAFETY: writes `word`, and reads eight bytes at addresses of windows, which have no
+        // Rust references; a refused read returns 0.
+        let done = unsafe { softswap_inline_load(&raw mut word, from) };
+        (done == 1).then_some(word)
+    }
+
+    /// Writes a word. Returns false if the fault is refused.
+    #[must_use]
+    pub fn write(&self, offset: usize, word: u64) -> bool {
+        let to = self.at(offset, size_of::<u64>());
+        // SAFETY: writes eight bytes at addresses of windows, which have no Rust references; a
+        // refused write returns 0.
+        unsafe { softswap_inline_store(to, word) == 1 }
+    }
+
+    /// Reads `bytes` from `offset`. Returns false if a fault is refused; the bytes before that
+    /// page are read.
+    #[must_use]
+    pub fn read_bytes(&self, offset: usize, bytes: &mut [u8]) -> bool {
+        let from = self.at(offset, bytes.len());
+        // SAFETY: writes the exclusively borrowed `bytes`, and reads as many at addresses of
+        // windows; a refused read returns 0.
+        unsafe { softswap_inline_copy(bytes.as_mut_ptr() as usize, from, bytes.len()) == 1 }
+    }
+
+    /// Writes `bytes` at `offset`. Returns false if a fault is refused; the bytes before that page
+    /// are written.
+    #[must_use]
+    pub fn write_bytes(&self, offset: usize, bytes: &[u8]) -> bool {
+        let to = self.at(offset, bytes.len());
+        // SAFETY: reads `bytes`, and writes as many at addresses of windows, which have no Rust
+        // references; a refused write returns 0.
+        unsafe { softswap_inline_copy(to, bytes.as_ptr() as usize, bytes.len()) == 1 }
+    }
+
+    /// Lets the kernel read from a descriptor into the range. Returns the number of bytes.
+    ///
+    /// # Errors
+    /// Of the kernel: EFAULT if a page is absent or not writable.
+    pub fn read_from(&self, descriptor: &impl AsRawFd) -> io::Result<usize> {
+        let args = [descriptor.as_raw_fd() as usize, self.start, self.len, 0, 0, 0];
+        // SAFETY: the kernel writes at addresses of windows, which have no Rust references, and
+        // fails with EFAULT where it cannot.
+        raw::check(unsafe { raw::syscall(libc::SYS_read, args) })
+    }
+
+    /// Returns the `len` bytes at `offset`.
+    ///
+    /// # Panics
+    /// If they are not in the range.
+    #[must_use]
+    pub fn part(&self, offset: usize, len: usize) -> Memory {
+        Memory { start: self.at(offset, len), len }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use softswap_sys::window::{Window, Writes};
+    use std::sync::Mutex;
+
+    static CONTENT: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
+    const WORD: u64 = 0x5a5a_5a5a_5a5a_5a5a;
+
+    #[test]
+    fn touches_are_resolved_or_refused_and_protection_holds() {
+        let window = Arc::new(Window::reserve(1, false).unwrap());
+        let touches = Arc::new(Mutex::new(Vec::new()));
+        let resolve = {
+            let (window, touches) = (window.clone(), touches.clone());
+            // Refuses the pages from 16 on.
+            move |address: usize, is_write| {
+                let page = (address - window.base()) / PAGE_SIZE;
+                touches.lock().unwrap().push((page, is_write));
+                page < 16 && window.install(page as u64, &CONTENT, Writes::Allowed).error.is_none()
+            }
+        };
+        let _served = serve(window.base(), window.len_bytes(), resolve).unwrap();
+        let memory = Memory::new(window.base(), 32 * PAGE_SIZE).unwrap();
+
+        assert_eq!(memory.read(PAGE_SIZE + 8), Some(WORD));
+        assert!(memory.write(2 * PAGE_SIZE, 7));
+        assert_eq!(memory.read(2 * PAGE_SIZE), Some(7));
+        assert_eq!(*touches.lock().unwrap(), [(1, false), (2, true)]);
+
+        // Across a page border, and into a page that is refused.
+        let mut bytes = [0; 2 * PAGE_SIZE];
+        assert!(memory.read_bytes(3 * PAGE_SIZE + 100, &mut bytes));
+        assert!(bytes.iter().all(|byte| *byte == 0x5a));
+        assert!(!memory.read_bytes(15 * PAGE_SIZE, &mut bytes));
+        assert!(memory.write_bytes(6 * PAGE_SIZE - 2, b"abcd"));
+        assert_eq!(memory.read(20 * PAGE_SIZE), None);
+        assert!(!memory.write(20 * PAGE_SIZE, 1));
+
+        window.protect(1, 1, libc::PROT_READ).unwrap();
+        assert!(!memory.write(PAGE_SIZE, 1));
+        assert_eq!(memory.read(PAGE_SIZE), Some(WORD));
+
+        std::thread::spawn(move || assert_eq!(memory.read(9 * PAGE_SIZE), Some(WORD)))
+            .join()
+            .unwrap();
+    }
+
+    #[test]
+    fn only_addresses_of_windows_are_accepted() {
+        let local = 0u64;
+        assert_eq!(Memory::new(&raw const local as usize, 8), None);
+        assert_eq!(Memory::new(aslr::RESERVABLE.end - 8, 16), None);
+        assert_eq!(Memory::new(aslr::RESERVABLE.start, usize::MAX), None);
+        assert!(Memory::new(aslr::RESERVABLE.start, 16).is_some());
+    }
+
+    #[test]
+    #[should_panic(expected = "are not in")]
+    fn an_access_outside_the_range_panics() {
+        let memory = Memory::new(aslr::RESERVABLE.start, 16).unwrap();
+        let _ = memory.read(9);
+    }
+}

@@ -1,0 +1,21 @@
+//! Stand-ins for tests and benchmarks: no program or library for users depends on this crate.
+//!
+//! | file            | what it has                                                     |
+//! |-----------------|-----------------------------------------------------------------|
+//! | [`sim_device`]  | a device in memory that fails on request                        |
+//! | [`simulator`]   | the policies without a program                                  |
+//! | [`inline`]      | accesses to managed memory that survive a refused fault         |
+//! | [`kernel_swap`] | `swapon` and `swapoff`                                          |
+#![cfg(not(feature = "loom"))]
+#![warn(missing_docs)]
+
+pub mod sim_device;
+pub mod simulator;
+pub mod inline;
+pub mod kernel_swap;
+
+#[cfg(test)]
+mod sim_device_tests;
+
+pub use inline::Memory;
+pub use sim_device::SimDevice;
