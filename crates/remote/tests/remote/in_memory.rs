@@ -28,11 +28,6 @@ impl InMemory {
         self.state().failures.push(error);
     }
 
-    /// Loses a page.
-    pub(crate) fn lose(&self, page: u64) {
-        self.state().pages.remove(&page);
-    }
-
     pub(crate) fn stored_pages(&self) -> usize {
         self.state().pages.len()
     }

@@ -8,7 +8,6 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno;
 use softswap_sys::memory::{reserve_bytes, reserve_u64};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 

@@ -9,7 +9,6 @@ use softswap_sys::file::{SwapFile, errno};
 use softswap_sys::memory::reserve_bytes;
 use softswap_sys::memory::reserve_u64;
 use std::path::Path;
-use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 
