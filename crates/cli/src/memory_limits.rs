@@ -9,8 +9,12 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Available {
     pub bytes: u64,
+    /// DRAM, or the limit of the control group that allows the least.
+    pub capacity_bytes: u64,
     /// What sets that limit, for messages.
     pub because: String,
+    /// True if a control group sets it.
+    pub is_group: bool,
 }
 
 /// A control group that limits memory.
@@ -25,12 +29,17 @@ pub struct GroupLimit {
 /// What is available now, by MemAvailable and the control groups.
 pub fn available() -> Available {
     let bytes = available_on_machine();
-    let machine = Available { bytes, because: "MemAvailable in /proc/meminfo".into() };
+    let machine = Available {
+        bytes,
+        capacity_bytes: dram_bytes(),
+        because: "MemAvailable in /proc/meminfo".into(),
+        is_group: false,
+    };
     group_limits().into_iter().fold(machine, |least, group| {
         let bytes = group.limit_bytes.saturating_sub(group.used_bytes);
         if bytes < least.bytes {
             let because = format!("memory limit of control group {}", group.dir.display());
-            Available { bytes, because }
+            Available { bytes, capacity_bytes: group.limit_bytes, because, is_group: true }
         } else {
             least
         }

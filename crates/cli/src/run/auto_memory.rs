@@ -1,9 +1,9 @@
-//! `--memory auto`: as much as the machine has to spare, for as long as it has.
+//! `--memory auto`: a budget that follows what the machine and the control groups can spare.
 //!
-//! What the tree uses and what else could be used, less a margin, is what it may have. It gives
-//! way at once, before the kernel has to, and grows step by step. Available is MemAvailable, or
-//! less where a memory control group allows less; where others wait for memory all the same (PSI)
-//! it gives way, too.
+//! The budget is the tree's resident memory plus available memory, minus a margin. It shrinks at
+//! once, before the kernel has to reclaim, and grows in steps. Available is MemAvailable, or less
+//! if a memory control group allows less. It also shrinks while other processes wait for memory
+//! (PSI).
 
 use crate::memory_limits::{self, GroupVersion};
 use softswap_engine::door::settings::MIN_MEMORY_BYTES;
@@ -13,49 +13,59 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// How often it is looked at what there is to spare.
+/// Time between two updates of the budget.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
-const LEAST_FLOOR_BYTES: u64 = 64 << 20;
-/// A part of all that could be had is left alone, within these bounds: what another program
-/// takes between two looks.
-const MARGIN_PART: u64 = 8;
-const LEAST_MARGIN_BYTES: u64 = 32 << 20;
-const MOST_MARGIN_BYTES: u64 = 1 << 30;
-/// It grows by such a part at a time, and at least by so much.
-const GROWTH_PART: u64 = 16;
-const LEAST_GROWTH_BYTES: u64 = 4 << 20;
-/// A machine with less than such a part of its DRAM available has little.
-const LITTLE_PART: u64 = 4;
-/// Some of the others wait for memory in so many percent of the last ten seconds.
-const PRESSED_PERCENT: f64 = 10.0;
+/// Smallest budget, unless half of what is available at the start is less.
+const FLOOR_BYTES: u64 = 64 << 20;
+/// Fraction of usable memory that stays free for what other programs, and the tree outside its
+/// budget, allocate between two updates, and the bounds of that margin.
+const MARGIN_FRACTION: u64 = 8;
+const MIN_MARGIN_BYTES: u64 = 32 << 20;
+const MAX_MARGIN_BYTES: u64 = 1 << 30;
+/// Fraction of the budget by which it grows in one update, and the smallest such step.
+const GROWTH_FRACTION: u64 = 16;
+const MIN_GROWTH_BYTES: u64 = 4 << 20;
+/// Below this fraction of DRAM available, pressure on the machine counts.
+const LOW_FRACTION: u64 = 4;
+/// Percentage of the last ten seconds in which some processes waited for memory.
+const PRESSURE_PERCENT: f64 = 10.0;
 
-/// What it moves between.
+/// Bounds of the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bounds {
     floor_bytes: u64,
     ceiling_bytes: u64,
 }
 
-/// What is seen at a look.
+/// Input of one update.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
-    /// What the tree may use, and does.
+    /// The budget so far.
     pub(super) limit_bytes: u64,
-    pub(super) used_bytes: u64,
-    /// What could be used beside that.
-    spare_bytes: u64,
-    /// Whether others wait for memory.
-    is_pressed: bool,
+    /// Managed memory of the tree that is in DRAM. Memory that a sleeping process has committed
+    /// but not touched does not count: the available memory includes it.
+    pub(super) resident_bytes: u64,
+    pub(super) available_bytes: u64,
+    /// DRAM, or the limit of the control group that allows the least.
+    pub(super) capacity_bytes: u64,
+    pub(super) is_pressed: bool,
+}
+
+impl Default for Bounds {
+    /// The bounds of plain `auto`.
+    fn default() -> Bounds {
+        let half_bytes = memory_limits::available().bytes / 2;
+        let floor_bytes = FLOOR_BYTES.min(half_bytes).max(MIN_MEMORY_BYTES);
+        Bounds { floor_bytes, ceiling_bytes: dram_bytes().max(floor_bytes) }
+    }
 }
 
 impl Bounds {
-    /// Reads `auto` and `auto:FLOOR-CEILING`; `None` where it is a size.
+    /// Parses `auto` and `auto:FLOOR-CEILING`. Returns `None` for anything else, such as a size.
     pub(super) fn parse(text: &str) -> Option<Result<Bounds, String>> {
         let rest = text.strip_prefix("auto")?;
-        let (floor_bytes, ceiling_bytes) = (LEAST_FLOOR_BYTES, dram_bytes());
         if rest.is_empty() {
-            let floor_bytes = floor_bytes.min(ceiling_bytes);
-            return Some(Ok(Bounds { floor_bytes, ceiling_bytes }));
+            return Some(Ok(Bounds::default()));
         }
         let bounds = rest.strip_prefix(':').and_then(|bounds| bounds.split_once('-'));
         Some(match bounds {
@@ -73,31 +83,32 @@ impl Bounds {
         if ceiling_bytes < floor_bytes {
             return Err(format!("the ceiling {ceiling} is below the floor {floor}"));
         }
-        let most_bytes = dram_bytes();
+        let max_bytes = dram_bytes();
         Ok(Bounds {
-            floor_bytes: floor_bytes.min(most_bytes),
-            ceiling_bytes: ceiling_bytes.min(most_bytes),
+            floor_bytes: floor_bytes.min(max_bytes),
+            ceiling_bytes: ceiling_bytes.min(max_bytes),
         })
     }
 
-    /// What a tree begins with.
+    /// Returns the budget that a tree starts with.
     pub(super) fn first(self) -> u64 {
         let available_bytes = memory_limits::available().bytes;
         self.within(available_bytes.saturating_sub(margin(available_bytes)))
     }
 
-    /// What it may have from now on.
+    /// Returns the budget after an update.
     pub(super) fn next(self, seen: Seen) -> u64 {
-        let Seen { limit_bytes, used_bytes, spare_bytes, is_pressed } = seen;
-        let all_bytes = used_bytes + spare_bytes;
-        let fits_bytes = all_bytes.saturating_sub(margin(all_bytes));
-        let growth_bytes = (limit_bytes / GROWTH_PART).max(LEAST_GROWTH_BYTES);
+        let Seen { limit_bytes, resident_bytes, available_bytes, capacity_bytes, is_pressed } =
+            seen;
+        let usable_bytes = (resident_bytes + available_bytes).min(capacity_bytes);
+        let fits_bytes = usable_bytes.saturating_sub(margin(usable_bytes));
+        let growth_bytes = (limit_bytes / GROWTH_FRACTION).max(MIN_GROWTH_BYTES);
         let next_bytes = if fits_bytes < limit_bytes {
             fits_bytes
         } else if is_pressed {
-            limit_bytes - limit_bytes / GROWTH_PART
+            limit_bytes - limit_bytes / GROWTH_FRACTION
         } else if fits_bytes < limit_bytes + growth_bytes {
-            // Neither up nor down for a little.
+            // A smaller change is not worth a move.
             limit_bytes
         } else {
             limit_bytes + growth_bytes
@@ -110,26 +121,19 @@ impl Bounds {
     }
 }
 
-impl Seen {
-    /// Looks at the machine.
-    pub(super) fn now(limit_bytes: u64, used_bytes: u64) -> Seen {
-        let spare_bytes = memory_limits::available().bytes;
-        Seen { limit_bytes, used_bytes, spare_bytes, is_pressed: is_pressed() }
-    }
+fn margin(usable_bytes: u64) -> u64 {
+    (usable_bytes / MARGIN_FRACTION).clamp(MIN_MARGIN_BYTES, MAX_MARGIN_BYTES)
 }
 
-fn margin(all_bytes: u64) -> u64 {
-    (all_bytes / MARGIN_PART).clamp(LEAST_MARGIN_BYTES, MOST_MARGIN_BYTES)
-}
-
-/// Whether memory is waited for, in this process's control group, or on the machine where that
-/// has little: else it is in another group, for want of what that one is allowed.
-fn is_pressed() -> bool {
+/// Returns true if processes wait for memory in the control group of this process, or on the
+/// machine while little is available there. With much available they wait for the limit of
+/// another group.
+pub(super) fn is_pressed() -> bool {
     let groups = memory_limits::hierarchies();
     let own = groups.iter().filter(|it| it.version == GroupVersion::Two);
     let own = own.map(|it| it.own.join("memory.pressure"));
-    let has_little = memory_limits::available_on_machine() < dram_bytes() / LITTLE_PART;
-    let machine = has_little.then(|| Path::new("/proc/pressure/memory").to_path_buf());
+    let is_low = memory_limits::available_on_machine() < dram_bytes() / LOW_FRACTION;
+    let machine = is_low.then(|| Path::new("/proc/pressure/memory").to_path_buf());
     let texts = own.chain(machine).filter_map(|path| fs::read_to_string(path).ok());
     texts.into_iter().any(|text| is_pressed_by(&text))
 }
@@ -137,7 +141,7 @@ fn is_pressed() -> bool {
 fn is_pressed_by(text: &str) -> bool {
     let some = text.lines().find_map(|line| line.strip_prefix("some avg10="));
     let percent = some.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
-    percent.is_some_and(|percent| percent > PRESSED_PERCENT)
+    percent.is_some_and(|percent| percent > PRESSURE_PERCENT)
 }
 
 #[cfg(test)]
@@ -151,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_is_auto_with_or_without_bounds() {
+    fn auto_takes_bounds_or_none() {
         assert!(Bounds::parse("512M").is_none() && Bounds::parse("50%").is_none());
         let plain = bounds("auto").unwrap();
         assert_eq!(plain.ceiling_bytes, dram_bytes());
@@ -169,11 +173,15 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_way_at_once_and_grows_step_by_step() {
+    fn the_budget_shrinks_at_once_and_grows_in_steps() {
         let bounds = Bounds { floor_bytes: 16 * MIB, ceiling_bytes: 900 * MIB };
-        let next = |limit, used, spare, is_pressed| {
-            let [limit_bytes, used_bytes, spare_bytes] = [limit, used, spare].map(|it| it * MIB);
-            bounds.next(Seen { limit_bytes, used_bytes, spare_bytes, is_pressed }) / MIB
+        let next = |limit, resident, available, is_pressed| {
+            let [limit_bytes, resident_bytes, available_bytes] =
+                [limit, resident, available].map(|it| it * MIB);
+            let capacity_bytes = 8000 * MIB;
+            let seen =
+                Seen { limit_bytes, resident_bytes, available_bytes, capacity_bytes, is_pressed };
+            bounds.next(seen) / MIB
         };
         assert_eq!(next(400, 400, 80, false), 400, "just enough");
         assert_eq!(next(400, 400, 48, false), 392);
@@ -185,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn pressure_is_what_some_wait_for() {
+    fn pressure_is_the_time_that_some_processes_wait() {
         let text = |some: &str| {
             format!("some avg10={some} avg60=0.00 avg300=0.00 total=5\nfull avg10=90.00\n")
         };

@@ -23,6 +23,7 @@ mod log;
 pub(crate) mod unmanaged;
 mod supervise;
 pub(crate) mod figures;
+mod oom_kills;
 pub(crate) mod summary;
 mod machine;
 mod report;
@@ -32,6 +33,7 @@ pub(crate) use options::RunArgs;
 use crate::refusal::{Refusal, plain};
 use crate::{control_client, library};
 use figures::{Figures, Outcome};
+use oom_kills::{OomKilled, OomKills};
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::door::settings::{Config, ENV_PREFIX, place};
 use softswap_sys::aslr::Bases;
@@ -102,6 +104,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         None => preload(&mut command, &library),
     }
 
+    let oom_kills = OomKills::read();
     let started = Instant::now();
     let mut space = release::Space::of(&config.areas);
     let finished = match supervise::run(
@@ -134,7 +137,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     tree.into_iter().for_each(|tree| figures.set_tree(tree));
     figures.unmanaged = finished.unmanaged.filter(|it| it.processes > 0);
     log.iter_mut().for_each(|log| log.end(&stats, &figures.outcome, figures.tree.as_ref()));
-    sum_up(&figures, settled.quiet);
+    sum_up(&figures, oom_kills.since(), settled.quiet);
     if let Some(report) = report {
         let report_path = report.path().to_path_buf();
         let mut history = samples.end(&stats, figures.tree.as_ref());
@@ -159,9 +162,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     }
 }
 
-/// Says how the program fared.
-fn sum_up(figures: &Figures, quiet: bool) {
-    if let Some(why) = summary::unexplained(figures) {
+/// Prints why the program was killed, if it was, and the summary.
+fn sum_up(figures: &Figures, killed: Option<OomKilled>, quiet: bool) {
+    let why = killed.and_then(|killed| summary::out_of_memory(figures, &killed));
+    if let Some(why) = why.or_else(|| summary::unexplained(figures)) {
         eprintln!("softswap: {why}");
     }
     if !quiet {

@@ -21,14 +21,13 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(super) given: Given,
 
-    /// DRAM budget of the program and all that it starts: 512M, 2GiB, or a share of the available
-    /// memory such as 50%
+    /// DRAM budget of the program and all that it starts: auto, 512M, 2GiB, or a share of the
+    /// available memory such as 50% [default: auto]
     ///
-    /// Available is what /proc/meminfo calls MemAvailable, or less where a
-    /// memory control group (v1 or v2) allows less. A bare letter and `MiB`
-    /// count by 1024, `MB` by 1000. At least 8 MiB. [default: 50%]
-    /// `auto` is as much as the machine has to spare, and moves with that; `auto:FLOOR-CEILING`
-    /// (auto:256M-4G) keeps within bounds.
+    /// `auto` is available memory minus an eighth (32 MiB to 1 GiB), updated ten times a second;
+    /// `auto:FLOOR-CEILING` (auto:256M-4G) sets bounds. Available is MemAvailable in
+    /// /proc/meminfo, or less if a memory control group (v1 or v2) allows less. A bare letter and
+    /// `MiB` count by 1024, `MB` by 1000. At least 8 MiB.
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(super) memory: Option<String>,
 

@@ -16,9 +16,6 @@ use softswap_view::units::{self, Amount, parse_amount, parse_size};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The budget when none is asked for, in percent of what is available.
-const DEFAULT_MEMORY_PERCENT: f64 = 50.0;
-
 /// Everything `run` needs to know.
 #[derive(Debug)]
 pub(super) struct Settled {
@@ -153,12 +150,12 @@ pub(super) fn settle(
         Some(asked) => Some(asked),
         None => sources.pick("memory")?,
     };
-    let auto = settle_auto(memory.as_ref(), is_per_process)?;
-    config.is_moving = auto.is_some();
-    config.memory_bytes = match auto {
-        Some(bounds) => bounds.first(),
-        None => settle_memory(memory.as_ref(), &mut notes)?,
+    let auto;
+    (config.memory_bytes, auto) = match &memory {
+        None => (Bounds::default().first(), Some(Bounds::default())),
+        Some(asked) => settle_memory(asked, is_per_process, &mut notes)?,
     };
+    config.is_moving = auto.is_some();
     if let Some(reserve) = sources.pick("reserve")? {
         config.reserve_bytes = parse_size(&reserve.text).map_err(|why| reserve.refuse(why))?;
     }
@@ -300,24 +297,21 @@ fn choose(asked: Option<&Asked>, words: [&str; 2]) -> Result<bool, Refusal> {
     }
 }
 
-/// The bounds of a budget that moves by itself, if it is to.
-fn settle_auto(asked: Option<&Asked>, is_per_process: bool) -> Result<Option<Bounds>, Refusal> {
-    let Some(asked) = asked else { return Ok(None) };
-    let Some(bounds) = Bounds::parse(&asked.text) else { return Ok(None) };
-    if is_per_process {
-        return Err(
-            asked.refuse("only the budget of the whole tree moves by itself: --memory auto")
-        );
+/// Returns the budget at the start, and its bounds if it follows the machine.
+fn settle_memory(
+    asked: &Asked,
+    is_per_process: bool,
+    notes: &mut Vec<String>,
+) -> Result<(u64, Option<Bounds>), Refusal> {
+    if let Some(bounds) = Bounds::parse(&asked.text) {
+        if is_per_process {
+            return Err(
+                asked.refuse("only the budget of the whole tree moves by itself: --memory auto")
+            );
+        }
+        let bounds = bounds.map_err(|why| asked.refuse(why))?;
+        return Ok((bounds.first(), Some(bounds)));
     }
-    bounds.map(Some).map_err(|why| asked.refuse(why))
-}
-
-fn settle_memory(asked: Option<&Asked>, notes: &mut Vec<String>) -> Result<u64, Refusal> {
-    let default = Asked {
-        text: format!("{DEFAULT_MEMORY_PERCENT}%"),
-        shown: format!("--memory {DEFAULT_MEMORY_PERCENT}% (the default)"),
-    };
-    let asked = asked.unwrap_or(&default);
     let (bytes, of) = match parse_amount(&asked.text).map_err(|why| asked.refuse(why))? {
         Amount::Bytes(bytes) => (bytes, String::new()),
         Amount::Percent(percent) => {
@@ -345,9 +339,26 @@ fn settle_memory(asked: Option<&Asked>, notes: &mut Vec<String>) -> Result<u64, 
             asked.shown,
             units::bytes(physical)
         ));
+    } else {
+        notes.extend(too_large_for_group(&asked.shown, bytes));
     }
     // Tables are made for what may be resident.
-    Ok(bytes.min(physical))
+    Ok((bytes.min(physical), None))
+}
+
+/// Returns a note if a control group allows the budget, but not what comes on top of it.
+fn too_large_for_group(shown: &str, bytes: u64) -> Option<String> {
+    let available = memory_limits::available();
+    let fits_bytes = Bounds::default().first();
+    (available.is_group && bytes > fits_bytes).then(|| {
+        format!(
+            "{shown}: the {} allows {} now; code, stacks and other memory outside of the budget \
+             come on top, so the kernel may kill the program; take --memory auto, or --memory {}M",
+            available.because,
+            units::bytes(available.bytes),
+            fits_bytes >> 20
+        )
+    })
 }
 
 #[cfg(test)]
@@ -396,6 +407,20 @@ mod tests {
         ] {
             assert!(noted(name).is_empty(), "{name}");
         }
+    }
+
+    #[test]
+    fn the_budget_follows_the_machine_unless_a_size_is_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let swap = dir.path().to_str().unwrap();
+        let auto = |flags: &[&str]| {
+            let flags = [&["--reserve", "0", "--swap", swap], flags].concat();
+            settle_with(&flags, &[]).map(|settled| settled.auto.is_some())
+        };
+        assert!(auto(&[]).unwrap() && auto(&["--memory", "auto:16M-64M"]).unwrap());
+        assert!(!auto(&["--memory", "64M"]).unwrap() && !auto(&["--memory", "50%"]).unwrap());
+        assert!(!auto(&["--memory-per-process", "64M"]).unwrap());
+        assert!(auto(&["--memory-per-process", "auto"]).is_err());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The summary: one block for people, at the end of a run or during it.
 
 use super::figures::{AreaFigures, BounceFigures, Figures, Outcome, PollingFigures, PoolFigures};
+use super::oom_kills::OomKilled;
 use super::unmanaged::UnmanagedPeaks;
 use crate::control_client::visible;
 use softswap_engine::base::stats::{StopReason, TIERS};
@@ -51,8 +52,8 @@ fn write_head(out: &mut String, figures: &Figures) -> std::fmt::Result {
     if is_killed && (figures.slept || figures.engine_started) {
         writeln!(
             out,
-            "  killed by somebody else: `kill`, or the kernel for want of memory, where a control \
-             group allows less than the budget and what is beside it"
+            "  killed by SIGKILL from outside softswap: `kill -9`, or the kernel's OOM killer if \
+             softswap says so above"
         )?;
     }
     if figures.slept && figures.tree.as_ref().is_some_and(|tree| tree.stalled_ns() > 0) {
@@ -159,6 +160,20 @@ fn write_beside(out: &mut String, figures: &Figures) -> std::fmt::Result {
         )?;
     }
     Ok(())
+}
+
+/// Returns the message about processes that the kernel killed for memory, if the program failed.
+pub(super) fn out_of_memory(figures: &Figures, killed: &OomKilled) -> Option<String> {
+    let has_failed = match figures.outcome {
+        Outcome::Killed { signal: libc::SIGKILL, .. } => true,
+        Outcome::Exited { status } => status != 0 && killed.is_in_group(),
+        _ => false,
+    };
+    let outside = figures.beside.unwrap_or_default();
+    // The kernel drops file pages by itself.
+    let outside_bytes = outside.anonymous_bytes + outside.shared_bytes;
+    has_failed
+        .then(|| killed.explain(figures.budget_peak_bytes.max(figures.budget_bytes), outside_bytes))
 }
 
 /// Why a program was ended by a signal that the engine has to do with, where nobody has

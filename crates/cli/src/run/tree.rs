@@ -2,7 +2,8 @@
 //! `stat` and `ctl` for it.
 
 use super::auto_memory::{self, Bounds, Seen};
-use crate::control_client::{own_uid, visible};
+use crate::control_client::{self, own_uid, visible};
+use crate::memory_limits::{self, Available};
 use crate::refusal::{Refusal, plain};
 use crate::tree_peaks::TreePeaks;
 use crate::tree_report::{Process, TreeReport, Unmanaged};
@@ -114,7 +115,11 @@ impl Tree {
         let now = self.budget.report();
         let used_bytes = self.together.used_bytes(&now, self.peaks.used_peak_bytes);
         self.peaks.raise(&now, used_bytes);
-        self.budget.follow_machine(now.used_bytes.min(now.granted_bytes));
+        if self.budget.is_auto.load(Relaxed) {
+            let available = memory_limits::available();
+            let resident_bytes = self.together.resident_bytes(&now, available.bytes);
+            self.budget.follow_machine(resident_bytes, &available);
+        }
         let limit = self.budget.limit.load(Relaxed);
         if self.budget.ledger.limit() != limit {
             self.budget.ledger.set_limit(limit);
@@ -225,12 +230,19 @@ impl Budget {
         }
     }
 
-    /// Moves the limit with what the machine has to spare, if it is to.
-    fn follow_machine(&self, used_bytes: u64) {
-        let Some(bounds) = self.bounds.filter(|_| self.is_auto.load(Relaxed)) else { return };
+    /// Sets the limit to what the machine can spare.
+    fn follow_machine(&self, resident_bytes: u64, available: &Available) {
+        let Some(bounds) = self.bounds else { return };
         let before = self.limit.load(Relaxed);
         let limit_bytes = before as u64 * self.step_bytes;
-        let next = steps(bounds.next(Seen::now(limit_bytes, used_bytes)), self.step_bytes);
+        let seen = Seen {
+            limit_bytes,
+            resident_bytes,
+            available_bytes: available.bytes,
+            capacity_bytes: available.capacity_bytes,
+            is_pressed: auto_memory::is_pressed(),
+        };
+        let next = steps(bounds.next(seen), self.step_bytes);
         // Not where a client has set it meanwhile.
         let _ = self.limit.compare_exchange(before, next, Relaxed, Relaxed);
     }
@@ -278,33 +290,58 @@ impl Budget {
         TreeReport { unmanaged, ..of_managed }
     }
 }
-/// Counts what processes use together.
+/// Counts memory that several processes share once: a forked child counts all that it inherited.
+/// `/proc` shows the part of each process, which takes a walk over its memory.
 #[derive(Debug, Default)]
 struct Together {
     /// Time of the next walk.
     next_walk: Option<Instant>,
+    /// Resident bytes at the last walk, and what was available then.
+    last_walk: Option<(u64, u64)>,
 }
 
 impl Together {
-    /// Returns what all processes use, with each page that several share counted once: a forked
-    /// child counts all that it inherited. `/proc` shows its part, which takes a walk over the
-    /// process's memory. So it is read only if the sum exceeds the peak, and for a tenth of the
-    /// time at most; else the peak is returned.
+    /// Returns what all processes use. A walk is made only if the sum exceeds the peak; if none
+    /// is due, the peak is returned.
     fn used_bytes(&mut self, now: &TreeReport, peak_bytes: u64) -> u64 {
-        const PAUSE_FACTOR: u32 = 10;
         if now.processes.len() < 2 || now.used_bytes <= peak_bytes {
             return now.used_bytes;
         }
+        self.walk(now).unwrap_or(peak_bytes)
+    }
+
+    /// Returns the managed memory of all processes that is in DRAM: less than what they use if
+    /// they have committed what they have not touched.
+    fn resident_bytes(&mut self, now: &TreeReport, available_bytes: u64) -> u64 {
+        let resident = |process: &Process| {
+            let resident = control_client::Process::read(process.pid)?.resident?;
+            Some(resident.anonymous_bytes.min(process.used_bytes))
+        };
+        let sum_bytes = now.processes.iter().filter_map(resident).sum();
+        // Shared pages matter only if the budget is tight.
+        if now.processes.len() < 2 || now.granted_bytes < now.budget_bytes / 2 {
+            return sum_bytes;
+        }
+        self.walk(now);
+        let (walk_bytes, then_bytes) = self.last_walk.unwrap_or((sum_bytes, available_bytes));
+        sum_bytes.min(walk_bytes + then_bytes.saturating_sub(available_bytes))
+    }
+
+    /// Adds up the parts of all processes. Walks take a tenth of the time at most: `None` if the
+    /// next one is not due.
+    fn walk(&mut self, now: &TreeReport) -> Option<u64> {
+        const PAUSE_FACTOR: u32 = 10;
         let start = Instant::now();
         if self.next_walk.is_some_and(|next| start < next) {
-            return peak_bytes;
+            return None;
         }
         let part = |process: &Process| {
             anonymous_part_bytes(process.pid).unwrap_or(u64::MAX).min(process.used_bytes)
         };
-        let used_bytes = now.processes.iter().map(part).sum();
+        let bytes = now.processes.iter().map(part).sum();
         self.next_walk = Some(Instant::now() + start.elapsed() * PAUSE_FACTOR);
-        used_bytes
+        self.last_walk = Some((bytes, memory_limits::available().bytes));
+        Some(bytes)
     }
 }
 

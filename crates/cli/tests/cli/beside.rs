@@ -109,7 +109,11 @@ fn a_signal_that_is_the_programs_own_is_not_explained() {
         assert_eq!(report.ended.stderr, "", "{signal}");
     }
     let killed = Swapped::within("16M").run("sh", &["-c", "kill -KILL $$"]);
-    assert!(killed.ended.stderr.contains("killed by somebody else"), "{}", killed.ended.stderr);
+    assert!(
+        killed.ended.stderr.contains("killed by SIGKILL from outside"),
+        "{}",
+        killed.ended.stderr
+    );
 }
 
 #[test]

@@ -60,3 +60,30 @@ fn eight_threads_work_on_four_times_the_budget() {
     let report = within_group(group).run_ok("threads", &arguments);
     expect_beyond_budget(&report, "threads");
 }
+
+#[test]
+fn a_budget_that_follows_the_machine_fits_a_memory_control_group() {
+    let Some(group) = group() else { return };
+    let arguments = script("sqlite.py", &DATABASE);
+    let expected = plain(python(), &arguments);
+    let report = Swapped::within("auto").in_group(group).run(python(), &arguments);
+    report.ended.expect_success("under softswap with --memory auto");
+    let mapped = report.figure("mapped_peak_bytes");
+    assert!(mapped > 2 * GROUP_BYTES, "only {mapped} bytes were mapped");
+    assert_eq!(report.ended.stdout_text(), expected.stdout_text());
+}
+
+#[test]
+fn a_kill_by_the_kernel_is_reported_with_the_limit_and_a_way_out() {
+    use std::os::unix::process::ExitStatusExt;
+    let Some(group) = group() else { return };
+    let arguments = script("sqlite.py", &DATABASE);
+    let report = Swapped::within("256M").in_group(group).run(python(), &arguments);
+    let stderr = &report.ended.stderr;
+    assert_eq!(report.ended.status.signal(), Some(libc::SIGKILL), "{stderr}");
+    for part in ["the kernel killed a process: control group", "112.0 MiB", "--memory auto"] {
+        assert!(stderr.contains(part), "{part:?} is missing in\n{stderr}");
+    }
+    let note = "note: --memory 256M: the memory limit of control group";
+    assert!(stderr.contains(note), "{stderr}");
+}
