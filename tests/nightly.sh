@@ -36,7 +36,7 @@ miri() {
         cargo +nightly miri test -p softswap-engine --lib -- "${leaves[@]}"
 }
 
-# ThreadSanitizer watches the engine's own tests, those through SimDevice among
+# ThreadSanitizer watches the tests of the engine and of `crates/shared`, those through SimDevice among
 # them. Left out: tests that take faults in a SIGBUS handler while a signal is
 # held back by the sanitizer until the thread makes a call (`faults`), and the
 # sys crate, whose memory the kernel changes behind the sanitizer's back.
@@ -44,7 +44,7 @@ tsan() {
     needs ThreadSanitizer rust-src
     RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR="$target/tsan" \
         TSAN_OPTIONS="halt_on_error=1" \
-        cargo +nightly test -Zbuild-std --target "$host" -p softswap-engine --lib -- "$@"
+        cargo +nightly test -Zbuild-std --target "$host" -p softswap-engine -p softswap-shared --lib -- "$@"
 }
 
 fuzz() {

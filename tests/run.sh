@@ -77,6 +77,7 @@ models() {
     local before after
     before=$(grep -c '^test .* ok$' "$log" || true)
     counted cargo test -p softswap-engine --lib --features loom model
+    counted cargo test -p softswap-shared --lib --features loom model
     after=$(grep -c '^test .* ok$' "$log" || true)
     [ "$after" -gt "$before" ] || { echo "no model test was run" >&2; return 1; }
 }

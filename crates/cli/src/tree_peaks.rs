@@ -3,7 +3,7 @@
 use crate::tree_report::{Process, TreeReport, write_table};
 use serde::Serialize;
 use softswap_engine::base::stats::TIERS;
-use softswap_engine::ledger::Counts;
+use softswap_shared::ledger::Counts;
 use softswap_view::units::{bytes, count, nanoseconds};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};

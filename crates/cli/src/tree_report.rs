@@ -4,7 +4,7 @@
 use crate::control_client::visible;
 use serde::Serialize;
 use softswap_engine::door::control_protocol::pairs;
-use softswap_engine::ledger::{Counts, Sizes};
+use softswap_shared::ledger::{Counts, Sizes};
 use softswap_view::units::{bytes, count, nanoseconds};
 use std::fmt::Write as _;
 

@@ -6,8 +6,6 @@
 //! | room       | what is in it                                                              |
 //! |------------|----------------------------------------------------------------------------|
 //! | [`base`]   | the entry of a page and the table of them, counters, averages              |
-//! | [`ledger`] | one budget for a tree of processes: who holds how much of it              |
-//! | [`exchange`] | how processes speak to the one that speaks to the network               |
 //! | [`codec`]  | same-filled pages, compression, packed slots, seals                        |
 //! | [`store`]  | where a page can be: pool, swap areas; bounce buffers and I/O              |
 //! | [`memory`] | the program's address space, the DRAM budget, what one walk owns           |
@@ -34,8 +32,6 @@
 extern crate self as softswap_engine;
 
 pub mod base;
-pub mod ledger;
-pub mod exchange;
 #[cfg(not(feature = "loom"))]
 pub mod codec;
 pub mod store;

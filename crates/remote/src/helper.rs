@@ -1,7 +1,7 @@
 //! The life of a helper: it is told what to serve, connects, says how that went, and serves.
 //!
 //! It is started by `softswap run` with one end of a socket as its standard input, and a
-//! descriptor of the exchange that it is to serve.
+//! descriptor of the queue that it is to serve.
 
 use crate::check::examine;
 use crate::cluster::{Cluster, Run};
@@ -11,7 +11,7 @@ use crate::secret::Password;
 use crate::serve::serve;
 use crate::url::Url;
 use crate::watch::Watch;
-use softswap_engine::exchange::{Areas, open_inherited};
+use softswap_shared::request_queue::{Areas, open_inherited};
 use std::future::Future;
 use std::io::{self, BufReader, Read, Write};
 use std::os::fd::AsFd;
@@ -26,15 +26,15 @@ const NEWS_EVERY: Duration = Duration::from_secs(1);
 /// Who does not hear it within this time is told nothing more.
 const HEARD_WITHIN: Duration = Duration::from_secs(1);
 
-/// Serves the exchange behind a descriptor, until nobody can ask any more.
-pub(crate) async fn run(exchange_fd: i32) -> ExitCode {
+/// Serves the queue behind a descriptor, until no process can submit a request.
+pub(crate) async fn run(queue_fd: i32) -> ExitCode {
     // A task that panics must not leave what it had under way: another helper begins anew.
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         tell(panic);
         std::process::abort();
     }));
-    match try_to_run(exchange_fd).await {
+    match try_to_run(queue_fd).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("softswap-remote: {error}");
@@ -43,11 +43,11 @@ pub(crate) async fn run(exchange_fd: i32) -> ExitCode {
     }
 }
 
-async fn try_to_run(exchange_fd: i32) -> io::Result<()> {
+async fn try_to_run(queue_fd: i32) -> io::Result<()> {
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let order = Order::read(BufReader::new(&control))?;
-    let exchange = open_inherited(exchange_fd).map_err(io::Error::other)?;
-    let areas = Areas::open(exchange, exchange_fd)?;
+    let queue = open_inherited(queue_fd).map_err(io::Error::other)?;
+    let areas = Areas::open(queue, queue_fd)?;
     let (cluster, notes) = match connect(order).await {
         Ok(connected) => connected,
         Err(refusal) => return tell(&control, &Told::Refused(refusal.to_string())),
@@ -59,7 +59,7 @@ async fn try_to_run(exchange_fd: i32) -> io::Result<()> {
     control.set_write_timeout(Some(HEARD_WITHIN))?;
     let cluster = Arc::new(cluster);
     let telling = tokio::spawn(tell_news(Arc::clone(&cluster), control.try_clone()?));
-    serve(exchange, areas, Arc::clone(&cluster), end_of(control)?).await?;
+    serve(queue, areas, Arc::clone(&cluster), end_of(control)?).await?;
     telling.abort();
     // It has a part in the cluster.
     _ = telling.await;

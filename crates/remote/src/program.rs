@@ -72,9 +72,9 @@ struct SimulateArgs {
 
 #[derive(Args)]
 struct ServeArgs {
-    /// Descriptor of the exchange with them
+    /// Descriptor of their request queue
     #[arg(long, value_name = "FD")]
-    exchange: i32,
+    queue: i32,
 }
 
 #[derive(Args)]
@@ -119,7 +119,7 @@ pub fn main() -> ExitCode {
         Err(error) => return refuse(FAILED, &format!("no threads or descriptors: {error}")),
     };
     match &command {
-        Command::Serve(args) => runtime.block_on(helper::run(args.exchange)),
+        Command::Serve(args) => runtime.block_on(helper::run(args.queue)),
         Command::Simulate(args) => {
             let found = simulate(&args.settings);
             let printed = print(&match args.json {

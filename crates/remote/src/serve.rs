@@ -1,4 +1,4 @@
-//! The helper's work: what processes ask by the exchange is done by a store, many at a time.
+//! The helper's work: the requests of the queue are done by a store, many at a time.
 //!
 //! What concerns one page is done one after the other, in whichever order it was taken up: a
 //! process asks again only after it has been answered, or has given up. Areas that no process has
@@ -7,8 +7,8 @@
 
 use crate::store::{PAGE_BYTES, Page, PageStore, StoreError};
 use futures_util::future::try_join_all;
-use softswap_engine::exchange::{
-    Areas, DeadArea, Exchange, Job, MOST_AREA_PAGES, MOST_NUMBER, Operation, Outcome,
+use softswap_shared::request_queue::{
+    Areas, DeadArea, Job, MOST_AREA_PAGES, MOST_NUMBER, Operation, Outcome, RequestQueue,
 };
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
@@ -85,15 +85,15 @@ fn meet(some: &[Range<u64>], others: &[Range<u64>]) -> bool {
 /// # Errors
 /// When there can be no thread to wait for what is asked.
 pub async fn serve<S: PageStore + 'static>(
-    exchange: Exchange,
+    queue: RequestQueue,
     areas: Areas,
     store: Arc<S>,
     run_ends: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    exchange.begin_service();
-    let bell = Bell::start(exchange)?;
+    queue.begin_service();
+    let watcher = Watcher::start(queue)?;
     let mut server = Server {
-        exchange,
+        queue,
         areas,
         store,
         tasks: JoinSet::new(),
@@ -107,12 +107,12 @@ pub async fn serve<S: PageStore + 'static>(
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut from = 0;
     loop {
-        while let Some(job) = exchange.next_job(from) {
+        while let Some(job) = queue.next_job(from) {
             from = job.request() + 1;
             server.begin(Task::Job(job));
         }
         tokio::select! {
-            () = bell.is_rung.notified() => {}
+            () = watcher.is_notified.notified() => {}
             Some(done) = server.tasks.join_next(), if !server.tasks.is_empty() => {
                 // A task ends in no other way: a panic ends the helper ([`crate::helper`]).
                 done.into_iter().for_each(|done| server.end(done));
@@ -135,7 +135,7 @@ pub async fn serve<S: PageStore + 'static>(
 }
 
 struct Server<S> {
-    exchange: Exchange,
+    queue: RequestQueue,
     areas: Areas,
     store: Arc<S>,
     tasks: JoinSet<Done>,
@@ -169,13 +169,13 @@ impl<S: PageStore + 'static> Server<S> {
             return;
         }
         let number = self.busy.iter().map(|(number, _)| number + 1).max().unwrap_or(0);
-        let (exchange, store) = (self.exchange, Arc::clone(&self.store));
+        let (queue, store) = (self.queue, Arc::clone(&self.store));
         self.busy.push((number, ranges.clone()));
         self.tasks.spawn(async move {
             let removed = match task {
                 Task::Job(job) => {
                     let (outcome, content) = carry_out(&*store, &job, ranges).await;
-                    exchange.answer(&job, &outcome, content.as_flattened());
+                    queue.answer(&job, &outcome, content.as_flattened());
                     None
                 }
                 Task::Removal(area) => {
@@ -189,7 +189,7 @@ impl<S: PageStore + 'static> Server<S> {
 
     fn refuse(&self, task: &Task, why: &str) {
         if let Task::Job(job) = task {
-            self.exchange.answer(job, &Outcome::Failed(why.into()), &[]);
+            self.queue.answer(job, &Outcome::Failed(why.into()), &[]);
         }
     }
 
@@ -205,7 +205,7 @@ impl<S: PageStore + 'static> Server<S> {
 
     /// Takes back what dead processes have left.
     fn look(&mut self) {
-        self.exchange.reap(|who| who.fate(), |area| self.areas.have(area));
+        self.queue.reap(|process| process.liveness(), |area| self.areas.have(area));
         for area in self.areas.dead() {
             let is_same = |task: &Task| matches!(task, Task::Removal(other) if other.at == area.at);
             let task = Task::Removal(area);
@@ -291,34 +291,34 @@ fn outcome_of(mut error: StoreError) -> Outcome {
 }
 
 /// The thread that waits for what is asked: that is a futex, for which tokio cannot wait.
-struct Bell {
-    exchange: Exchange,
-    is_rung: Arc<Notify>,
+struct Watcher {
+    queue: RequestQueue,
+    is_notified: Arc<Notify>,
     ends: Arc<AtomicBool>,
 }
 
-impl Bell {
-    fn start(exchange: Exchange) -> io::Result<Bell> {
-        let bell = Bell { exchange, is_rung: Arc::default(), ends: Arc::default() };
-        let (is_rung, ends) = (Arc::clone(&bell.is_rung), Arc::clone(&bell.ends));
-        let mut seen = exchange.bell();
-        std::thread::Builder::new().name("softswap-bell".into()).spawn(move || {
+impl Watcher {
+    fn start(queue: RequestQueue) -> io::Result<Watcher> {
+        let watcher = Watcher { queue, is_notified: Arc::default(), ends: Arc::default() };
+        let (is_notified, ends) = (Arc::clone(&watcher.is_notified), Arc::clone(&watcher.ends));
+        let mut seen = queue.notifications();
+        std::thread::Builder::new().name("softswap-queue".into()).spawn(move || {
             while !ends.load(Relaxed) {
-                exchange.await_bell(seen, TICK.as_nanos() as u64);
-                let now = exchange.bell();
+                queue.await_notification(seen, TICK.as_nanos() as u64);
+                let now = queue.notifications();
                 if now != seen {
                     seen = now;
-                    is_rung.notify_one();
+                    is_notified.notify_one();
                 }
             }
         })?;
-        Ok(bell)
+        Ok(watcher)
     }
 }
 
-impl Drop for Bell {
+impl Drop for Watcher {
     fn drop(&mut self) {
         self.ends.store(true, Relaxed);
-        self.exchange.wake_server();
+        self.queue.notify_server();
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<(), S
         engine.make_do(|| ());
     }
     if tree::is_shared() {
-        engine.share_budget(tree::more);
+        engine.share_budget(tree::grow);
         tree::leave_to_parent(&engine);
     }
     instance::keep(engine);

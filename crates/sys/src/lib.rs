@@ -15,6 +15,7 @@
 //! |              | [`raw`]               | system calls that filters let through          |
 //! |              | [`memory`]            | `mmap` and `madvise` of the engine's own pages |
 //! |              | [`futex`]             | waiting on a word; a lock                      |
+//! |              | [`primitive`]         | atomics, locks and waits, or loom's models     |
 //! |              | [`signals`]           | handlers, signal stacks, masks, details        |
 //! |              | `chained`             | a handler in front of the program's own        |
 //! |              | [`locked`]            | a value behind that lock, signals blocked      |
@@ -25,7 +26,6 @@
 //! |              | [`segment`]           | buffers in runs of pages                       |
 //! |              | [`secret`]            | a key that nobody else sees                    |
 //! |              | [`shared`]            | counters shared with `softswap run`            |
-//! |              | [`shared_locks`]      | who still needs something of what is shared    |
 //! | `managed`    | [`aslr`]              | where the window and the gate lie (ASLR)       |
 //! |              | [`uffd`]              | userfaultfd                                    |
 //! |              | [`committed`]         | what is committed while there is no engine     |
@@ -45,10 +45,11 @@
 //! |              | [`fiemap`]            | where a file lies on its device                |
 //! |              | [`file_layout`]       | whether every page of a file has room          |
 //! |              | [`holders`]           | who uses a file or device                      |
-//! |              | [`open_mark`]         | whether an open file of another process's is   |
+//! |              | [`open_mark`]         | whether another process has a file still open  |
 //! |              | [`exclusive_file`]    | a named file or device of one's own            |
 //! | `process`    | [`load`]              | how many threads want to run                   |
 //! |              | [`threads`]           | interrupting a thread, waiting for its end     |
+//! |              | [`process_identity`]  | which process, and whether it is alive         |
 //! |              | [`own_threads`]       | threads of the engine's in a program that forks |
 //! |              | [`child`]             | standing in for a child process                |
 //! |              | [`pinners`]           | mappings by which memory may stay pinned       |
@@ -77,17 +78,17 @@ pub mod probe;
 
 pub(crate) use base::{chained, page, program_filter, registered_file};
 pub use base::{
-    descriptor, engine_stack, futex, locked, memory, own_descriptors, raw, signal_frame, signals,
-    waiting_call,
+    descriptor, engine_stack, futex, locked, memory, own_descriptors, primitive, raw, signal_frame,
+    signals, waiting_call,
 };
 pub use codec::{lz4, simd, zstd};
 pub use filters::{exemption, guarded_calls, nested_pointers, pointer_arguments, seccomp};
 pub(crate) use filters::{pointee, system_calls};
 pub use managed::{aslr, attach_count, committed, found, touches, uffd, window};
-pub use own_memory::{alloc, secret, segment, shared, shared_locks};
+pub use own_memory::{alloc, secret, segment, shared};
 pub use process::{
-    birth, child, code, control_socket, inline_calls, linked, load, own_threads, pinners,
-    process_image, program_file, threads,
+    child, code, control_socket, inline_calls, linked, load, own_threads, pinners,
+    process_identity, process_image, program_file, threads,
 };
 pub use storage::{exclusive_file, fiemap, file, file_layout, holders, open_mark, ring};
 

@@ -184,7 +184,7 @@ fn milliseconds(time: Duration) -> f64 {
 mod tests {
     use super::*;
     use crate::tree_report::Process;
-    use softswap_engine::ledger::{Counts, Sizes};
+    use softswap_shared::ledger::{Counts, Sizes};
 
     #[test]
     fn samples_lie_evenly_over_a_run_of_any_length() {

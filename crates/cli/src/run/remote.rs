@@ -9,11 +9,11 @@ use crate::refusal::{Refusal, plain};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use softswap_engine::door::settings::{AreaSpec, ENV_PREFIX};
-use softswap_engine::exchange::{Exchange, SHAPE, hold_tree};
 use softswap_remote::PROGRAM;
 use softswap_remote::control::{Order, RunKey, Told};
 use softswap_remote::secret::{Password, VARIABLE};
 use softswap_remote::url::{Copies, Url};
+use softswap_shared::request_queue::{RequestQueue, SHAPE, hold_tree};
 use softswap_sys::child;
 use softswap_view::units;
 use std::fs::File;
@@ -87,7 +87,7 @@ impl Remote {
         self.url.copies == Copies::Local
     }
 
-    /// The area, but for the exchange.
+    /// The area without its request queue.
     pub(super) fn spec(&self) -> AreaSpec {
         AreaSpec {
             limit_bytes: Some(self.size_bytes),
@@ -103,7 +103,7 @@ type Last = Arc<Mutex<Arc<OwnedFd>>>;
 
 /// The helper of one area, and what it serves.
 pub(super) struct Helper {
-    exchange_fd: OwnedFd,
+    queue_fd: OwnedFd,
     /// The one that runs, until it is watched.
     first: Option<(Keeper, Running)>,
     /// The one that served last.
@@ -126,20 +126,20 @@ struct Running {
 }
 
 impl Helper {
-    /// Makes the exchange and starts the first helper, which says whether the cluster can serve.
+    /// Creates the request queue and starts the first helper. Fails if the cluster cannot serve.
     /// What the user should know comes to the notes.
     pub(super) fn start(remote: &Remote, notes: &mut Vec<String>) -> Result<Helper, Refusal> {
         let refuse = |why: String| Refusal::usage(format!("{}: {why}", remote.shown));
         let own = std::env::current_exe()
             .map_err(|error| refuse(format!("cannot tell where softswap itself is ({error})")))?;
         let made = softswap_sys::shared::create(SHAPE.words());
-        let (exchange_fd, words) = made.map_err(|error| {
+        let (queue_fd, words) = made.map_err(|error| {
             refuse(format!("cannot make the page for requests: {}", plain(&error)))
         })?;
         let patience = remote.url.deadline + RESTART;
         let limit_pages = remote.size_bytes / softswap_sys::PAGE_SIZE as u64;
-        let _ = Exchange::create(words, SHAPE, limit_pages, patience.as_nanos() as u64);
-        hold_tree(exchange_fd.as_fd())
+        let _ = RequestQueue::create(words, SHAPE, limit_pages, patience.as_nanos() as u64);
+        hold_tree(queue_fd.as_fd())
             .map_err(|error| refuse(format!("the page for requests: {}", plain(&error))))?;
         let password = match &remote.url.password {
             Password::Given(password) => Some(password.clone()),
@@ -152,19 +152,19 @@ impl Helper {
         let shown = remote.shown.clone();
         let mut keeper = Keeper { program: own.with_file_name(PROGRAM), order, shown, patience };
         let (running, told) =
-            keeper.start(exchange_fd.as_fd()).map_err(|why| refuse(why.to_string()))?;
+            keeper.start(queue_fd.as_fd()).map_err(|why| refuse(why.to_string()))?;
         notes.extend(told.into_iter().map(|note| format!("{}: {note}", remote.shown)));
         keeper.order.is_again = true;
         let last = Arc::new(Mutex::new(Arc::clone(&running.process)));
-        Ok(Helper { exchange_fd, first: Some((keeper, running)), last })
+        Ok(Helper { queue_fd, first: Some((keeper, running)), last })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.exchange_fd.as_fd()
+        self.queue_fd.as_fd()
     }
 
     pub(super) fn number(&self) -> i32 {
-        self.exchange_fd.as_raw_fd()
+        self.queue_fd.as_raw_fd()
     }
 
     /// Starts the helper again whenever it ends, in a thread, from now on. Unless it `is_quiet`,
@@ -173,7 +173,7 @@ impl Helper {
         let Some((keeper, running)) = self.first.take() else { return Ok(()) };
         let cannot =
             |error| Refusal::own(format!("{PROGRAM} cannot be watched: {}", plain(&error)));
-        let fd = self.exchange_fd.try_clone().map_err(cannot)?;
+        let fd = self.queue_fd.try_clone().map_err(cannot)?;
         let last = Arc::clone(&self.last);
         let watch = move || keeper.keep(fd.as_fd(), running, &last, is_quiet);
         let thread = std::thread::Builder::new().name("softswap-helper".into()).spawn(watch);
@@ -195,7 +195,7 @@ impl Helper {
 
 impl Keeper {
     /// Starts a helper, and waits until it serves. What it wants to be said comes with it.
-    fn start(&self, exchange: BorrowedFd<'_>) -> Result<(Running, Vec<String>), Refusal> {
+    fn start(&self, queue: BorrowedFd<'_>) -> Result<(Running, Vec<String>), Refusal> {
         let cannot = |error: std::io::Error| {
             let shown = self.program.display();
             Refusal::own(match error.kind() {
@@ -209,10 +209,10 @@ impl Keeper {
         let (control, other) = UnixStream::pair().map_err(cannot)?;
         let mut command = Command::new(&self.program);
         // A file of its own: by this one the tree is told to live.
-        let number = exchange.as_raw_fd();
+        let number = queue.as_raw_fd();
         let own = File::options().read(true).write(true).open(format!("/proc/self/fd/{number}"));
         let own = own.map_err(cannot)?;
-        command.arg("serve").arg(format!("--exchange={}", own.as_raw_fd()));
+        command.arg("serve").arg(format!("--queue={}", own.as_raw_fd()));
         command.stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::null());
         command.stderr(Stdio::null()).env_remove(VARIABLE);
         unmanaged(&mut command);
@@ -236,13 +236,13 @@ impl Keeper {
     }
 
     /// Stays for as long as this process does.
-    fn keep(&self, exchange: BorrowedFd<'_>, mut running: Running, last: &Last, is_quiet: bool) {
+    fn keep(&self, queue: BorrowedFd<'_>, mut running: Running, last: &Last, is_quiet: bool) {
         loop {
             running.listen(|text| self.say(is_quiet, text));
             running.end();
             let mut pause = FIRST_PAUSE;
             running = loop {
-                match self.start(exchange) {
+                match self.start(queue) {
                     Ok((again, _)) => break again,
                     Err(why) if pause == LONGEST_PAUSE => self.say(is_quiet, &why.to_string()),
                     Err(_) => {}

@@ -1,25 +1,26 @@
-//! Named areas, claimed once for the whole tree of processes: `run` makes the tables by which
-//! they share them, hands both down, and takes back what the dead have left.
+//! Named areas that the tree of processes shares: `run` claims them, creates the cluster tables, and
+//! reaps clusters whose marks are gone.
 
 use super::areas::Named;
 use crate::refusal::{Refusal, plain};
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_engine::door::open_areas::{claim_for_tree, discard_of};
 use softswap_engine::door::settings::{Config, Inherited};
-use softswap_engine::store::swap::{Activated, ClusterTable, ClusterTables, Discard, MARK_OF_TREE};
+use softswap_engine::store::swap::{Activated, Discard};
+use softswap_shared::cluster_table::{ClusterTable, ClusterTables, MARK_OF_TREE};
 use softswap_sys::file::{SwapFile, errno};
 use softswap_sys::{PAGE_SIZE, open_mark, shared};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// What the tree shares.
+/// Named areas of the tree.
 pub(super) struct SharedAreas {
     tables_fd: OwnedFd,
     areas: Vec<(SwapFile, ClusterTable)>,
 }
 
 impl SharedAreas {
-    /// Makes the tables of what was claimed, and notes in the configuration where they are; `None`
-    /// where there is nothing.
+    /// Creates the tables of the claimed areas, and adds their descriptors to the configuration. Returns
+    /// `None` without areas.
     pub(super) fn make(
         named: Vec<Named>,
         config: &mut Config,
@@ -54,13 +55,13 @@ impl SharedAreas {
         Ok(Some(SharedAreas { tables_fd, areas: areas.collect() }))
     }
 
-    /// What all of the tree inherit.
+    /// Returns the descriptors that the tree inherits.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let files = self.areas.iter().map(|(file, _)| file.as_fd());
         files.chain([self.tables_fd.as_fd()])
     }
 
-    /// Takes back what the dead have left.
+    /// Reaps clusters whose marks are gone.
     pub(super) fn look(&self) {
         for (file, table) in &self.areas {
             table.reap(|mark| mark != MARK_OF_TREE && open_mark::is_gone(file, mark));
@@ -68,7 +69,8 @@ impl SharedAreas {
     }
 }
 
-/// Discards an area before its first use, if that is wanted; when processes are to, from then on.
+/// Discards an area before its first use, if that was asked. Returns when processes discard from
+/// then on.
 fn discard_at_start(area: &Activated, asked: Discard, stats: &Stats) -> Discard {
     let then = match asked {
         Discard::None | Discard::Once => Discard::None,

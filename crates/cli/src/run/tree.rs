@@ -1,5 +1,4 @@
-//! One budget for the whole tree of processes: `run` makes the ledger, looks after it, and answers
-//! `stat` and `ctl` for it.
+//! Budget of the tree of processes: `run` creates the ledger, reaps it, and answers `stat` and `ctl`.
 
 use super::auto_memory::{self, Bounds, Seen};
 use crate::control_client::{self, own_uid, visible};
@@ -9,7 +8,7 @@ use crate::tree_peaks::TreePeaks;
 use crate::tree_report::{Process, TreeReport, Unmanaged};
 use softswap_engine::door::control_protocol::{Request, converse};
 use softswap_engine::door::settings::MIN_MEMORY_BYTES;
-use softswap_engine::ledger::{Ledger, SHAPE, Sizes};
+use softswap_shared::ledger::{Ledger, SHAPE, Sizes};
 use softswap_sys::control_socket::{self, Listener};
 use softswap_view::units::{self, parse_size};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,13 +17,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A step of the budget, unless the machine has more DRAM than so many steps.
-const LEAST_STEP_BYTES: u64 = 1 << 20;
-/// Between attempts when the kernel has no memory for another client.
+/// Smallest chunk of the budget.
+const LEAST_CHUNK_BYTES: u64 = 1 << 20;
+/// Pause after the kernel had no memory for another client.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Who moves the limit waits so long at most until it holds, and looks so often.
-const KEPT_WITHIN: Duration = Duration::from_millis(100);
-const LOOK: Duration = Duration::from_millis(2);
+/// Longest wait of a client until its new limit holds, and the interval of checks.
+const LIMIT_TIMEOUT: Duration = Duration::from_millis(100);
+const INTERVAL: Duration = Duration::from_millis(2);
 
 /// The ledger of this run's tree.
 pub(super) struct Tree {
@@ -36,41 +35,41 @@ pub(super) struct Tree {
     together: Together,
 }
 
-/// What the thread that answers has, too.
+/// State shared with the thread that answers.
 #[derive(Clone)]
 struct Budget {
     ledger: Ledger,
-    /// The limit in steps. What the ledger says any process of the tree may overwrite.
+    /// Limit in chunks. Any process of the tree may overwrite the one in the ledger.
     limit: Arc<AtomicUsize>,
-    step_bytes: u64,
-    /// What the limit moves between, and whether it moves by itself now.
+    chunk_bytes: u64,
+    /// Bounds of a limit that moves by itself, and whether it does so now.
     bounds: Option<Bounds>,
     is_auto: Arc<AtomicBool>,
     unmanaged: Arc<Mutex<Vec<Unmanaged>>>,
 }
 
-/// The smallest step by which the largest budget of this machine can be told.
-fn step_bytes() -> u64 {
+/// Returns the smallest chunk with which a ledger can have all DRAM of this machine as its limit.
+fn chunk_bytes() -> u64 {
     let most_bytes = softswap_sys::memory::dram_bytes();
-    let exact = most_bytes.div_ceil(SHAPE.steps as u64);
-    exact.next_power_of_two().clamp(LEAST_STEP_BYTES, MIN_MEMORY_BYTES)
+    let exact = most_bytes.div_ceil(SHAPE.chunks as u64);
+    exact.next_power_of_two().clamp(LEAST_CHUNK_BYTES, MIN_MEMORY_BYTES)
 }
 
 impl Tree {
-    /// Makes the ledger of so large a budget.
+    /// Creates the ledger of a budget.
     pub(super) fn make(memory_bytes: u64, bounds: Option<Bounds>) -> Result<Tree, Refusal> {
         let made = softswap_sys::shared::create(SHAPE.words());
         let (fd, words) = made.map_err(|error| {
             let why = plain(&error);
             Refusal::own(format!("cannot make the page by which processes share a budget: {why}"))
         })?;
-        let step_bytes = step_bytes();
-        let limit = steps(memory_bytes, step_bytes);
-        let ledger = Ledger::create(words, SHAPE, step_bytes, limit);
+        let chunk_bytes = chunk_bytes();
+        let limit = chunks(memory_bytes, chunk_bytes);
+        let ledger = Ledger::create(words, SHAPE, chunk_bytes, limit);
         let budget = Budget {
             ledger,
             limit: Arc::new(AtomicUsize::new(limit)),
-            step_bytes,
+            chunk_bytes,
             bounds,
             is_auto: Arc::new(AtomicBool::new(bounds.is_some())),
             unmanaged: Arc::default(),
@@ -92,7 +91,7 @@ impl Tree {
         self.fd.as_raw_fd()
     }
 
-    /// What there is now.
+    /// Returns the present report.
     pub(super) fn report(&self) -> TreeReport {
         self.budget.report()
     }
@@ -106,10 +105,10 @@ impl Tree {
         }
     }
 
-    /// Takes back what the dead hold, and sees to the limit.
+    /// Reaps dead members, moves the limit, and serves demands.
     pub(super) fn look(&mut self) {
         if !self.budget.ledger.is_sound() {
-            // Overwritten: each process does with what it has.
+            // Overwritten: each process keeps its share.
             return;
         }
         let now = self.budget.report();
@@ -124,24 +123,24 @@ impl Tree {
         if self.budget.ledger.limit() != limit {
             self.budget.ledger.set_limit(limit);
         }
-        self.budget.ledger.ring_beyond();
-        self.budget.ledger.reap(|who| who.fate());
-        self.budget.ledger.ring_for_others();
+        self.budget.ledger.notify_excess();
+        self.budget.ledger.reap(|process| process.liveness());
+        self.budget.ledger.serve_demands();
     }
 
-    /// What all may use together.
+    /// Returns the limit of all processes together.
     pub(super) fn limit_bytes(&self) -> u64 {
-        self.budget.limit.load(Relaxed) as u64 * self.budget.step_bytes
+        self.budget.limit.load(Relaxed) as u64 * self.budget.chunk_bytes
     }
 
-    /// How long to wait until the next look at most.
+    /// Returns the longest pause until the next [`Tree::look`].
     pub(super) fn longest_pause(&self) -> Duration {
         if self.budget.bounds.is_some() { auto_memory::PAUSE } else { Duration::MAX }
     }
 
-    /// Nobody is answered any more; what there was.
+    /// Closes the socket, and returns the peaks.
     pub(super) fn end(mut self) -> TreePeaks {
-        // One that ended soon had its limit, too.
+        // A program that exited before the first look has peaks, too.
         let now = self.budget.report();
         let used_bytes = self.together.used_bytes(&now, self.peaks.used_peak_bytes);
         self.peaks.raise(&now, used_bytes);
@@ -149,7 +148,7 @@ impl Tree {
         self.peaks
     }
 
-    /// Answers from now on, in a thread; the program has been started. Where there can be no socket nobody is answered.
+    /// Starts a thread that answers clients, if a socket can be opened. Called once the program runs.
     pub(super) fn serve(&mut self, program_pid: u32) {
         self.peaks.program_pid = program_pid;
         let own = own_uid();
@@ -164,25 +163,25 @@ impl Tree {
         let serve = move || {
             loop {
                 match listener.accept() {
-                    // Whatever became of it, the next one is served.
+                    // A failed client does not affect the next one.
                     Ok(client) => drop(converse(&client, own, |it| budget.carry_out(it))),
                     Err(_) => std::thread::sleep(PAUSE),
                 }
             }
         };
-        // Without it the socket is refused, and whoever meets it removes it.
+        // Without the thread, clients are refused and remove the socket.
         let _ = std::thread::Builder::new().name("softswap-tree".into()).spawn(serve);
     }
 }
 
-/// What a process says that it is called, for people.
+/// Returns the published name of a process without control characters.
 fn name(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     visible(&String::from_utf8_lossy(&bytes[..end]))
 }
 
-fn steps(bytes: u64, step_bytes: u64) -> usize {
-    usize::try_from(bytes / step_bytes).unwrap_or(usize::MAX).min(SHAPE.steps)
+fn chunks(bytes: u64, chunk_bytes: u64) -> usize {
+    usize::try_from(bytes / chunk_bytes).unwrap_or(usize::MAX).min(SHAPE.chunks)
 }
 
 impl Budget {
@@ -204,12 +203,12 @@ impl Budget {
     }
 
     fn memory(&self) -> String {
-        let bytes = self.limit.load(Relaxed) as u64 * self.step_bytes;
+        let bytes = self.limit.load(Relaxed) as u64 * self.chunk_bytes;
         let auto = if self.is_auto.load(Relaxed) { " (auto)" } else { "" };
         format!("memory {}M{auto}{}\n", bytes >> 20, self.beyond(bytes))
     }
 
-    /// Until the limit holds: what does, and whose pages have to leave for it.
+    /// Reports what is granted beyond the limit, and the process with the most.
     fn beyond(&self, limit_bytes: u64) -> String {
         let report = self.report();
         let most = report.processes.first();
@@ -221,12 +220,12 @@ impl Budget {
         format!(" ({granted}M are granted until more has left; {name}, {pid}, has {had}M)")
     }
 
-    /// Waits until no more is granted than the limit, not for long.
+    /// Waits until no more is granted than the limit, for [`LIMIT_TIMEOUT`] at most.
     fn await_limit(&self) {
-        let until = Instant::now() + KEPT_WITHIN;
-        let limit_bytes = self.limit.load(Relaxed) as u64 * self.step_bytes;
+        let until = Instant::now() + LIMIT_TIMEOUT;
+        let limit_bytes = self.limit.load(Relaxed) as u64 * self.chunk_bytes;
         while self.report().granted_bytes > limit_bytes && Instant::now() < until {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(INTERVAL);
         }
     }
 
@@ -234,7 +233,7 @@ impl Budget {
     fn follow_machine(&self, resident_bytes: u64, available: &Available) {
         let Some(bounds) = self.bounds else { return };
         let before = self.limit.load(Relaxed);
-        let limit_bytes = before as u64 * self.step_bytes;
+        let limit_bytes = before as u64 * self.chunk_bytes;
         let seen = Seen {
             limit_bytes,
             resident_bytes,
@@ -242,8 +241,8 @@ impl Budget {
             capacity_bytes: available.capacity_bytes,
             is_pressed: auto_memory::is_pressed(),
         };
-        let next = steps(bounds.next(seen), self.step_bytes);
-        // Not where a client has set it meanwhile.
+        let next = chunks(bounds.next(seen), self.chunk_bytes);
+        // A client may have set it meanwhile.
         let _ = self.limit.compare_exchange(before, next, Relaxed, Relaxed);
     }
 
@@ -258,7 +257,7 @@ impl Budget {
             let least = units::bytes(MIN_MEMORY_BYTES);
             return Err(format!("memory: {text} is too little: a process needs {least}"));
         }
-        let limit = steps(bytes.min(softswap_sys::memory::dram_bytes()), self.step_bytes);
+        let limit = chunks(bytes.min(softswap_sys::memory::dram_bytes()), self.chunk_bytes);
         self.is_auto.store(false, Relaxed);
         self.limit.store(limit, Relaxed);
         self.ledger.set_limit(limit);
@@ -266,27 +265,27 @@ impl Budget {
     }
 
     fn report(&self) -> TreeReport {
-        let tenants = self.ledger.tenants();
-        // Any process of the tree may have written that.
+        let members = self.ledger.members();
+        // Any process of the tree may have written these figures.
         let most_bytes = softswap_sys::memory::dram_bytes();
-        let processes = tenants.iter().map(|tenant| Process {
-            pid: tenant.identity.pid,
-            name: name(&tenant.name),
-            granted_bytes: tenant.steps as u64 * self.step_bytes,
-            used_bytes: tenant.used_bytes.min(most_bytes),
-            used_peak_bytes: tenant.peak_bytes.min(most_bytes),
-            faults: tenant.counts.returns(),
-            stalled_ns: tenant.counts.stalled_ns,
-            counts: tenant.counts,
+        let processes = members.iter().map(|member| Process {
+            pid: member.identity.pid,
+            name: name(&member.name),
+            granted_bytes: member.chunks as u64 * self.chunk_bytes,
+            used_bytes: member.used_bytes.min(most_bytes),
+            used_peak_bytes: member.peak_bytes.min(most_bytes),
+            faults: member.counts.returns(),
+            stalled_ns: member.counts.stalled_ns,
+            counts: member.counts,
             sizes: Sizes {
-                resident_bytes: tenant.sizes.resident_bytes.min(most_bytes),
-                pool_bytes: tenant.sizes.pool_bytes.min(most_bytes),
-                ..tenant.sizes
+                resident_bytes: member.sizes.resident_bytes.min(most_bytes),
+                pool_bytes: member.sizes.pool_bytes.min(most_bytes),
+                ..member.sizes
             },
         });
         let limit = self.limit.load(Relaxed);
         let unmanaged = self.unmanaged.lock().map_or_else(|_| Vec::new(), |it| it.clone());
-        let of_managed = TreeReport::of(limit as u64 * self.step_bytes, processes.collect());
+        let of_managed = TreeReport::of(limit as u64 * self.chunk_bytes, processes.collect());
         TreeReport { unmanaged, ..of_managed }
     }
 }

@@ -25,7 +25,7 @@ impl Helpers {
         let start = |(order, remote): &(usize, Remote)| {
             let by: Use = match remote.is_mirror() {
                 true => Inherited::Mirror,
-                false => Inherited::Exchange,
+                false => Inherited::RequestQueue,
             };
             Helper::start(remote, notes).map(|helper| (*order, by, helper))
         };

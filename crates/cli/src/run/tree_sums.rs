@@ -1,7 +1,7 @@
 //! What the processes of a tree have done together.
 
 use crate::tree_report::TreeReport;
-use softswap_engine::ledger::{Counts, Sizes};
+use softswap_shared::ledger::{Counts, Sizes};
 use std::collections::HashMap;
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! What every room uses: the entry of a page and the table of them, counters, averages.
 
-pub(crate) mod primitive;
 pub mod page;
 #[cfg(not(feature = "loom"))]
 pub(crate) mod average;

@@ -210,7 +210,7 @@ fn child_areas(
 ) -> ChildAreas {
     let growing = config.areas.iter().enumerate().filter_map(|(order, spec)| {
         let medium = match spec.inherited {
-            Some(Inherited::Exchange(fd)) => Medium::Exchange(fd),
+            Some(Inherited::RequestQueue(fd)) => Medium::Remote(fd),
             Some(Inherited::Mirror(fd)) => Medium::Directory(absolute(&spec.path), Some(fd)),
             None if spec.path.is_dir() => Medium::Directory(absolute(&spec.path), None),
             Some(Inherited::File(_)) | None => return None,

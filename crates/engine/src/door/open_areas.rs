@@ -3,12 +3,13 @@
 //! a cluster of servers.
 
 use crate::door::settings::{AreaSpec, Inherited};
-use crate::exchange::NoArea;
-use crate::store::io::{ExchangeDevice, FileDevice, MirrorDevice};
+use crate::store::io::{FileDevice, MirrorDevice, RemoteDevice};
 use crate::store::swap::areas::{Backing, Layout};
 use crate::store::swap::header::Header;
 use crate::store::swap::named::{ActivateError, Activated, activate};
-use crate::store::swap::{ClusterTables, Discard, FixedPages, MARK_OF_TREE, SharedPages, TableOf};
+use crate::store::swap::{CLUSTER_SLOTS, Discard, FixedPages, SharedPages};
+use softswap_shared::cluster_table::{ClusterTables, MARK_OF_TREE, SharedArea};
+use softswap_shared::request_queue::NoArea;
 use softswap_sys::file::{FileError, SwapFile};
 use softswap_sys::{PAGE_SIZE, Page, open_mark, own_descriptors};
 use std::path::PathBuf;
@@ -65,8 +66,8 @@ pub fn open<'s>(
                 let tables = tables.ok_or_else(lost)?;
                 shared(spec, number, tables, avoid_io_uring).ok_or_else(lost)?
             }
-            Some(Inherited::Exchange(number)) => {
-                let device = Box::new(ExchangeDevice::inherited(number)?);
+            Some(Inherited::RequestQueue(number)) => {
+                let device = Box::new(RemoteDevice::inherited(number)?);
                 Backing { discard, ..Backing::growing(device, spec.limit_bytes, 0) }
             }
             Some(Inherited::Mirror(_)) | None if spec.path.is_dir() => {
@@ -102,9 +103,9 @@ fn pages_of(header: &Header) -> FixedPages {
     }
 }
 
-/// A part in what a descriptor leads to that all of the tree inherit: by an open file of this
-/// process's own, or by that one where it may not open it. `None` where the descriptor is
-/// another's by now, or the area is not what it was.
+/// Opens a shared area behind an inherited descriptor: by an open file of this process, or by the
+/// inherited one if it may not open it. Returns `None` if the descriptor was reused, or the area has
+/// changed.
 fn shared(
     spec: &AreaSpec,
     number: i32,
@@ -114,8 +115,8 @@ fn shared(
     let inherited = SwapFile::inherited(number).ok()?;
     let header = read_header(&inherited)?;
     let pages = Arc::new(pages_of(&header));
-    let table = tables.table(TableOf { identity: inherited.identity(), pages: pages.pages })?;
-    // What this process becomes by exec, and what it starts, goes on with it.
+    let table = tables.table(shared_area(&inherited, pages.pages))?;
+    // The program after exec and started processes use it, too.
     own_descriptors::keep(number);
     let opened = SwapFile::reopened(number).ok().and_then(|file| {
         let mark = table.mark(|mark| open_mark::put(&file, mark).ok())?;
@@ -138,12 +139,16 @@ fn read_header(file: &SwapFile) -> Option<Header> {
     (read == PAGE_SIZE).then(|| Header::parse(&page.0, pages).ok())?
 }
 
-/// What others of the tree find an area by that `softswap run` has claimed for it, which marks
-/// it for them.
+fn shared_area(file: &SwapFile, pages: u64) -> SharedArea {
+    let (device, inode) = file.identity();
+    SharedArea { device, inode, clusters: pages.div_ceil(CLUSTER_SLOTS as u64) as usize }
+}
+
+/// Marks an area that `softswap run` has claimed for its tree.
 ///
 /// # Errors
-/// Where its file system has no locks.
-pub fn claim_for_tree(area: &Activated) -> std::io::Result<TableOf> {
+/// If its file system has no locks.
+pub fn claim_for_tree(area: &Activated) -> std::io::Result<SharedArea> {
     open_mark::put(&area.file, MARK_OF_TREE)?;
-    Ok(TableOf { identity: area.file.identity(), pages: area.header.pages() })
+    Ok(shared_area(&area.file, area.header.pages()))
 }

@@ -23,15 +23,15 @@ pub const MIN_MEMORY_BYTES: u64 = 8 << 20;
 ///
 /// ```
 /// use softswap_engine::door::settings::Inherited;
-/// assert_eq!(Inherited::Exchange(1032).to_string().parse(), Ok(Inherited::Exchange(1032)));
+/// assert_eq!(Inherited::RequestQueue(1032).to_string().parse(), Ok(Inherited::RequestQueue(1032)));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inherited {
     /// A file or device that they share ([`Config::tables_fd`]).
     File(i32),
-    /// The exchange with the helper that speaks to a cluster of servers.
-    Exchange(i32),
-    /// As an exchange, where the cluster keeps once more what is in the directory.
+    /// The request queue of the helper for a cluster of servers.
+    RequestQueue(i32),
+    /// As a request queue, if the cluster mirrors what is in the directory.
     Mirror(i32),
 }
 
@@ -40,7 +40,7 @@ impl Inherited {
     pub(crate) fn mirror(self) -> Option<i32> {
         match self {
             Inherited::Mirror(fd) => Some(fd),
-            Inherited::File(_) | Inherited::Exchange(_) => None,
+            Inherited::File(_) | Inherited::RequestQueue(_) => None,
         }
     }
 }
@@ -49,7 +49,7 @@ impl fmt::Display for Inherited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Inherited::File(fd) => write!(f, "file,{fd}"),
-            Inherited::Exchange(fd) => write!(f, "exchange,{fd}"),
+            Inherited::RequestQueue(fd) => write!(f, "requests,{fd}"),
             Inherited::Mirror(fd) => write!(f, "mirror,{fd}"),
         }
     }
@@ -63,7 +63,7 @@ impl FromStr for Inherited {
         let fd = fd.parse().map_err(drop)?;
         match kind {
             "file" => Ok(Inherited::File(fd)),
-            "exchange" => Ok(Inherited::Exchange(fd)),
+            "requests" => Ok(Inherited::RequestQueue(fd)),
             "mirror" => Ok(Inherited::Mirror(fd)),
             _ => Err(()),
         }
@@ -349,7 +349,7 @@ mod tests {
                 },
                 AreaSpec { inherited: Some(Inherited::File(1040)), ..AreaSpec::new("/dev/sdx") },
                 AreaSpec {
-                    inherited: Some(Inherited::Exchange(1041)),
+                    inherited: Some(Inherited::RequestQueue(1041)),
                     ..AreaSpec::new("redis://a:1,b:2")
                 },
             ],

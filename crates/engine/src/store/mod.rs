@@ -15,7 +15,6 @@ pub mod swap;
 pub(crate) mod swap {
     //! The modules of the swap area that have lock-free state.
     pub(crate) mod cluster;
-    pub(crate) mod cluster_table;
     pub(crate) mod extent;
     pub(crate) mod slot;
 }

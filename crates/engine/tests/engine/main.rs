@@ -8,7 +8,6 @@ mod buffers;
 mod codec;
 mod contents;
 mod failures;
-mod ledger;
 mod mappings;
 mod memory_limit;
 mod pinning;

@@ -1,12 +1,14 @@
-//! Areas by way of an exchange, a server and a store in memory.
+//! Areas through a request queue, a server and a store in memory.
 
 use crate::in_memory::InMemory;
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
-use softswap_engine::exchange::{AreaSeat, Areas, Exchange, Operation, Page, SHAPE, hold_tree};
-use softswap_engine::ledger::Identity;
 use softswap_engine::store::io::poll::{Polling, mode::Mode, pressure::Pressure};
-use softswap_engine::store::io::{Device, ExchangeDevice, Lane, MirrorDevice};
+use softswap_engine::store::io::{Device, Lane, MirrorDevice, RemoteDevice};
 use softswap_remote::serve::serve;
+use softswap_shared::request_queue::{
+    Area, Areas, Operation, Page, RequestQueue, SHAPE, hold_tree,
+};
+use softswap_sys::process_identity::ProcessIdentity;
 use softswap_testkit::SimDevice;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -19,19 +21,19 @@ const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
 struct Rig {
     fd: OwnedFd,
-    exchange: Exchange,
+    queue: RequestQueue,
     store: Arc<InMemory>,
 }
 
 impl Rig {
     fn new(store: InMemory) -> Rig {
         let (fd, words) = softswap_sys::shared::create(SHAPE.words()).unwrap();
-        let exchange = Exchange::create(words, SHAPE, 1 << 16, LONG_NS);
-        Rig { fd, exchange, store: Arc::new(store) }
+        let queue = RequestQueue::create(words, SHAPE, 1 << 16, LONG_NS);
+        Rig { fd, queue, store: Arc::new(store) }
     }
 
-    fn device(&self) -> ExchangeDevice {
-        let device = ExchangeDevice::open(self.exchange, self.fd.as_raw_fd()).unwrap();
+    fn device(&self) -> RemoteDevice {
+        let device = RemoteDevice::open(self.queue, self.fd.as_raw_fd()).unwrap();
         device.grow(0, 64 << 20).unwrap();
         device
     }
@@ -39,8 +41,8 @@ impl Rig {
     /// A server that is as if killed when what this returns is dropped.
     fn serve(&self) -> tokio::runtime::Runtime {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let areas = Areas::open(self.exchange, self.fd.as_raw_fd()).unwrap();
-        runtime.spawn(serve(self.exchange, areas, Arc::clone(&self.store), std::future::pending()));
+        let areas = Areas::open(self.queue, self.fd.as_raw_fd()).unwrap();
+        runtime.spawn(serve(self.queue, areas, Arc::clone(&self.store), std::future::pending()));
         runtime
     }
 }
@@ -130,17 +132,17 @@ fn what_an_area_leaves_is_removed_and_another_has_pages_of_its_own() {
 fn what_is_asked_of_an_area_that_was_removed_stores_nothing() {
     let rig = Rig::new(InMemory::default());
     let _server = rig.serve();
-    let areas = Areas::open(rig.exchange, rig.fd.as_raw_fd()).unwrap();
-    let seat = AreaSeat::take(rig.exchange, rig.fd.as_raw_fd()).unwrap();
-    assert!(seat.claim(512));
-    let number = seat.number();
-    drop(seat);
+    let areas = Areas::open(rig.queue, rig.fd.as_raw_fd()).unwrap();
+    let area = Area::take(rig.queue, rig.fd.as_raw_fd()).unwrap();
+    assert!(area.claim(512));
+    let number = area.number();
+    drop(area);
     until(|| !areas.has_any());
-    let me = Identity::own().unwrap();
+    let me = ProcessIdentity::current().unwrap();
     let pages = [Page { number: 3, generation: 1 }];
     let page = filled(3, 1);
-    let asked = rig.exchange.begin(me, Operation::Write, number, &pages, &[&page]).unwrap();
-    let told = rig.exchange.finish(asked, std::iter::empty()).unwrap_err().to_string();
+    let asked = rig.queue.begin(me, Operation::Write, number, &pages, &[&page]).unwrap();
+    let told = rig.queue.finish(asked, std::iter::empty()).unwrap_err().to_string();
     assert!(told.contains("nobody has the area"), "{told}");
     assert_eq!(rig.store.stored_pages(), 0);
 }
@@ -148,7 +150,7 @@ fn what_is_asked_of_an_area_that_was_removed_stores_nothing() {
 #[test]
 fn a_helper_ends_when_neither_run_nor_any_process_is_left() {
     let rig = Rig::new(InMemory::default());
-    let areas = Areas::open(rig.exchange, rig.fd.as_raw_fd()).unwrap();
+    let areas = Areas::open(rig.queue, rig.fd.as_raw_fd()).unwrap();
     let device = rig.device();
     let tree = std::fs::File::options()
         .read(true)
@@ -158,10 +160,10 @@ fn a_helper_ends_when_neither_run_nor_any_process_is_left() {
     assert!(hold_tree(tree.as_fd()).unwrap());
     let (run, ends) = tokio::sync::oneshot::channel::<()>();
     let store = Arc::clone(&rig.store);
-    let exchange = rig.exchange;
+    let queue = rig.queue;
     let helper = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(serve(exchange, areas, store, async { drop(ends.await) })).unwrap();
+        runtime.block_on(serve(queue, areas, store, async { drop(ends.await) })).unwrap();
     });
     device.write(&mut Lane::Plain, 0, &filled(1, 1)).unwrap();
     drop((run, tree));
@@ -184,7 +186,7 @@ fn a_helper_ends_when_neither_run_nor_any_process_is_left() {
 fn what_is_mirrored_is_read_as_it_was_written_whatever_becomes_of_the_cluster() {
     const PAGES: u64 = 256;
     let rig = Rig::new(InMemory::with_limit(PAGES as usize / 2));
-    let cluster = ExchangeDevice::open(rig.exchange, rig.fd.as_raw_fd()).unwrap();
+    let cluster = RemoteDevice::open(rig.queue, rig.fd.as_raw_fd()).unwrap();
     let file = Box::new(SimDevice::new(PAGES * PAGE as u64, 1));
     let device = MirrorDevice::new(file, cluster);
     device.grow(0, PAGES * PAGE as u64).unwrap();

@@ -86,7 +86,7 @@ extern "C" fn reclaim(_index: *mut c_void) -> *mut c_void {
         engine.run_reclaim(|| {
             forked_children::reap(engine);
             thread_end::release_gone(engine);
-            tree::tell();
+            tree::report();
             go_on()
         });
     }
@@ -103,8 +103,8 @@ extern "C" fn read_ahead(index: *mut c_void) -> *mut c_void {
 
 extern "C" fn attend(_index: *mut c_void) -> *mut c_void {
     let _ = rustix::thread::set_name(c"softswap-tree");
-    tree_asleep::await_question(go_on);
-    tree::attend(go_on);
+    tree_asleep::await_request(go_on);
+    tree::run_budget(go_on);
     std::ptr::null_mut()
 }
 

@@ -1,42 +1,38 @@
-//! Forked children that read this process's slots, until they are gone or have
-//! called exec.
+//! Forked children that read this process's slots, until they exit or call exec.
 //!
-//! Each inherits something that shows whether it is there ([`AttachCount`]), by no
-//! descriptor: nothing that the child does to descriptors ends it, and nothing
-//! of it is seen in the parent. One that is made where no other can be had (under
-//! a filter of the program's own, or beyond the system's limits) inherits the last
-//! one's, and both are there until the last of them is gone. Where there is none
-//! at all, slots are kept for good: too long is no harm to the data.
+//! Each inherits an [`AttachCount`]. If none can be created (under the program's own filter, or beyond
+//! the system's limits), a child inherits the last one's, and both count as alive until the last of
+//! them has exited. Without any, slots are never freed.
 //!
-//! A child counts those of its children that read slots of its own. What these read of
-//! its parent's the parent sees by what they have inherited of the parent.
+//! A child counts those of its children that read slots of its own. Those that read its parent's
+//! slots have inherited the parent's attach count, too.
 
 use softswap_engine::door::engine::Engine;
 use softswap_sys::attach_count::AttachCount;
 use softswap_sys::exemption;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What children have inherited, and how many.
+/// Children with one attach count.
 struct Group {
     attached: AttachCount,
     children: usize,
 }
 
-/// Those of this process.
+/// Children of this process.
 pub(crate) struct ForkedChildren(Vec<Group>);
 
-/// What the child that is forked next inherits.
+/// Attach count that the next child inherits.
 pub(crate) enum ChildMark {
     /// One of its own.
     Own(AttachCount),
-    /// What those before it have.
+    /// That of the children before it.
     Shared,
-    /// Nothing: nobody can tell when it is gone.
+    /// None: it counts as alive for ever.
     Unseen,
 }
 
 impl ChildMark {
-    /// In the child.
+    /// Keeps the attach count in the child.
     pub(crate) fn keep(self) {
         if let ChildMark::Own(attached) = self {
             attached.keep();
@@ -46,13 +42,13 @@ impl ChildMark {
 
 static CHILDREN: Mutex<ForkedChildren> = Mutex::new(ForkedChildren(Vec::new()));
 
-/// Locks them, for the length of a fork.
+/// Locks the children during a fork.
 pub(crate) fn lock() -> MutexGuard<'static, ForkedChildren> {
     CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ForkedChildren {
-    /// For the child that is forked next.
+    /// Makes the attach count of the next child.
     pub(crate) fn make(&mut self) -> ChildMark {
         if !exemption::is_in_force()
             && let Some(attached) = AttachCount::make()
@@ -64,19 +60,18 @@ impl ForkedChildren {
         ChildMark::Shared
     }
 
-    /// In the parent: the child is there, if fork has not failed.
+    /// Called in the parent after a successful fork.
     pub(crate) fn made(&mut self, mark: ChildMark) {
         match mark {
             ChildMark::Own(attached) => self.0.push(Group { attached, children: 1 }),
             ChildMark::Shared => self.0.last_mut().into_iter().for_each(|last| last.children += 1),
             ChildMark::Unseen => return,
         }
-        // The next child has another one.
+        // The next child inherits another one.
         self.0.last().into_iter().for_each(|last| last.attached.hand_on(false));
     }
 
-    /// Before a filter of the program's own: later children need something that
-    /// was made before.
+    /// Creates an attach count for later children, before the program's own filter forbids it.
     pub(crate) fn provide(&mut self) {
         if self.0.is_empty()
             && let Some(attached) = AttachCount::make()
@@ -86,7 +81,7 @@ impl ForkedChildren {
         }
     }
 
-    /// Gives back the slots kept for children that are gone.
+    /// Frees the slots that were kept for children that have exited.
     pub(crate) fn reap(&mut self, engine: &Engine) {
         let stays = exemption::is_in_force();
         self.0.retain_mut(|group| {
@@ -99,14 +94,13 @@ impl ForkedChildren {
         });
     }
 
-    /// In a child, which has inherited at most what its parent made for it, and
-    /// keeps that.
+    /// Called in a child: keeps the inherited mapping, and forgets the parent's children.
     pub(crate) fn forget(&mut self) {
         self.0.drain(..).for_each(|group| group.attached.keep());
     }
 }
 
-/// As [`ForkedChildren::reap`]. Called now and then.
+/// As [`ForkedChildren::reap`]. Called regularly.
 pub(crate) fn reap(engine: &Engine) {
     if let Ok(mut children) = CHILDREN.try_lock() {
         children.reap(engine);

@@ -5,8 +5,8 @@
 //! open for what this process becomes and starts, also while it sleeps.
 
 use softswap_engine::door::settings::{Config, Inherited};
-use softswap_engine::exchange::SHAPE;
-use softswap_engine::store::swap::ClusterTables;
+use softswap_shared::cluster_table::ClusterTables;
+use softswap_shared::request_queue::SHAPE;
 use softswap_sys::{file, own_descriptors, shared};
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
@@ -33,7 +33,7 @@ pub(crate) fn keep(config: &Config, inherited: Inherited) -> bool {
             let found = tables(config).zip(file::identity_of(number));
             (number, found.is_some_and(|(tables, (device, inode))| tables.have(device, inode)))
         }
-        Inherited::Exchange(number) | Inherited::Mirror(number) => (number, is_exchange(number)),
+        Inherited::RequestQueue(number) | Inherited::Mirror(number) => (number, is_queue(number)),
     };
     if is_there {
         own_descriptors::keep(number);
@@ -41,7 +41,7 @@ pub(crate) fn keep(config: &Config, inherited: Inherited) -> bool {
     is_there
 }
 
-fn is_exchange(number: i32) -> bool {
+fn is_queue(number: i32) -> bool {
     // SAFETY: borrowed for this call only; a wrong number is refused by it.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     shared::is_shared(fd, SHAPE.words())

@@ -1,16 +1,15 @@
-//! This process's part of a budget that its tree shares.
+//! This process's share of its tree's budget.
 //!
-//! It has a seat at the ledger that `softswap run` has made, and its limit is what it holds
-//! there, in steps. It takes free steps where it finds memory short, in the midst of a fault if
-//! need be. A thread of the engine's does the rest: says what the memory is worth here, gives
-//! steps back that are not used or that others ask for, and asks others where none are free.
+//! The process is a member of the ledger that `softswap run` created, and its limit is the chunks
+//! that it holds. If memory is short it takes free chunks, also in a fault. The budget thread does
+//! the rest: it publishes the benefit of more memory, releases chunks that are unused or requested,
+//! and requests chunks of other members if none is free.
 //!
-//! Without that thread (a forked child, a program with filters of its own) a process takes free
-//! steps as well, but gives none: it is not asked either, as far as others are. `softswap run`
-//! asks others for it.
+//! Without that thread (in a forked child, or under the program's own filter) a process takes free
+//! chunks, but releases none and is asked last. `softswap run` requests chunks for it.
 //!
-//! The least that an engine can do with it may use in any case, so that none waits to start. What
-//! it does use of that without steps it asks for.
+//! An engine may use its minimum without chunks, so that it can start at once. It then requests
+//! chunks for what it uses of that.
 
 use super::{descriptors, own_threads, tree_account};
 use crate::base::{instance, issue_call};
@@ -18,7 +17,8 @@ use softswap_engine::base::stats::Counter;
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::engine::memory_limit::LimitRefused;
 use softswap_engine::door::settings::{Config, MIN_MEMORY_BYTES};
-use softswap_engine::ledger::{Counts, Identity, Ledger, SHAPE, Seat, Sizes};
+use softswap_shared::ledger::{Counts, Ledger, Member, SHAPE, Sizes};
+use softswap_sys::process_identity::{self, ProcessIdentity};
 use softswap_sys::raw::{self, now_ns};
 use softswap_sys::{exemption, futex, own_descriptors, shared, threads};
 use std::os::fd::BorrowedFd;
@@ -26,154 +26,130 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 
-/// What a process begins with, of the whole: a part, and at most so many bytes.
+/// First share of a process: a part of the budget, and its maximum in bytes.
 const FIRST_PART: usize = 16;
 const FIRST_BYTES: usize = 64 << 20;
-/// What it does with where the ledger cannot be used.
+/// Part of the budget that a process has if the ledger cannot be used.
 const FIXED_PART: u64 = 8;
-/// What a process begins with where little is free, about what its engine takes.
-const SMALL_STEPS: usize = 2;
-/// What an area more takes of an engine's own memory, about.
+/// First share if little is free: about what the engine itself takes.
+const SMALL_CHUNKS: usize = 2;
+/// Memory that the engine takes for each area after the first.
 const AREA_BYTES: usize = 512 << 10;
-/// What a forked child may add in any case: it gets as far as exec.
+/// Memory that a forked child may add without chunks: enough to reach exec.
 pub(super) const CHILD_BYTES: usize = 4 << 20;
-/// Who has no more lets go of its seat when it ends; larger ones only once their memory is gone.
-const MOST_LEFT_STEPS: usize = 8;
-/// What a process that cannot do without asks for again.
-const URGENT_STEPS: usize = 2;
-/// So long waits who asks.
-const PATIENCE_NS: u64 = 60_000_000;
-/// A limit is lowered by so much at a time: soon enough for who waits.
-const PIECE_BYTES: usize = 8 << 20;
-/// So long may pages take to leave for such a piece.
-const PIECE_NS: u64 = 600_000_000;
-/// Between looks at what is short, and at what is used and worth.
-const LOOK_NS: u64 = 100_000_000;
-const TICK_NS: u64 = 1_000_000_000;
-/// What is kept beside what is used, at least.
+/// A process with at most this many chunks leaves the ledger at exit. A larger one is reaped once
+/// its memory is freed.
+const MOST_LEFT_CHUNKS: usize = 8;
+/// Chunks that a process without a writable area demands again.
+const URGENT_CHUNKS: usize = 2;
+/// Time that a request to other members may take.
+const REQUEST_TIMEOUT_NS: u64 = 60_000_000;
+/// Bytes by which the limit is lowered at a time, so that chunks are released soon.
+const LOWER_BYTES: usize = 8 << 20;
+/// Time within which the memory in use must reach the lowered limit.
+const LOWER_TIMEOUT_NS: u64 = 600_000_000;
+/// Interval of the budget thread if memory is short, and of what it publishes.
+const SHORT_INTERVAL_NS: u64 = 100_000_000;
+const INTERVAL_NS: u64 = 1_000_000_000;
+/// Unused memory that is kept at least.
 const SLACK_BYTES: usize = 1 << 20;
-/// The most that is taken at once.
+/// Most bytes taken at once.
 const MOST_BYTES: usize = 256 << 20;
-/// Worth more than others' memory: who cannot give is asked last.
-const PRICELESS: u64 = u64::MAX;
+/// Benefit published by a process that cannot release memory, so that it is asked last.
+const UNAVAILABLE: u64 = u64::MAX;
 
 static LEDGER: OnceLock<Ledger> = OnceLock::new();
-/// The ledger's descriptor, or -1, and the device and inode of its file.
+/// Descriptor of the ledger, or -1, and the device and inode of its file.
 static LEDGER_NUMBER: AtomicI32 = AtomicI32::new(-1);
 static LEDGER_FILE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// The seat and whose it is; 0: none.
-static SEAT: AtomicU64 = AtomicU64::new(0);
+/// Tag of the member, 0 if there is none, and the PID with which it joined.
+static MEMBER: AtomicU64 = AtomicU64::new(0);
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// Which process is known for what it is, when it began, and its name space. 0: none.
-static KNOWN: AtomicU32 = AtomicU32::new(0);
-static BEGAN: AtomicU64 = AtomicU64::new(0);
-static NAMESPACE: AtomicU32 = AtomicU32::new(0);
-static STEP_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Steps that this process has taken, and the limit that it has at least, in bytes.
+static CHUNK_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Chunks that this process holds, and its minimum limit in bytes.
 static GRANTED: AtomicUsize = AtomicUsize::new(0);
 static LEAST_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Whether the engine that is to come is a forked child's.
+/// True if the engine about to start is a forked child's.
 static INHERITS: AtomicBool = AtomicBool::new(false);
-/// What a forked child's parent might use, in bytes.
+/// Limit of a forked child's parent in bytes.
 static LIMIT_OF_PARENT: AtomicUsize = AtomicUsize::new(0);
-/// Whether somebody changes what is granted.
+/// True while [`GrantLock`] is held.
 static IS_CHANGING: AtomicBool = AtomicBool::new(false);
-/// Whether it goes without the ledger from now on, and has not said so.
+/// True if the process has left an overwritten ledger, and has not reported it.
 static HAS_FALLEN_BACK: AtomicBool = AtomicBool::new(false);
-/// Whether a thread of this process asks others and answers them.
+/// True while the budget thread runs.
 static HAS_THREAD: AtomicBool = AtomicBool::new(false);
-/// What the ledger's count of freed steps was when none was free, and one.
+/// Count of releases when no chunk was free, and one.
 static NONE_SINCE: AtomicU64 = AtomicU64::new(0);
 
-pub(super) fn seat() -> Option<Seat> {
-    let word = SEAT.load(Acquire);
+pub(super) fn member() -> Option<Member> {
+    let word = MEMBER.load(Acquire);
     if word == 0 {
         return None;
     }
-    LEDGER.get()?.seat_by(word, OWNER.load(Relaxed))
+    LEDGER.get()?.member(word, OWNER.load(Relaxed))
 }
 
-/// Which process this is. The first time that opens files, in the program's table of descriptors:
-/// not beside its threads.
-pub(super) fn identity() -> Option<Identity> {
-    let pid = raw::current_process();
-    if KNOWN.load(Acquire) == pid {
-        let (start, namespace) = (BEGAN.load(Relaxed), NAMESPACE.load(Relaxed));
-        return Some(Identity { pid, start, namespace });
-    }
-    let me = Identity::own()?;
-    BEGAN.store(me.start, Relaxed);
-    NAMESPACE.store(me.namespace, Relaxed);
-    KNOWN.store(pid, Release);
-    Some(me)
-}
-
-/// In a forked child: it may have its parent's number, in a name space of its own.
-fn forget_identity() {
-    KNOWN.store(0, Release);
-}
-
-/// Whether this process shares its tree's budget.
+/// Returns true if this process is a member.
 pub(crate) fn is_shared() -> bool {
-    SEAT.load(Relaxed) != 0
+    MEMBER.load(Relaxed) != 0
 }
 
-pub(super) fn step_bytes() -> usize {
-    STEP_BYTES.load(Relaxed)
+pub(super) fn chunk_bytes() -> usize {
+    CHUNK_BYTES.load(Relaxed)
 }
 
-/// What so many steps allow, in bytes.
-fn limit_of(steps: usize) -> usize {
-    (steps * step_bytes()).max(LEAST_BYTES.load(Relaxed))
+/// Returns the limit in bytes if the process holds `chunks`.
+fn limit_of(chunks: usize) -> usize {
+    (chunks * chunk_bytes()).max(LEAST_BYTES.load(Relaxed))
 }
 
-pub(super) fn steps_for(bytes: usize) -> usize {
-    bytes.div_ceil(step_bytes())
+pub(super) fn chunks_for(bytes: usize) -> usize {
+    bytes.div_ceil(chunk_bytes())
 }
 
-/// What is granted changes by nobody else meanwhile.
-pub(super) struct Alone;
+/// Lock on the chunks that this process holds.
+pub(super) struct GrantLock;
 
-impl Alone {
-    /// At once, or not.
-    fn try_be() -> Option<Alone> {
-        // Made only where it is to be: one that is dropped lets go of what another has.
-        (!IS_CHANGING.swap(true, AcqRel)).then(|| Alone)
+impl GrantLock {
+    fn try_lock() -> Option<GrantLock> {
+        // Not `then_some`: dropping a lock that was not taken would release it.
+        (!IS_CHANGING.swap(true, AcqRel)).then(|| GrantLock)
     }
 
-    pub(super) fn be() -> Alone {
+    pub(super) fn lock() -> GrantLock {
         let mut turns = 0;
         loop {
-            match Alone::try_be() {
-                Some(alone) => return alone,
+            match GrantLock::try_lock() {
+                Some(lock) => return lock,
                 None => futex::relax(&mut turns),
             }
         }
     }
 }
 
-impl Drop for Alone {
+impl Drop for GrantLock {
     fn drop(&mut self) {
         IS_CHANGING.store(false, Release);
     }
 }
 
-/// The words of the ledger, where there is one that can be used.
+/// Opens the ledger behind a descriptor, if it can be used.
 pub(super) fn open(number: i32) -> Option<Ledger> {
     // SAFETY: borrowed for this call only; a wrong number is refused by it.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     let ledger = Ledger::open(shared::open(fd, SHAPE.words()).ok()?, SHAPE)?;
-    let step_bytes = usize::try_from(ledger.step_bytes()).ok()?;
-    let is_plausible = step_bytes.is_power_of_two() && step_bytes <= MIN_MEMORY_BYTES as usize;
+    let chunk_bytes = usize::try_from(ledger.chunk_bytes()).ok()?;
+    let is_plausible = chunk_bytes.is_power_of_two() && chunk_bytes <= MIN_MEMORY_BYTES as usize;
     is_plausible.then(|| {
-        // What this process becomes by exec goes on with it, and so does what it starts.
+        // The program after exec and started processes use it, too.
         own_descriptors::keep(number);
         if let Some([device, inode]) = identity_of_file(number) {
             LEDGER_FILE[0].store(device, Relaxed);
             LEDGER_FILE[1].store(inode, Relaxed);
             LEDGER_NUMBER.store(number, Release);
         }
-        STEP_BYTES.store(step_bytes, Relaxed);
+        CHUNK_BYTES.store(chunk_bytes, Relaxed);
         *LEDGER.get_or_init(|| ledger)
     })
 }
@@ -195,96 +171,94 @@ pub(crate) fn ledger_descriptor() -> Option<i32> {
     (number >= 0 && identity_of_file(number) == Some(file)).then_some(number)
 }
 
-/// Takes a seat for this process: what it may begin with, in bytes; `None` where its budget is
-/// its own.
+/// Joins the ledger and returns the first limit in bytes, or `None` if the budget is not shared.
 pub(crate) fn join(config: &Config) -> Option<u64> {
     let number = config.ledger_fd?;
-    let seat = open(number).and_then(|ledger| ledger.take_seat(identity()?));
-    let Some(seat) = seat else {
+    let member = open(number).and_then(|ledger| ledger.join(ProcessIdentity::current()?));
+    let Some(member) = member else {
         let share = (config.memory_bytes / FIXED_PART).max(MIN_MEMORY_BYTES);
-        say_fixed(share as usize, "cannot be used");
+        report_fixed_share(share as usize, "cannot be used");
         return Some(share);
     };
     let least = least_for(config).max(LEAST_BYTES.load(Relaxed));
     LEAST_BYTES.store(least, Relaxed);
-    // After exec it has what it had before.
-    let had = seat.held() + seat.beyond();
-    let ledger = seat.ledger();
-    let part = (ledger.limit() * step_bytes() / FIRST_PART).min(FIRST_BYTES);
-    let first = steps_for(part.max(least));
-    let wanted = if ledger.free_steps() > ledger.limit() / 2 { first } else { SMALL_STEPS };
-    let granted = had + seat.take(wanted.saturating_sub(had));
-    take_place(&seat, granted);
+    // Exec does not change what the process holds.
+    let had = member.held() + member.excess();
+    let ledger = member.ledger();
+    let part = (ledger.limit() * chunk_bytes() / FIRST_PART).min(FIRST_BYTES);
+    let first = chunks_for(part.max(least));
+    let wanted = if ledger.free_chunks() > ledger.limit() / 2 { first } else { SMALL_CHUNKS };
+    let granted = had + member.take(wanted.saturating_sub(had));
+    set_member(&member, granted);
     Some(limit_of(granted) as u64)
 }
 
-/// What an engine can do with: more with more areas, whose tables and rings it has.
+/// Returns the minimum limit of an engine, which has tables and rings for each area.
 fn least_for(config: &Config) -> usize {
     let areas_bytes = config.areas.len().saturating_sub(1) * AREA_BYTES;
     (MIN_MEMORY_BYTES as usize + areas_bytes).min(config.memory_bytes as usize)
 }
 
-pub(super) fn take_place(seat: &Seat, granted: usize) {
+pub(super) fn set_member(member: &Member, granted: usize) {
     GRANTED.store(granted, Relaxed);
     NONE_SINCE.store(0, Relaxed);
     HAS_THREAD.store(false, Relaxed);
     OWNER.store(raw::current_process(), Relaxed);
-    SEAT.store(seat.to_word(), Release);
-    // Until a thread can answer.
-    seat.publish(PRICELESS, 0);
-    // What a program before this one had in this process is not its own.
-    seat.publish_counts(&Counts::default());
-    seat.publish_sizes(&Sizes::default());
-    // Asked for only where no filter of the program's may forbid it. One of the engine's threads
-    // has a name of its own; the process's has been said by then.
+    MEMBER.store(member.tag(), Release);
+    // Until the budget thread runs.
+    member.publish(UNAVAILABLE, 0);
+    // The figures of the program before exec are not this one's.
+    member.publish_counts(&Counts::default());
+    member.publish_sizes(&Sizes::default());
+    // The program's filter may forbid the call. An engine's thread has a name of its own; the
+    // process's was published before.
     if !exemption::is_in_force() && !own_threads::is_this() {
-        seat.publish_name(threads::own_name());
+        member.publish_name(threads::own_name());
     }
 }
 
-/// A seat for a process that sleeps.
-pub(super) fn take_seat() -> Option<Seat> {
-    let seat = LEDGER.get()?.take_seat(identity()?)?;
-    take_place(&seat, seat.held());
-    Some(seat)
+/// Joins the ledger in a sleeping process.
+pub(super) fn join_asleep() -> Option<Member> {
+    let member = LEDGER.get()?.join(ProcessIdentity::current()?)?;
+    set_member(&member, member.held());
+    Some(member)
 }
 
-/// In a forked child: the seat is its parent's.
-pub(super) fn forget_seat() {
-    forget_identity();
+/// Forgets the parent's membership in a forked child.
+pub(super) fn forget_member() {
+    process_identity::forget();
     INHERITS.store(false, Relaxed);
     LEAST_BYTES.store(0, Relaxed);
-    SEAT.store(0, Release);
+    MEMBER.store(0, Release);
     GRANTED.store(0, Relaxed);
     HAS_THREAD.store(false, Relaxed);
     IS_CHANGING.store(false, Relaxed);
 }
 
-/// Steps that this process holds.
+/// Returns the chunks that this process holds.
 pub(super) fn granted() -> usize {
     GRANTED.load(Relaxed)
 }
 
-/// From now on it holds so many.
-pub(super) fn grant(steps: usize) {
-    GRANTED.store(steps, Relaxed);
+/// Sets the chunks that this process holds.
+pub(super) fn grant(chunks: usize) {
+    GRANTED.store(chunks, Relaxed);
 }
 
-/// Says what a process uses that sleeps: as far as is known its memory is worth nothing to it,
-/// where it can be asked.
-pub(super) fn say_used(seat: &Seat, bytes: usize) {
-    seat.publish(if has_thread() { 0 } else { PRICELESS }, bytes as u64);
-    tree_account::tell_resident(seat, bytes as u64);
+/// Publishes the memory of a sleeping process. Its benefit is unknown: 0 if it can be asked.
+pub(super) fn publish_asleep(member: &Member, bytes: usize) {
+    member.publish(if has_thread() { 0 } else { UNAVAILABLE }, bytes as u64);
+    tree_account::publish_resident(member, bytes as u64);
 }
 
 pub(super) fn has_thread() -> bool {
     HAS_THREAD.load(Relaxed)
 }
 
-/// Wakes the thread, if it waits.
+/// Wakes the budget thread.
 pub(super) fn wake_thread() {
-    if let Some(seat) = seat() {
-        seat.wake_own();
+    if let Some(member) = member() {
+        member.notify();
     }
 }
 
@@ -292,15 +266,15 @@ pub(super) fn set_has_thread(has: bool) {
     HAS_THREAD.store(has, Relaxed);
 }
 
-/// This is a forked child, whose engine begins with `bytes`, whoever has the steps for it: with
-/// what it inherits.
+/// Sets the minimum limit of a forked child whose engine is about to start: its inherited memory,
+/// for which its parent holds the chunks.
 pub(super) fn begin_with(bytes: usize) {
     LEAST_BYTES.store(bytes, Relaxed);
     INHERITS.store(true, Relaxed);
 }
 
-/// The engine of such a child has found what there is. From now on it is as in a child that was
-/// forked by a process that was awake.
+/// Called once the engine of such a child has charged the inherited memory. From now on the limit is
+/// as in a child of a process that was awake.
 pub(crate) fn leave_to_parent(engine: &Engine) {
     if INHERITS.swap(false, Relaxed) {
         engine.leave_to_parent();
@@ -310,71 +284,67 @@ pub(crate) fn leave_to_parent(engine: &Engine) {
     }
 }
 
-/// A forked child may use what the engine itself has and a little, in any case.
+/// Sets the minimum limit of a forked child: the engine's own memory and a little.
 fn set_least(engine: &Engine, limit_of_parent: usize) {
     LIMIT_OF_PARENT.store(limit_of_parent, Relaxed);
     LEAST_BYTES.store(engine.used_bytes() + CHILD_BYTES, Relaxed);
     raise_least(engine);
 }
 
-/// A forked child that can write nowhere may use as much as its parent might: nothing of it can
-/// leave, and it would have to be stopped.
+/// Raises the minimum limit to the parent's if the child has no writable area: it can evict
+/// nothing, so any lower limit would stop it.
 fn raise_least(engine: &Engine) {
     if !engine.may_write() {
         LEAST_BYTES.fetch_max(LIMIT_OF_PARENT.load(Relaxed), Relaxed);
     }
 }
 
-/// In a forked child: a seat of its own, with what is free. What it inherits is its parent's, but
-/// for what the engine itself has, until it needs more than a little.
+/// Joins the ledger in a forked child, with free chunks for the engine's own memory. The inherited
+/// memory is charged to the parent until the child needs more than a little.
 pub(super) fn become_child(engine: &Engine) {
-    if SEAT.swap(0, AcqRel) == 0 {
+    if MEMBER.swap(0, AcqRel) == 0 {
         return;
     }
     IS_CHANGING.store(false, Relaxed);
-    forget_identity();
-    // Nothing is opened where the program's own filter may forbid it.
+    let parent = process_identity::forget();
+    // The program's own filter may forbid opening files.
     let me = match exemption::is_in_force() {
-        true => Some(Identity {
-            pid: raw::current_process(),
-            start: 0,
-            namespace: NAMESPACE.load(Relaxed),
-        }),
-        false => identity(),
+        true => parent.map(|it| ProcessIdentity { pid: raw::current_process(), start: 0, ..it }),
+        false => ProcessIdentity::current(),
     };
-    // Where nothing is told of processes it goes on with what it had by its parent.
+    // Without an identity it keeps its parent's limit.
     let Some(me) = me else { return };
-    let Some(seat) = LEDGER.get().and_then(|ledger| ledger.take_seat(me)) else { return };
+    let Some(member) = LEDGER.get().and_then(|ledger| ledger.join(me)) else { return };
     set_least(engine, limit_of(GRANTED.load(Relaxed)));
-    let granted = seat.take(steps_for(LEAST_BYTES.load(Relaxed)));
-    take_place(&seat, granted);
+    let granted = member.take(chunks_for(LEAST_BYTES.load(Relaxed)));
+    set_member(&member, granted);
     engine.begin_share(limit_of(granted));
 }
 
-/// Takes free steps, if there are, and raises the limit by them. In a fault: waits for nothing.
-pub(crate) fn more(raise: &dyn Fn(usize)) -> bool {
-    let (Some(seat), Some(_alone)) = (seat(), Alone::try_be()) else { return false };
+/// Takes free chunks and raises the limit. Called in faults, so it waits for nothing.
+pub(crate) fn grow(raise: &dyn Fn(usize)) -> bool {
+    let (Some(member), Some(_lock)) = (member(), GrantLock::try_lock()) else { return false };
     let Some(engine) = instance::engine() else { return false };
     let before = GRANTED.load(Relaxed);
     let limit = limit_of(before);
     raise_least(engine);
-    let seen = seat.ledger().freed().wrapping_add(1);
+    let seen = member.ledger().releases().wrapping_add(1);
     let is_raised = limit_of(before) > limit;
-    if !is_raised && (NONE_SINCE.load(Relaxed) == seen || !seat.is_sound()) {
+    if !is_raised && (NONE_SINCE.load(Relaxed) == seen || !member.is_sound()) {
         if !engine.may_write() {
-            // Whoever was asked may not have answered.
-            seat.want_urgently(URGENT_STEPS);
+            // The last request may not have been met.
+            member.demand_urgently(URGENT_CHUNKS);
         }
         return false;
     }
     let used_bytes = engine.used_bytes();
-    // Beyond what it may use in any case, and what it uses already.
-    let rise = (limit / 4).clamp(2 * step_bytes(), MOST_BYTES.max(2 * step_bytes()));
-    let wanted = steps_for(limit.max(used_bytes) + rise).saturating_sub(before);
-    let got = seat.take(wanted);
+    // Above the minimum limit, and above what it uses.
+    let rise = (limit / 4).clamp(2 * chunk_bytes(), MOST_BYTES.max(2 * chunk_bytes()));
+    let wanted = chunks_for(limit.max(used_bytes) + rise).saturating_sub(before);
+    let got = member.take(wanted);
     if got < wanted {
         NONE_SINCE.store(seen, Relaxed);
-        want(&seat, wanted - got, used_bytes);
+        demand(&member, wanted - got, used_bytes);
     }
     GRANTED.store(before + got, Relaxed);
     let limit_then = limit_of(before + got);
@@ -384,85 +354,84 @@ pub(crate) fn more(raise: &dyn Fn(usize)) -> bool {
     limit_then > limit
 }
 
-/// Has others asked for what nobody has: by this process's thread, or by `softswap run`.
-fn want(seat: &Seat, steps: usize, used_bytes: usize) {
+/// Has chunks requested of other members: by the budget thread, or by `softswap run`.
+fn demand(member: &Member, chunks: usize, used_bytes: usize) {
     if HAS_THREAD.load(Relaxed) {
-        return seat.wake_own();
+        return member.notify();
     }
-    // What a child inherits it shares, until it has made room for it.
+    // Inherited memory beyond the limit is charged to the parent.
     let shown_bytes = used_bytes.min(limit_of(GRANTED.load(Relaxed))) as u64;
-    seat.publish(PRICELESS, shown_bytes);
+    member.publish(UNAVAILABLE, shown_bytes);
     let engine = instance::engine();
-    engine.iter().for_each(|engine| tree_account::tell_counts(engine, seat));
-    tree_account::tell_resident(seat, shown_bytes);
+    engine.iter().for_each(|engine| tree_account::publish_counts(engine, member));
+    tree_account::publish_resident(member, shown_bytes);
     match engine.is_some_and(|engine| !engine.may_write()) {
-        // Its pages cannot leave: it would have to be stopped.
-        true => seat.want_urgently(steps),
-        false => seat.want(steps),
+        // It can evict nothing, so it would be stopped.
+        true => member.demand_urgently(chunks),
+        false => member.demand(chunks),
     }
 }
 
-/// This process ends. What little it has is free from now on; what more would be, once its
-/// memory is, others see.
+/// Called at exit. Releases a small share; a larger one is reaped once the memory is freed.
 pub(crate) fn leave() {
-    let Some(seat) = seat().filter(|_| OWNER.load(Relaxed) == raw::current_process()) else {
+    let Some(member) = member().filter(|_| OWNER.load(Relaxed) == raw::current_process()) else {
         return;
     };
-    instance::engine().iter().for_each(|engine| tree_account::tell_counts(engine, &seat));
-    if GRANTED.load(Relaxed) <= MOST_LEFT_STEPS && SEAT.swap(0, AcqRel) != 0 {
-        seat.leave();
+    instance::engine().iter().for_each(|engine| tree_account::publish_counts(engine, &member));
+    if GRANTED.load(Relaxed) <= MOST_LEFT_CHUNKS && MEMBER.swap(0, AcqRel) != 0 {
+        member.leave();
     }
 }
 
-/// What the thread does, for as long as it is to go on.
-pub(super) fn attend(goes_on: fn() -> bool) {
+/// Runs the budget thread until it `goes_on` no more.
+pub(super) fn run_budget(goes_on: fn() -> bool) {
     let Some(engine) = instance::engine() else { return };
-    if seat().is_none() || !descriptors::leave_table() {
+    if member().is_none() || !descriptors::leave_table() {
         return;
     }
     let mut work = Work::default();
     HAS_THREAD.store(true, Relaxed);
     while goes_on()
-        && let Some(seat) = seat()
+        && let Some(member) = member()
     {
-        let bell = seat.bell();
-        if !is_kept(&seat) {
-            fall_back(&seat);
+        let seen = member.notifications();
+        if !is_consistent(&member) {
+            fall_back(&member);
             engine.wake_background();
             return;
         }
-        let is_short = work.turn(engine, &seat);
-        seat.await_bell(bell, if is_short { LOOK_NS } else { TICK_NS / 2 });
+        let is_short = work.turn(engine, &member);
+        member.await_notification(seen, if is_short { SHORT_INTERVAL_NS } else { INTERVAL_NS / 2 });
     }
     HAS_THREAD.store(false, Relaxed);
-    if let Some(seat) = seat() {
-        seat.publish(PRICELESS, engine.used_bytes() as u64);
+    if let Some(member) = member() {
+        member.publish(UNAVAILABLE, engine.used_bytes() as u64);
     }
 }
 
-/// Whether the ledger says of this process what it says itself.
-fn is_kept(seat: &Seat) -> bool {
-    let _alone = Alone::be();
-    seat.is_sound() && seat.held() + seat.beyond() == GRANTED.load(Relaxed)
+/// Returns true if the ledger agrees with the chunks that this process holds.
+fn is_consistent(member: &Member) -> bool {
+    let _lock = GrantLock::lock();
+    member.is_sound() && member.held() + member.excess() == GRANTED.load(Relaxed)
 }
 
-/// The ledger has been written to by somebody else: what was granted is kept, for good.
-fn fall_back(seat: &Seat) {
-    // Not where it has been left meanwhile.
-    if SEAT.compare_exchange(seat.to_word(), 0, AcqRel, Relaxed).is_ok() {
+/// Leaves an overwritten ledger, and never changes its share again.
+fn fall_back(member: &Member) {
+    // Another thread may have left it meanwhile.
+    if MEMBER.compare_exchange(member.tag(), 0, AcqRel, Relaxed).is_ok() {
         HAS_FALLEN_BACK.store(true, Release);
     }
 }
 
-/// Says once that the share is fixed. This thread cannot: standard error is the program's, in
-/// whose table of descriptors it is not.
-pub(super) fn tell() {
+/// Reports a fixed share once. The budget thread cannot: it has its own descriptor table, without
+/// the program's standard error.
+pub(super) fn report() {
     if HAS_FALLEN_BACK.load(Relaxed) && HAS_FALLEN_BACK.swap(false, AcqRel) {
-        say_fixed(limit_of(GRANTED.load(Relaxed)), "has been overwritten");
+        report_fixed_share(limit_of(GRANTED.load(Relaxed)), "has been overwritten");
     }
 }
 
-fn say_fixed(bytes: usize, why: &str) {
+fn report_fixed_share(bytes: usize, why: &str) {
     raw::write_stderr(
         format!(
             "softswap: the page by which processes share a budget {why}: process {} does with a \
@@ -474,125 +443,126 @@ fn say_fixed(bytes: usize, why: &str) {
     );
 }
 
-/// What the thread knows from turn to turn.
+/// State of the budget thread.
 #[derive(Default)]
 struct Work {
     ticked_at_ns: u64,
     spared_ns: u64,
-    worth: u64,
+    benefit: u64,
     pages_out: u64,
 }
 
 impl Work {
-    /// Whether memory is short here.
-    fn turn(&mut self, engine: &Engine, seat: &Seat) -> bool {
-        move_within(seat);
-        let beyond = seat.beyond();
+    /// Makes one round, and returns true if memory is short.
+    fn turn(&mut self, engine: &Engine, member: &Member) -> bool {
+        move_within(member);
+        let beyond = member.excess();
         if beyond > 0 {
-            lower(engine, seat, GRANTED.load(Relaxed).saturating_sub(beyond));
+            lower(engine, member, GRANTED.load(Relaxed).saturating_sub(beyond));
         }
-        if let Some(question) = seat.asked() {
-            lower(engine, seat, question.keep + seat.beyond());
-            seat.answered(question);
+        if let Some(target) = member.release_target() {
+            lower(engine, member, target.keep + member.excess());
+            member.end_release(target);
         }
-        self.tell(engine, seat);
-        // Not what leaves only because it was just given away.
+        self.publish(engine, member);
+        // Read after the limit was lowered: these evictions do not show a shortage.
         let pages_out = engine.stats().get(Counter::PagesOut);
         let is_short = engine.is_short_of_memory() || pages_out != self.pages_out;
         self.pages_out = pages_out;
-        let missing = steps_for(engine.used_bytes()).saturating_sub(GRANTED.load(Relaxed));
+        let missing = chunks_for(engine.used_bytes()).saturating_sub(GRANTED.load(Relaxed));
         if is_short || missing > 0 {
-            ask(engine, seat, missing);
+            request(engine, member, missing);
         }
         is_short || missing > 0
     }
 
-    /// Says what memory is worth here, once a second, and gives back what is not used.
-    fn tell(&mut self, engine: &Engine, seat: &Seat) {
+    /// Publishes the benefit of more memory, and once a second releases what is not used.
+    fn publish(&mut self, engine: &Engine, member: &Member) {
         let now = now_ns();
         let passed_ns = now.saturating_sub(self.ticked_at_ns);
-        if passed_ns >= TICK_NS {
-            // A child that only writes to what it inherits asks for no room.
+        if passed_ns >= INTERVAL_NS {
+            // A child that only writes to inherited memory makes no fault.
             engine.count_inherited();
             let spared_ns = engine.spared_by_a_mib_ns();
             if self.ticked_at_ns > 0 {
                 let rise = spared_ns.saturating_sub(self.spared_ns);
-                let in_a_second = u128::from(rise) * u128::from(TICK_NS) / u128::from(passed_ns);
-                // What is seen in one second says little.
+                let in_a_second =
+                    u128::from(rise) * u128::from(INTERVAL_NS) / u128::from(passed_ns);
+                // Averaged, since one second shows little.
                 let rises = in_a_second as u64;
-                self.worth = (self.worth / 4).saturating_mul(3).saturating_add(rises / 4);
-                give_back_unused(engine, seat);
+                self.benefit = (self.benefit / 4).saturating_mul(3).saturating_add(rises / 4);
+                release_unused(engine, member);
             }
             (self.ticked_at_ns, self.spared_ns) = (now, spared_ns);
-            // Where `softswap run` has been killed nobody else does.
-            let _ = seat.ledger().ring_for_others();
+            // In case `softswap run` was killed.
+            let _ = member.ledger().serve_demands();
         }
-        seat.publish(self.worth.min(PRICELESS - 1), engine.used_bytes() as u64);
-        tree_account::tell(engine, seat);
+        member.publish(self.benefit.min(UNAVAILABLE - 1), engine.used_bytes() as u64);
+        tree_account::publish(engine, member);
     }
 }
 
-/// Moves steps beyond a limit that was lowered to free ones within it.
-fn move_within(seat: &Seat) {
-    if seat.beyond() == 0 {
+/// Replaces chunks beyond a lowered limit by free ones within it.
+fn move_within(member: &Member) {
+    if member.excess() == 0 {
         return;
     }
-    let _alone = Alone::be();
-    let moved = seat.take(seat.beyond());
-    // Those beyond the limit go first.
-    let given = seat.give(moved);
+    let _lock = GrantLock::lock();
+    let moved = member.take(member.excess());
+    // Those beyond the limit first.
+    let given = member.release(moved);
     GRANTED.store((GRANTED.load(Relaxed) + moved).saturating_sub(given), Relaxed);
 }
 
-fn give_back_unused(engine: &Engine, seat: &Seat) {
+fn release_unused(engine: &Engine, member: &Member) {
     let used_bytes = engine.used_bytes();
     let kept_bytes = used_bytes + SLACK_BYTES.max(used_bytes / 4);
-    let keep = steps_for(kept_bytes);
-    // Not for a little.
+    let keep = chunks_for(kept_bytes);
+    // Lowering the limit has a cost.
     if GRANTED.load(Relaxed) > keep + keep / 8 {
-        lower(engine, seat, keep);
+        lower(engine, member, keep);
     }
 }
 
-/// Asks others for more, where none is free and theirs is worth less; for what is `missing` of
-/// what it uses at least.
-fn ask(engine: &Engine, seat: &Seat, missing: usize) {
-    let ledger = seat.ledger();
-    ledger.reap(|who| who.fate());
+/// Obtains chunks, free ones or those of members with a lower benefit: at least the `missing` ones
+/// for the memory in use.
+fn request(engine: &Engine, member: &Member, missing: usize) {
+    let ledger = member.ledger();
+    ledger.reap(|process| process.liveness());
     let granted = GRANTED.load(Relaxed);
     let owed = ledger.floor().saturating_sub(granted);
-    let most = (MOST_BYTES / 4 / step_bytes()).max(1);
+    let most = (MOST_BYTES / 4 / chunk_bytes()).max(1);
     let need = (granted / 8).max(owed).max(missing).clamp(1, most);
-    let got = seat.obtain(need, PATIENCE_NS);
+    let got = member.obtain(need, REQUEST_TIMEOUT_NS);
     if got > 0 {
-        let _alone = Alone::be();
+        let _lock = GrantLock::lock();
         let granted = GRANTED.load(Relaxed) + got;
         GRANTED.store(granted, Relaxed);
-        // Refused only where there is no address space: then it does with the tables it has.
+        // Refused only without address space for larger tables.
         let _ = engine.set_memory_limit(limit_of(granted) as u64);
     }
 }
 
-/// Does with `keep` steps, or as few as it can, and gives the others back, piece by piece.
-fn lower(engine: &Engine, seat: &Seat, keep: usize) {
-    let _alone = Alone::be();
+/// Lowers the limit to `keep` chunks, or as few as possible, and releases the other ones in chunks.
+fn lower(engine: &Engine, member: &Member, keep: usize) {
+    let _lock = GrantLock::lock();
     let mut keep = keep;
     loop {
         let granted = GRANTED.load(Relaxed);
         if granted <= keep {
             return;
         }
-        let next = keep.max(granted.saturating_sub((PIECE_BYTES / step_bytes()).max(1)));
+        let next = keep.max(granted.saturating_sub((LOWER_BYTES / chunk_bytes()).max(1)));
         match engine.set_memory_limit(limit_of(next) as u64) {
             Ok(()) if is_reached(engine, limit_of(next)) => {
                 GRANTED.store(next, Relaxed);
-                seat.give(granted - next);
+                member.release(granted - next);
             }
             Err(
                 LimitRefused::TooSmall { least_bytes, .. }
                 | LimitRefused::Locked { least_bytes, .. },
-            ) if steps_for(least_bytes as usize) > keep => keep = steps_for(least_bytes as usize),
-            // Pages have no place to go.
+            ) if chunks_for(least_bytes as usize) > keep => keep = chunks_for(least_bytes as usize),
+            // The limit cannot be reached, since pages cannot be evicted: keep the old one.
             _ => {
                 let _ = engine.set_memory_limit(limit_of(granted) as u64);
                 return;
@@ -601,10 +571,10 @@ fn lower(engine: &Engine, seat: &Seat, keep: usize) {
     }
 }
 
-/// Waits until a lower limit holds, or is given up.
+/// Waits until the memory in use is within the limit, for [`LOWER_TIMEOUT_NS`] at most.
 fn is_reached(engine: &Engine, bytes: usize) -> bool {
     const MOMENT: std::time::Duration = std::time::Duration::from_millis(1);
-    let until_ns = now_ns() + PIECE_NS;
+    let until_ns = now_ns() + LOWER_TIMEOUT_NS;
     while !engine.keeps_limit(bytes) && now_ns() < until_ns {
         std::thread::sleep(MOMENT);
     }

@@ -1,28 +1,31 @@
-//! What this process says at its tree's ledger for reports: what it has done, and what it has.
+//! Counters that this process publishes in the tree's ledger for reports.
 //!
-//! Said by the thread that looks after its part of the budget, twice a second at least. A forked
-//! child, which has none, says what it has done where it finds no memory free, and when it ends.
+//! The budget thread publishes them at least twice a second. A forked child has no such thread; it
+//! publishes them when it finds no free memory, and at exit.
 
-use softswap_engine::base::stats::{Counter, TIERS};
+use softswap_engine::base::stats::{Counter, TIERS, Tier};
 use softswap_engine::door::engine::Engine;
-use softswap_engine::ledger::{Counts, Seat, Sizes};
+use softswap_shared::ledger::{Counts, Member, Sizes};
 
-/// Says both, of a process that has all that its engine counts.
-pub(super) fn tell(engine: &Engine, seat: &Seat) {
+// [`Counts::returns`] leaves the first tier out.
+const _: () = assert!(Tier::Zero as usize == 0);
+
+/// Publishes all figures of a process with an engine.
+pub(super) fn publish(engine: &Engine, member: &Member) {
     engine.note_peaks();
-    tell_counts(engine, seat);
+    publish_counts(engine, member);
     let get = |counter| engine.stats().get(counter);
-    seat.publish_sizes(&Sizes {
+    member.publish_sizes(&Sizes {
         resident_bytes: get(Counter::ResidentBytes),
         pool_bytes: get(Counter::PoolUsedBytes),
         disk_bytes: get(Counter::DiskBytes),
     });
 }
 
-/// Says what it has done.
-pub(super) fn tell_counts(engine: &Engine, seat: &Seat) {
+/// Publishes the events so far.
+pub(super) fn publish_counts(engine: &Engine, member: &Member) {
     let stats = engine.stats();
-    seat.publish_counts(&Counts {
+    member.publish_counts(&Counts {
         faults: TIERS.map(|tier| stats.faults(tier)),
         stalled_ns: stats.get(Counter::StalledNs),
         bytes_read: stats.get(Counter::BytesRead),
@@ -30,7 +33,7 @@ pub(super) fn tell_counts(engine: &Engine, seat: &Seat) {
     });
 }
 
-/// Says what one has of which only that is known: that sleeps, or shares what it has inherited.
-pub(super) fn tell_resident(seat: &Seat, resident_bytes: u64) {
-    seat.publish_sizes(&Sizes { resident_bytes, ..Sizes::default() });
+/// Publishes the resident memory of a process that sleeps, or shares what it inherited.
+pub(super) fn publish_resident(member: &Member, resident_bytes: u64) {
+    member.publish_sizes(&Sizes { resident_bytes, ..Sizes::default() });
 }

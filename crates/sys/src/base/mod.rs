@@ -5,6 +5,7 @@ pub(crate) mod program_filter;
 pub mod raw;
 pub mod memory;
 pub mod futex;
+pub mod primitive;
 pub mod engine_stack;
 pub mod signals;
 pub mod signal_frame;

@@ -1,20 +1,18 @@
-//! Whether forked children are still there: the attach count of a System V segment.
+//! Attach count of a System V segment: whether forked children that read slots are alive.
 //!
-//! A mapping that a child inherits is gone when the child has ended or called
-//! exec, and no earlier, whatever the child does to its descriptors. Of memory
-//! that is shared by System V's calls the kernel counts the mappings, and tells
-//! their number to whoever asks. No descriptor is needed, so nothing of this can
-//! be met at a number of the program's, or be closed.
+//! This is the one exception to [`crate::open_mark`]. A child reads its parent's unnamed swap file,
+//! and may close any descriptor, also that of a mark: then its slots would be reused under it. It
+//! cannot close a mapping. The kernel counts the mappings of System V memory, and drops a child's when
+//! it has exited or called exec.
 //!
-//! A process that leaves its name space of such memory cannot ask any more: then
-//! it counts as if children were there for ever. So that memory of others under
-//! the same number is not taken for it, each has a size of its own, by chance.
+//! A process that leaves its IPC namespace cannot read the count: then children count as alive for
+//! ever. A segment has a random size, so that another one with the same number is not taken for it.
 
 use crate::PAGE_SIZE;
 use crate::aslr;
 use crate::raw;
 
-/// Memory that only says by how many it is mapped. No page of it is ever touched.
+/// Memory of which only the mappings are counted. No page of it is ever touched.
 ///
 /// ```
 /// use softswap_sys::attach_count::AttachCount;
@@ -30,13 +28,13 @@ pub struct AttachCount {
     bytes: usize,
 }
 
-/// So many sizes there are; none is larger.
+/// Largest size.
 const MOST_BYTES: usize = 1 << 20;
-/// Whoever this process becomes may still ask.
+/// The process may read the count after it has changed its user.
 const READABLE: usize = 0o444;
 const NO_RESERVE: usize = 0o10000;
 
-/// A call of which nothing is to be known but whether it succeeds.
+/// Makes a system call that returns `None` if it fails.
 ///
 /// # Safety
 /// What the call does to this process's memory is sound.
@@ -46,8 +44,7 @@ unsafe fn call(number: i64, a: usize, b: usize, c: usize) -> Option<usize> {
 }
 
 impl AttachCount {
-    /// Makes one, which children inherit; `None` where the kernel has no such
-    /// memory, or none left.
+    /// Creates a segment, which children inherit, or returns `None` if the kernel has none left.
     #[must_use]
     pub fn make() -> Option<AttachCount> {
         let bytes = PAGE_SIZE + aslr::below(MOST_BYTES);
@@ -61,15 +58,15 @@ impl AttachCount {
         Some(AttachCount { id, address: address?, bytes })
     }
 
-    /// Whether children that are forked from now on inherit it.
+    /// Sets whether children inherit it that are forked from now on.
     pub fn hand_on(&self, on: bool) {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
-        // What is refused is handed on.
+        // If the call fails, children inherit it.
         // SAFETY: no content changes, only what children get.
         unsafe { call(libc::SYS_madvise, self.address, self.bytes, advice as usize) };
     }
 
-    /// Whether nobody but this process has it.
+    /// Returns true if only this process has it mapped.
     #[must_use]
     pub fn is_alone(&self) -> bool {
         // SAFETY: integers, for which zero is valid.
@@ -80,8 +77,7 @@ impl AttachCount {
         told.is_some() && state.shm_segsz == self.bytes && state.shm_nattch == 1
     }
 
-    /// In a child, which keeps what it has inherited until its end, and knows of
-    /// no other.
+    /// Keeps the inherited mapping in a child until it exits.
     pub fn keep(self) {
         std::mem::forget(self);
     }

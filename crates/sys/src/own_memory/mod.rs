@@ -4,4 +4,3 @@ pub mod alloc;
 pub mod segment;
 pub mod secret;
 pub mod shared;
-pub mod shared_locks;

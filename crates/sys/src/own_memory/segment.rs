@@ -10,13 +10,9 @@
 //! memory. They are opened and closed at run time, but never unmapped.
 
 use crate::memory::{PAGE_SIZE, give_back, populate, reserve_bytes};
+use crate::primitive::{AtomicBool, AtomicU64, Ordering};
 use std::io;
 use std::ops::{Deref, DerefMut};
-
-#[cfg(feature = "loom")]
-use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-#[cfg(not(feature = "loom"))]
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Slots of the largest segment.
 pub const SEGMENT_SLOTS: usize = u64::BITS as usize;

@@ -2,7 +2,7 @@
 
 pub mod load;
 pub mod threads;
-pub mod birth;
+pub mod process_identity;
 pub mod own_threads;
 pub mod child;
 pub mod pinners;

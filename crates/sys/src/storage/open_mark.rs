@@ -1,48 +1,62 @@
-//! Marks of open files, by which others tell whether one is still open.
+//! Marks of open files: the second rule of liveness, for what forked children inherit.
 //!
-//! Of processes that share a file each has opened it for itself. A mark is a lock (F_OFD_SETLK) of
-//! one byte that the file does not have. The kernel gives it back when the open file is gone, and
-//! no earlier: when all have closed it that inherited its descriptor by fork, and the last
-//! request of a ring is done that was under way when its process was killed. So a mark says
-//! exactly whether somebody can still read or write by that open file, and needs neither process
-//! numbers nor name spaces.
+//! A forked child reads swap slots of its parent through the open file that it inherits, so its
+//! parent's identity ([`crate::process_identity`]) must not decide. A mark is a lock (`F_OFD_SETLK`)
+//! of one byte behind the end of a file. The kernel drops it with the open file: when the last
+//! process that inherited its descriptor has closed it, and the last request of a ring is done that
+//! was in flight when its process was killed. That needs neither PIDs nor namespaces.
+//!
+//! `exec` closes the file, so the program after it holds nothing.
 
-use crate::program_filter;
-use crate::shared_locks;
-use rustix::fd::AsFd;
+use crate::{program_filter, raw};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::io;
 
-/// Marks begin beyond all that a file can have.
+/// Byte of mark 0: beyond the end of any file.
 const FIRST_BYTE: u64 = 1 << 62;
-/// Numbers of marks are below this.
+/// Marks are smaller than this.
 pub const MOST_MARKS: u64 = 1 << 32;
 
-/// The byte that stands for a mark.
-fn byte_of(number: u64) -> io::Result<u64> {
-    match number < MOST_MARKS {
-        true => Ok(FIRST_BYTE + number),
-        false => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+/// Marks an open file, for as long as it is open. Returns false if another open file of the same
+/// file has the mark.
+///
+/// # Errors
+/// If the file is not open for writing, or its file system has no locks.
+pub fn put(file: impl AsFd, mark: u64) -> io::Result<bool> {
+    match control(file.as_fd(), libc::F_OFD_SETLK, mark) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
     }
 }
 
-/// Puts a mark on an open file, for as long as it is open; false where another open file of
-/// the same file has it.
-///
-/// # Errors
-/// What the kernel reported: the file may not be open for writing, or its file system has no
-/// locks.
-pub fn put(file: impl AsFd, number: u64) -> io::Result<bool> {
-    shared_locks::try_take(file.as_fd(), byte_of(number)?)
+/// Returns true if no other open file of the same file has a mark. Returns false if that is unknown,
+/// also under the program's own filter.
+#[must_use]
+pub fn is_gone(file: impl AsFd, mark: u64) -> bool {
+    let is_free = |lock: libc::flock| i32::from(lock.l_type) == libc::F_UNLCK;
+    !program_filter::is_in_force()
+        && control(file.as_fd(), libc::F_OFD_GETLK, mark).is_ok_and(is_free)
 }
 
-/// Whether no other open file of the same file has a mark: what had it is gone. False where
-/// that cannot be told, also under a filter of the program's.
-#[must_use]
-pub fn is_gone(file: impl AsFd, number: u64) -> bool {
-    !program_filter::is_in_force()
-        && byte_of(number)
-            .and_then(|byte| shared_locks::is_taken(file.as_fd(), byte))
-            .is_ok_and(|is_taken| !is_taken)
+fn control(fd: BorrowedFd<'_>, command: i32, mark: u64) -> io::Result<libc::flock> {
+    if mark >= MOST_MARKS {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let mut lock = libc::flock {
+        l_type: libc::F_WRLCK as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: (FIRST_BYTE + mark) as i64,
+        l_len: 1,
+        l_pid: 0,
+    };
+    let place = &raw mut lock as usize;
+    let args = [fd.as_raw_fd() as usize, command as usize, place, 0, 0, 0];
+    // SAFETY: the kernel reads and writes one `flock`, which nothing else refers to.
+    raw::check(unsafe { raw::syscall(libc::SYS_fcntl, args) })?;
+    Ok(lock)
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use super::entry::Entry;
 use super::*;
-use crate::base::primitive::{AtomicU64, Ordering};
 use loom::sync::Arc;
 use loom::thread;
+use softswap_sys::primitive::{AtomicU64, Ordering};
 
 fn table(words: &Arc<Vec<AtomicU64>>) -> PageTable<'_> {
     PageTable::new(words)

@@ -1,7 +1,7 @@
 //! The table of entries, and claims: the right to change one.
 
 use super::entry::{BUSY, Entry, HEAT, HEAT_SHIFT, PIN_ONE, PINS, PageNo, Place, WAITERS};
-use crate::base::primitive::{self, AtomicU64, Ordering};
+use softswap_sys::primitive::{self, AtomicU64, Ordering};
 use std::ops::Range;
 
 /// Looks before sleeping: a transition of a page in DRAM takes a few microseconds.

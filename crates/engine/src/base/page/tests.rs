@@ -1,7 +1,7 @@
 use super::entry::{Entry, PAYLOAD_LIMIT, SLOT_LIMIT};
 use super::*;
-use crate::base::primitive::AtomicU64;
 use proptest::prelude::*;
+use softswap_sys::primitive::AtomicU64;
 
 fn in_slots() -> impl Strategy<Value = Place> {
     prop_oneof![

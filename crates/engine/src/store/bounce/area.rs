@@ -1,9 +1,9 @@
 //! One pool of buffers, and the area of one CPU in it.
 
-use crate::base::primitive::Ordering::Relaxed;
-use crate::base::primitive::{AtomicU32, AtomicU64};
 use crossbeam_utils::CachePadded;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::primitive::Ordering::Relaxed;
+use softswap_sys::primitive::{AtomicU32, AtomicU64};
 use softswap_sys::segment::{Arena, Run, SEGMENT_SLOTS, Segment};
 
 /// Slots that are searched together.

@@ -2,10 +2,10 @@
 //! lent for one use.
 
 use super::area::{Pool, segments};
-use crate::base::primitive::AtomicU64;
-use crate::base::primitive::Ordering::{Relaxed, Release};
 use crossbeam_utils::CachePadded;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::primitive::AtomicU64;
+use softswap_sys::primitive::Ordering::{Relaxed, Release};
 use softswap_sys::segment::{Arena, Run, SEGMENT_SLOTS, Segment};
 use std::io;
 use std::sync::Mutex;

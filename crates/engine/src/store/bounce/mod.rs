@@ -25,13 +25,13 @@ mod model;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use crate::base::primitive::{AtomicU32, AtomicU64};
 use area::{Pool, segments};
 use crossbeam_utils::CachePadded;
 use growth::Growth;
 pub(crate) use growth::MOST_EXTRA_BYTES;
 use softswap_sys::futex;
+use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use softswap_sys::primitive::{AtomicU32, AtomicU64};
 use softswap_sys::segment::{Arena, Run, SEGMENT_SLOTS, Segment, StaticRange};
 use std::io;
 use std::ops::{Deref, DerefMut};

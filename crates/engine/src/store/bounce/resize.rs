@@ -6,7 +6,7 @@
 //! gets its memory when it is first written to and loses it on return.
 
 use super::Pools;
-use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed};
+use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::PoisonError;
 
 /// How long a pool that was added must be idle before it goes.

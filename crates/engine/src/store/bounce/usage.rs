@@ -1,8 +1,8 @@
 //! How the buffers are being used.
 
 use super::Pools;
-use crate::base::primitive::Ordering::Relaxed;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::primitive::Ordering::Relaxed;
 
 /// The least time between two words about full buffers.
 const QUIET_NS: u64 = 10_000_000_000;

@@ -6,7 +6,7 @@
 //! costs time only: the file has everything.
 
 use super::poll::Polling;
-use super::{Device, ExchangeDevice, Facts, FileDevice, IoError, Lane, Piece};
+use super::{Device, Facts, FileDevice, IoError, Lane, Piece, RemoteDevice};
 use softswap_sys::raw::now_ns;
 use softswap_sys::segment::StaticRange;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,13 +21,13 @@ const LEAST_PATIENCE_NS: u64 = 1_000_000;
 /// A device of two sides.
 ///
 /// ```
-/// use softswap_engine::exchange::{Exchange, SHAPE};
-/// use softswap_engine::store::io::{Device, ExchangeDevice, Lane, MirrorDevice};
+/// use softswap_engine::store::io::{Device, Lane, MirrorDevice, RemoteDevice};
+/// use softswap_shared::request_queue::{RequestQueue, SHAPE};
 /// use softswap_testkit::SimDevice;
 /// use std::os::fd::AsRawFd;
 /// let (fd, words) = softswap_sys::shared::create(SHAPE.words()).unwrap();
-/// let exchange = Exchange::create(words, SHAPE, 1024, 1_000_000);
-/// let cluster = ExchangeDevice::open(exchange, fd.as_raw_fd()).unwrap();
+/// let queue = RequestQueue::create(words, SHAPE, 1024, 1_000_000);
+/// let cluster = RemoteDevice::open(queue, fd.as_raw_fd()).unwrap();
 /// let device = MirrorDevice::new(Box::new(SimDevice::new(1 << 20, 1)), cluster);
 /// let (mut lane, mut page) = (device.open_lane(), [0; 4096]);
 /// device.grow(0, 4096).unwrap();
@@ -38,7 +38,7 @@ const LEAST_PATIENCE_NS: u64 = 1_000_000;
 /// ```
 pub struct MirrorDevice {
     file: Box<dyn Device>,
-    cluster: ExchangeDevice,
+    cluster: RemoteDevice,
     file_time: ReadTime,
     cluster_time: ReadTime,
     reads: AtomicU32,
@@ -68,16 +68,16 @@ impl ReadTime {
 impl MirrorDevice {
     /// Over the side that has everything, and the one that may have it.
     #[must_use]
-    pub fn new(file: Box<dyn Device>, cluster: ExchangeDevice) -> MirrorDevice {
+    pub fn new(file: Box<dyn Device>, cluster: RemoteDevice) -> MirrorDevice {
         let (file_time, cluster_time) = Default::default();
         MirrorDevice { file, cluster, file_time, cluster_time, reads: AtomicU32::new(0) }
     }
 
-    /// Over a file, and the exchange behind a descriptor. The file alone where there is none:
+    /// Over a file, and the request queue behind a descriptor. The file alone where there is none:
     /// nothing is lost without it.
     #[must_use]
-    pub(crate) fn over(file: FileDevice, exchange_fd: Option<i32>) -> Box<dyn Device> {
-        match exchange_fd.and_then(|fd| ExchangeDevice::inherited(fd).ok()) {
+    pub(crate) fn over(file: FileDevice, queue_fd: Option<i32>) -> Box<dyn Device> {
+        match queue_fd.and_then(|fd| RemoteDevice::inherited(fd).ok()) {
             Some(cluster) => Box::new(MirrorDevice::new(Box::new(file), cluster)),
             None => Box::new(file),
         }
@@ -104,7 +104,7 @@ impl MirrorDevice {
             return false;
         }
         let patience_ns = self.patience_ns();
-        let is_read = self.cluster.read_soon(offset, buf, patience_ns);
+        let is_read = self.cluster.read_within(offset, buf, patience_ns);
         if !is_read {
             self.cluster_time.note_none(patience_ns);
         }

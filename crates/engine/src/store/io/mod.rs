@@ -11,16 +11,16 @@
 
 pub mod poll;
 pub(crate) mod file_device;
-pub mod exchange_device;
+pub mod remote_device;
 pub mod mirror_device;
 // Not the crate: its devices are of another build of this one.
 #[cfg(test)]
 #[path = "../../../../testkit/src/sim_device.rs"]
 pub mod sim_device;
 
-pub use exchange_device::ExchangeDevice;
 pub use file_device::FileDevice;
 pub use mirror_device::MirrorDevice;
+pub use remote_device::RemoteDevice;
 
 use poll::Polling;
 use softswap_sys::PAGE_SIZE;

@@ -12,12 +12,12 @@ use super::area::{
     Area, AreaConfig, AreaError, AreaFull, Discarded, FixedPages, MAX_SLOTS, Run, Share,
 };
 use super::batch::SlotBatch;
-use super::cluster_table::ClusterTable;
 use super::discard::Discard;
 use crate::codec::seal::{Seal, Sealer};
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::{Knobs, Mode};
 use crate::store::io::{Device, Facts, IoError, Lane};
+use softswap_shared::cluster_table::ClusterTable;
 use softswap_sys::file::SwapFile;
 use softswap_sys::segment::StaticRange;
 use std::cmp::Reverse;
@@ -55,14 +55,15 @@ pub enum Layout {
 /// Pages that somebody set aside, shared by a tree of processes.
 ///
 /// ```
-/// use softswap_engine::store::swap::{ClusterTables, FixedPages, SharedPages, TableOf};
+/// use softswap_engine::store::swap::{FixedPages, SharedPages};
+/// use softswap_shared::cluster_table::{ClusterTables, SharedArea};
 /// use softswap_sys::memory::reserve_u64;
-/// let area = TableOf { identity: (1, 2), pages: 1024 };
+/// let area = SharedArea { device: 1, inode: 2, clusters: 2 };
 /// let words = reserve_u64(ClusterTables::words(&[area])).unwrap();
 /// let table = ClusterTables::create(words, &[area]).table(area).unwrap();
 /// let pages = FixedPages { pages: 1024, spans: vec![(0, 1024, 0)], bad_pages: vec![] };
 /// let shared = SharedPages { pages: pages.into(), table, mark: 2, file: None, inherited: -1 };
-/// assert_eq!(shared.table.free(), 2);
+/// assert_eq!(shared.table.free_count(), 2);
 /// ```
 #[derive(Debug, Clone)]
 pub struct SharedPages {
@@ -71,7 +72,7 @@ pub struct SharedPages {
     /// Whose they are.
     pub table: ClusterTable,
     /// What this process's own are marked with there, as the open file is: see
-    /// [`super::cluster_table`].
+    /// [`softswap_shared::cluster_table`].
     pub mark: u64,
     /// That open file; without, nobody is ever taken for dead.
     pub file: Option<Arc<SwapFile>>,

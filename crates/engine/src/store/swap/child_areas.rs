@@ -13,7 +13,7 @@ use crate::codec::seal::Sealer;
 use crate::store::io::poll::Polling;
 use crate::store::io::poll::mode::Mode;
 use crate::store::io::poll::pressure::Pressure;
-use crate::store::io::{ExchangeDevice, FileDevice, MirrorDevice};
+use crate::store::io::{FileDevice, MirrorDevice, RemoteDevice};
 use crate::store::swap::Discard;
 use softswap_sys::file::SwapFile;
 use softswap_sys::open_mark;
@@ -41,11 +41,11 @@ pub(crate) struct Growing {
 /// What an area grows on.
 pub(crate) enum Medium {
     /// A file in this directory; a cluster keeps it once more where there is the descriptor of an
-    /// exchange.
+    /// request queue.
     Directory(PathBuf, Option<i32>),
-    /// Memory of other machines: the descriptor of the exchange with the helper that speaks to
+    /// Memory of other machines: the descriptor of the request queue of the helper that speaks to
     /// them.
-    Exchange(i32),
+    Remote(i32),
 }
 
 /// How areas are opened.
@@ -145,8 +145,8 @@ impl ChildAreas {
                 let device = MirrorDevice::over(FileDevice::new(file, true), *mirror);
                 Backing::growing(device, growing.limit_bytes, self.reserve_bytes)
             }
-            Medium::Exchange(fd) => {
-                let device = ExchangeDevice::inherited(*fd).map_err(|error| error.to_string())?;
+            Medium::Remote(fd) => {
+                let device = RemoteDevice::inherited(*fd).map_err(|error| error.to_string())?;
                 let device = Box::new(device);
                 Backing::growing(device, growing.limit_bytes, 0)
             }

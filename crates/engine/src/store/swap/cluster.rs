@@ -8,8 +8,8 @@ use std::ops::Range;
 /// in models, which look at every order in which words can be read.
 pub const CLUSTER_SLOTS: usize = if cfg!(feature = "loom") { 64 } else { 512 };
 
-/// Areas at the most: what page entries have room for.
-pub const MAX_AREAS: usize = 32;
+/// Most areas: a page entry has no room for more.
+pub const MAX_AREAS: usize = softswap_shared::cluster_table::MOST_AREAS;
 
 pub(crate) const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Areas grow by whole clusters.

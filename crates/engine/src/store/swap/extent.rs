@@ -16,8 +16,8 @@
 
 mod hints;
 
-use crate::base::primitive::{AtomicU64, Mutex, Ordering, reserve_u64};
 use hints::Hints;
+use softswap_sys::primitive::{AtomicU64, Mutex, Ordering, reserve_u64};
 use std::hint::select_unpredictable;
 use std::io;
 use std::sync::PoisonError;

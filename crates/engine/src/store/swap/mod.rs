@@ -6,7 +6,7 @@
 //! and `areas` makes one of several. What lies under a name, a file or a
 //! device, is taken into use by `named`, which asks `contents` what it holds
 //! and `header` what its first page says; a tree of processes shares it by a
-//! `cluster_table`. `open_areas` does that for all areas that were asked for.
+//! [`softswap_shared::cluster_table`]. `open_areas` does that for all areas that were asked for.
 
 pub(crate) mod cluster;
 pub mod extent;
@@ -15,7 +15,6 @@ pub(crate) mod discard;
 pub mod header;
 pub mod contents;
 pub mod named;
-pub mod cluster_table;
 pub mod area;
 pub(crate) mod batch;
 pub(crate) mod areas;
@@ -28,6 +27,5 @@ pub use areas::{Backing, Layout, MAX_AREAS, SharedPages};
 pub(crate) use batch::SlotBatch;
 pub(crate) use child_areas::{ChildAreas, Opened, Place};
 pub use cluster::CLUSTER_SLOTS;
-pub use cluster_table::{ClusterTable, ClusterTables, MARK_OF_TREE, TableOf};
 pub use discard::Discard;
 pub use named::{Activated, activate};

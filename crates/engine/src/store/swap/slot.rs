@@ -32,11 +32,11 @@ mod frozen;
 mod sparse;
 
 use super::cluster::{Bits, CLUSTER_SLOTS, PAGE_BYTES, WORDS, find_run, masks};
-use crate::base::primitive::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
-use crate::base::primitive::{AtomicBool, AtomicU32, AtomicU64, Mutex};
-use crate::base::primitive::{current_cpu, in_one_order, reserve_u32, reserve_u64};
 use crossbeam_utils::CachePadded;
 use shelf::{CURRENT, FREE, FULL, GONE, Holds, ROOMY, Shelf, TIGHT, WAITING, lock};
+use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use softswap_sys::primitive::{AtomicBool, AtomicU32, AtomicU64, Mutex};
+use softswap_sys::primitive::{current_cpu, in_one_order, reserve_u32, reserve_u64};
 use std::io;
 use std::ops::Range;
 

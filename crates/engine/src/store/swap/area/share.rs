@@ -1,6 +1,6 @@
 //! A process's part in an area that its tree shares: under which mark it has clusters.
 
-use crate::store::swap::cluster_table::ClusterTable;
+use softswap_shared::cluster_table::ClusterTable;
 use softswap_sys::file::SwapFile;
 use softswap_sys::open_mark;
 use std::sync::Arc;

@@ -38,7 +38,7 @@ impl Area {
 
     /// Notes what is free in the tree. Returns how many clusters that are.
     pub(super) fn look_around(&self, share: &Share) -> usize {
-        let free = share.table.free();
+        let free = share.table.free_count();
         let capacity_bytes = self.size_bytes() + free as u64 * CLUSTER_BYTES;
         self.capacity_bytes.store(capacity_bytes, Relaxed);
         self.slots.set_keep(few_of(free) as u32);
@@ -102,7 +102,7 @@ impl Area {
         debug_assert!(share.is_own.load(Relaxed), "cluster {cluster} is a parent's");
         self.size_bytes.fetch_sub(CLUSTER_BYTES, AcqRel);
         // False only where the table was overwritten; then it is another's.
-        share.table.give(share.mark, cluster);
+        share.table.free(share.mark, cluster);
     }
 }
 

@@ -6,8 +6,8 @@ use crate::store::io::poll::mode::Mode;
 use crate::store::io::poll::pressure::Pressure;
 use crate::store::io::sim_device::SimDevice;
 use crate::store::swap::area::{AreaConfig, FixedPages, Run};
-use crate::store::swap::cluster_table::{ClusterTable, ClusterTables, TableOf};
 use crate::store::swap::{CLUSTER_SLOTS, Discard};
+use softswap_shared::cluster_table::{ClusterTable, ClusterTables, SharedArea};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::SwapFile;
 use softswap_sys::memory::{reserve_bytes, reserve_u64};
@@ -25,7 +25,8 @@ struct Tree {
 
 impl Tree {
     fn new(pages: u64) -> Tree {
-        let which = TableOf { identity: (1, 2), pages };
+        let clusters = pages.div_ceil(CLUSTER_SLOTS as u64) as usize;
+        let which = SharedArea { device: 1, inode: 2, clusters };
         let words = reserve_u64(ClusterTables::words(&[which])).unwrap();
         let table = ClusterTables::create(words, &[which]).table(which).unwrap();
         let disk = SimDevice::new(pages * PAGE_BYTES, 1);
@@ -81,7 +82,7 @@ fn shrink(area: &Area) -> u64 {
 fn processes_fill_an_area_between_them_and_no_slot_is_two_processes() {
     let tree = Tree::new(9 * 512 + 100);
     let (one, other) = (tree.process(7), tree.process(8));
-    assert_eq!((one.size_bytes(), tree.table.free()), (0, 10), "it costs nothing to have it");
+    assert_eq!((one.size_bytes(), tree.table.free_count()), (0, 10), "it costs nothing to have it");
     let mut had = [BTreeSet::new(), BTreeSet::new()];
     for turn in 0.. {
         let area = [&one, &other][turn % 2];
@@ -135,7 +136,7 @@ fn what_one_process_frees_another_gets_at_once() {
     assert!(shrink(&one) > 0);
     let kept = (KEPT, KEPT as u64 * CLUSTER_BYTES);
     assert_eq!((tree.table.held(7), one.size_bytes()), kept, "the area is full");
-    assert_eq!(tree.table.held(8) + tree.table.free() + KEPT, 512);
+    assert_eq!(tree.table.held(8) + tree.table.free_count() + KEPT, 512);
 }
 
 #[test]
@@ -150,9 +151,9 @@ fn a_process_that_is_alone_takes_a_few_clusters_at_a_time() {
     let small = Tree::of_clusters(20);
     let (one, other) = (small.process(7), small.process(8));
     let _ = one.alloc_run(0, 1).unwrap();
-    assert_eq!((small.table.held(7), small.table.free()), (1, 19));
+    assert_eq!((small.table.held(7), small.table.free_count()), (1, 19));
     fill(&other);
-    assert_eq!(small.table.free(), 0);
+    assert_eq!(small.table.free_count(), 0);
     assert!(one.alloc_run(0, 64).is_ok(), "what it has left of its cluster is its own");
 }
 

@@ -11,7 +11,7 @@
 //! the old buckets and of the new ones, mixed; it compares what it finds with
 //! the entries, and searches all of them when it has been misled.
 
-use crate::base::primitive::{AtomicU32, AtomicU64, Ordering, reserve_u32};
+use softswap_sys::primitive::{AtomicU32, AtomicU64, Ordering, reserve_u32};
 use std::io;
 
 /// Buckets are cut again once there are this many times more extents.

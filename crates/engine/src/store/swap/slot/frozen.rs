@@ -9,7 +9,7 @@
 
 use super::shelf::lock;
 use super::{SlotAllocator, WORDS};
-use crate::base::primitive::Ordering::{Acquire, Relaxed, SeqCst};
+use softswap_sys::primitive::Ordering::{Acquire, Relaxed, SeqCst};
 
 impl SlotAllocator {
     /// Frees slots of one word, but for those that a child may read; returns how many

@@ -9,8 +9,8 @@
 
 use super::SlotAllocator;
 use super::shelf::{CURRENT, FREE, FULL, GONE, Holds, NONE, ROOMY, TIGHT, WAITING};
-use crate::base::primitive::Ordering::{Relaxed, SeqCst};
-use crate::base::primitive::{MutexGuard, in_one_order};
+use softswap_sys::primitive::Ordering::{Relaxed, SeqCst};
+use softswap_sys::primitive::{MutexGuard, in_one_order};
 
 const STATE_BITS: u32 = 3;
 const STATE_MASK: u32 = (1 << STATE_BITS) - 1;

@@ -4,8 +4,8 @@
 
 use super::shelf::{CURRENT, FREE, GONE, WAITING, lock};
 use super::{NotInUse, SlotAllocator, by_cluster};
-use crate::base::primitive::Ordering::{Acquire, Relaxed, SeqCst};
 use crate::store::swap::cluster::{CLUSTER_SLOTS, WORDS, masks};
+use softswap_sys::primitive::Ordering::{Acquire, Relaxed, SeqCst};
 
 impl SlotAllocator {
     /// Never hands these slots out: they have no storage, or bad one. Only for

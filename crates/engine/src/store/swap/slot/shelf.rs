@@ -1,7 +1,7 @@
 //! One shelf: the clusters of a processor that nobody allocates from, and its current one.
 
-use crate::base::primitive::Ordering::Relaxed;
-use crate::base::primitive::{AtomicU32, Mutex, MutexGuard};
+use softswap_sys::primitive::Ordering::Relaxed;
+use softswap_sys::primitive::{AtomicU32, Mutex, MutexGuard};
 use std::sync::PoisonError;
 
 /// Where a cluster is: the low bits of its place, its home above them. A table

@@ -6,7 +6,7 @@
 
 use super::SlotAllocator;
 use super::shelf::{FREE, GONE, NONE};
-use crate::base::primitive::Ordering::{Relaxed, SeqCst};
+use softswap_sys::primitive::Ordering::{Relaxed, SeqCst};
 use std::io;
 
 impl SlotAllocator {

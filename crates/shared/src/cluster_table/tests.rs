@@ -3,52 +3,55 @@ use proptest::prelude::*;
 use softswap_sys::memory::reserve_u64;
 use std::collections::{BTreeMap, BTreeSet};
 
-fn area(inode: u64, pages: u64) -> TableOf {
-    TableOf { identity: (9, inode), pages }
+fn area(inode: u64, clusters: usize) -> SharedArea {
+    SharedArea { device: 9, inode, clusters }
 }
 
-fn tables(areas: &[TableOf]) -> ClusterTables {
+fn tables(areas: &[SharedArea]) -> ClusterTables {
     ClusterTables::create(reserve_u64(ClusterTables::words(areas)).unwrap(), areas)
 }
 
 #[test]
 fn each_area_has_its_own_table_and_no_other_is_found() {
-    let areas = [area(1, 513), area(2, 5 * 512), area(3, 1)];
+    let areas = [area(1, 2), area(2, 5), area(3, 1)];
     let made = tables(&areas);
-    let opened = ClusterTables::open(made.words).unwrap();
-    for (area, clusters) in areas.into_iter().zip([2, 5, 1]) {
-        assert_eq!(opened.table(area).unwrap().count(), clusters);
+    let opened = ClusterTables::open(made.segment.words()).unwrap();
+    for area in areas {
+        assert_eq!(opened.table(area).unwrap().count(), area.clusters);
     }
     let second = opened.table(areas[1]).unwrap();
     assert_eq!(second.take(4, 4), Some(4));
-    assert_eq!((second.take(4, 4), made.table(areas[1]).unwrap().free()), (Some(0), 3));
-    assert!(made.table(areas[0]).unwrap().free() == 2 && made.table(areas[2]).unwrap().free() == 1);
-    // Another file, and one that has another size by now.
-    assert!(opened.table(area(4, 512)).is_none() && opened.table(area(2, 6 * 512)).is_none());
+    assert_eq!((second.take(4, 4), made.table(areas[1]).unwrap().free_count()), (Some(0), 3));
+    assert!(
+        made.table(areas[0]).unwrap().free_count() == 2
+            && made.table(areas[2]).unwrap().free_count() == 1
+    );
+    // Another file, and another size.
+    assert!(opened.table(area(4, 1)).is_none() && opened.table(area(2, 6)).is_none());
 }
 
 #[test]
-fn what_is_no_table_is_refused_whatever_it_says() {
-    let areas = [area(1, 4 * 512)];
+fn other_words_and_impossible_sizes_are_refused() {
+    let areas = [area(1, 4)];
     let made = tables(&areas);
-    assert!(ClusterTables::open(&made.words[..FIRST_CLUSTER_WORD - 1]).is_none());
+    assert!(ClusterTables::open(&made.segment.words()[..FIRST_CLUSTER_WORD - 1]).is_none());
     assert!(ClusterTables::open(reserve_u64(FIRST_CLUSTER_WORD).unwrap()).is_none());
-    // Sizes that reach beyond the words, or whose sums do.
+    // Sizes that exceed the words, or whose sums overflow.
     for clusters in [5, u64::MAX, u64::MAX - FIRST_CLUSTER_WORD as u64] {
-        made.words[HEADER_WORDS + 2].store(clusters, Relaxed);
-        let claimed = area(1, clusters.saturating_mul(512));
-        assert!(ClusterTables::open(made.words).unwrap().table(claimed).is_none());
+        made.segment.words()[HEADER_WORDS + 2].store(clusters, Relaxed);
+        let claimed = area(1, clusters as usize);
+        assert!(ClusterTables::open(made.segment.words()).unwrap().table(claimed).is_none());
     }
 }
 
 #[test]
-fn a_mark_is_one_that_nobody_has() {
-    let table = tables(&[area(1, 512)]).table(area(1, 512)).unwrap();
+fn a_mark_is_one_that_no_file_has() {
+    let table = tables(&[area(1, 1)]).table(area(1, 1)).unwrap();
     let taken: BTreeSet<u64> = (2..40).collect();
     assert_eq!(table.mark(|mark| Some(!taken.contains(&mark))), Some(40));
     assert_eq!(table.mark(|_| None), None, "the file system has no locks");
-    assert_eq!(table.mark(|_| Some(false)), None, "it ends");
-    // Whatever the count says.
+    assert_eq!(table.mark(|_| Some(false)), None, "it gives up");
+    // With any value of the counter.
     table.next_mark.store(u64::MAX, Relaxed);
     let mark = table.mark(|mark| Some(mark > MARK_OF_TREE));
     assert!(mark.is_some_and(|mark| mark < MOST_MARKS), "{mark:?}");
@@ -57,7 +60,7 @@ fn a_mark_is_one_that_nobody_has() {
 #[derive(Debug, Clone)]
 enum Act {
     Take(u64, u32),
-    Give(u64, u32),
+    Free(u64, u32),
     Die(u64),
     Reap,
     Overwrite(usize, u64),
@@ -67,7 +70,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     let who = || 2..8_u64;
     let act = prop_oneof![
         6 => (who(), any::<u32>()).prop_map(|(who, from)| Act::Take(who, from)),
-        3 => (who(), 0..24_u32).prop_map(|(who, at)| Act::Give(who, at)),
+        3 => (who(), 0..24_u32).prop_map(|(who, at)| Act::Free(who, at)),
         1 => who().prop_map(Act::Die),
         1 => Just(Act::Reap),
     ];
@@ -84,8 +87,8 @@ fn wild_acts() -> impl Strategy<Value = Vec<Act>> {
 
 proptest! {
     #[test]
-    fn a_cluster_is_had_by_who_took_it_until_it_gives_it_back_or_is_gone(acts in acts()) {
-        let area = area(1, 20 * 512);
+    fn a_cluster_belongs_to_its_taker_until_it_is_freed_or_reaped(acts in acts()) {
+        let area = area(1, 20);
         let table = tables(&[area]).table(area).unwrap();
         let mut owners: BTreeMap<u32, u64> = BTreeMap::new();
         let mut dead = BTreeSet::new();
@@ -99,9 +102,9 @@ proptest! {
                         prop_assert!(owners.insert(cluster, who).is_none());
                     }
                 }
-                Act::Give(who, at) => {
+                Act::Free(who, at) => {
                     let is_its = owners.get(&at) == Some(&who);
-                    prop_assert_eq!(table.give(who, at), is_its);
+                    prop_assert_eq!(table.free(who, at), is_its);
                     if is_its {
                         owners.remove(&at);
                     }
@@ -114,23 +117,23 @@ proptest! {
                 }
                 Act::Overwrite(..) => {}
             }
-            prop_assert_eq!(table.free(), 20 - owners.len());
+            prop_assert_eq!(table.free_count(), 20 - owners.len());
         }
     }
 
     #[test]
-    fn whatever_is_written_there_nothing_reaches_beyond_the_table(acts in wild_acts()) {
-        let areas = [area(1, 20 * 512), area(2, 3 * 512)];
+    fn no_content_makes_a_table_exceed_its_words(acts in wild_acts()) {
+        let areas = [area(1, 20), area(2, 3)];
         let made = tables(&areas);
         for act in acts {
             let Some(table) = made.table(areas[0]) else { continue };
             match act {
                 Act::Take(who, from) => prop_assert!(table.take(who, from).is_none_or(|at| at < 20)),
-                Act::Give(who, at) => drop(table.give(who, at)),
+                Act::Free(who, at) => drop(table.free(who, at)),
                 Act::Die(_) => prop_assert!(table.mark(|_| Some(true)).is_some()),
                 Act::Reap => prop_assert!(table.reap(|mark| mark % 2 == 0) <= 20),
                 Act::Overwrite(at, word) => {
-                    made.words[at % made.words.len()].store(word, Relaxed);
+                    made.segment.words()[at % made.segment.words().len()].store(word, Relaxed);
                 }
             }
         }

@@ -1,124 +1,102 @@
-//! The device of areas that are memory of other machines: whole pages, to and from the helper
-//! that speaks to them, by way of the [`exchange`](crate::exchange).
+//! Device for areas in the memory of other machines: whole pages, through the [`request_queue`] to
+//! `softswap-remote`.
 //!
-//! Each page is stored under a generation that rises with each write. What was written last is
-//! noted here, so that neither a write that was lost on the way nor a late one is taken for it.
+//! Each page is stored under a generation that rises with each write. The last one is kept here, so
+//! that neither a lost write nor a late one is taken for it.
+//!
+//! [`request_queue`]: softswap_shared::request_queue
 
 use super::{Device, Facts, IoError, IoErrorKind, Lane, Operation, Piece};
-use crate::exchange::{
-    AreaSeat, Exchange, Failure, MOST_AREA_PAGES, MOST_PAGES, NoArea, Operation as Ask, Page,
+use softswap_shared::request_queue::{
+    Area, Failure, MOST_AREA_PAGES, MOST_PAGES, NoArea, Operation as Request, Page, RequestQueue,
     open_inherited,
 };
-use crate::ledger::Identity;
 use softswap_sys::file::errno;
 use softswap_sys::memory::reserve_u32;
+use softswap_sys::process_identity::{self, ProcessIdentity};
 use softswap_sys::{PAGE_SIZE, exemption, raw};
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
-/// Beside the generation of a page that may be missing: what the cluster mirrors may be.
+/// Set in the generation of a mirrored page that may be missing.
 const GONE: u32 = 1 << 31;
-/// So many different messages of either kind are kept for ever; a program stops by the first
-/// page that is lost.
+/// Different messages of either kind that are kept for ever; a program stops at the first lost page.
 const MOST_TEXTS: usize = 16;
 type Texts = [OnceLock<&'static str>; MOST_TEXTS];
-/// A discard is waited for no longer: a fork may wait for who discards.
-const DISCARD_PATIENCE_NS: u64 = 1_000_000_000;
+/// Timeout of a discard: a fork may wait for the thread that discards.
+const DISCARD_TIMEOUT_NS: u64 = 1_000_000_000;
 
-/// An area of an exchange as a device.
+/// An area of a request queue as a device.
 ///
 /// ```
-/// use softswap_engine::exchange::{Exchange, SHAPE};
-/// use softswap_engine::store::io::{Device, ExchangeDevice};
+/// use softswap_shared::request_queue::{RequestQueue, SHAPE};
+/// use softswap_engine::store::io::{Device, RemoteDevice};
 /// use std::os::fd::AsRawFd;
 /// let (fd, words) = softswap_sys::shared::create(SHAPE.words()).unwrap();
-/// let exchange = Exchange::create(words, SHAPE, 1024, 1_000_000);
-/// let device = ExchangeDevice::open(exchange, fd.as_raw_fd()).unwrap();
+/// let queue = RequestQueue::create(words, SHAPE, 1024, 1_000_000);
+/// let device = RemoteDevice::open(queue, fd.as_raw_fd()).unwrap();
 /// assert_eq!(device.free_bytes(), Ok(1024 * 4096));
 /// ```
 #[derive(Debug)]
-pub struct ExchangeDevice {
-    seat: AreaSeat,
-    /// Under which each page was last written; 0: it never was.
+pub struct RemoteDevice {
+    area: Area,
+    /// Generation of the last write of each page; 0 if it was never written.
     generations: &'static [AtomicU32],
-    /// Pages from 0 on that are claimed.
+    /// Number of claimed pages, from 0 on.
     claimed: AtomicU64,
-    owner: Owner,
     texts: Texts,
     texts_of_lost: Texts,
 }
 
-/// Who asks, as far as is known: found out again in a forked child.
-#[derive(Debug, Default)]
-struct Owner {
-    pid: AtomicU32,
-    start: AtomicU64,
-    namespace: AtomicU32,
+/// Returns this process for a request. Without a namespace it is never taken for dead.
+fn me() -> ProcessIdentity {
+    let unknown = ProcessIdentity { pid: raw::current_process(), start: 0, namespace: 0 };
+    ProcessIdentity::known().unwrap_or(unknown)
 }
 
-impl Owner {
-    /// Opens files, so not in a fault.
-    fn find_out(&self) {
-        // Nothing is opened where the program's own filter may forbid it.
-        if exemption::is_in_force() {
-            return;
-        }
-        let Some(me) = Identity::own() else { return };
-        self.start.store(me.start, Relaxed);
-        self.namespace.store(me.namespace, Relaxed);
-        self.pid.store(me.pid, Release);
-    }
-
-    fn get(&self) -> Identity {
-        let pid = raw::current_process();
-        match self.pid.load(Acquire) == pid {
-            true => {
-                let (start, namespace) = (self.start.load(Relaxed), self.namespace.load(Relaxed));
-                Identity { pid, start, namespace }
-            }
-            // By no name space is anybody taken for dead.
-            false => Identity { pid, start: 0, namespace: 0 },
-        }
+/// Finds this process's identity, which opens files. The program's own filter may forbid that.
+fn find_identity() {
+    if !exemption::is_in_force() {
+        let _ = ProcessIdentity::current();
     }
 }
 
-impl ExchangeDevice {
-    /// An area of its own at an exchange; `fd`: the number of a descriptor of its words.
+impl RemoteDevice {
+    /// Takes an area of a queue. `fd` is the descriptor of the queue's words.
     ///
     /// # Errors
-    /// When there is none, or no address space for the table of generations.
-    pub fn open(exchange: Exchange, fd: i32) -> Result<ExchangeDevice, NoArea> {
-        let seat = AreaSeat::take(exchange, fd)?;
-        let most_pages = exchange.limit_pages().min(MOST_AREA_PAGES);
+    /// If there is none, or no address space for the table of generations.
+    pub fn open(queue: RequestQueue, fd: i32) -> Result<RemoteDevice, NoArea> {
+        let area = Area::take(queue, fd)?;
+        let most_pages = queue.limit_pages().min(MOST_AREA_PAGES);
         let generations = reserve_u32(most_pages as usize)?;
-        let owner = Owner::default();
-        owner.find_out();
+        find_identity();
         let (claimed, texts, texts_of_lost) = Default::default();
-        Ok(ExchangeDevice { seat, generations, claimed, owner, texts, texts_of_lost })
+        Ok(RemoteDevice { area, generations, claimed, texts, texts_of_lost })
     }
 
-    /// As [`ExchangeDevice::open`], at the exchange behind a descriptor that was inherited.
+    /// As [`RemoteDevice::open`], of the queue behind an inherited descriptor.
     ///
     /// # Errors
-    /// As there, and where there is no exchange.
-    pub fn inherited(fd: i32) -> Result<ExchangeDevice, NoArea> {
-        ExchangeDevice::open(open_inherited(fd)?, fd)
+    /// As there, or if there is no queue.
+    pub fn inherited(fd: i32) -> Result<RemoteDevice, NoArea> {
+        RemoteDevice::open(open_inherited(fd)?, fd)
     }
 
-    fn exchange(&self) -> &Exchange {
-        self.seat.exchange()
+    fn queue(&self) -> &RequestQueue {
+        self.area.queue()
     }
 
-    /// Gives the claimed pages from `offset` on back, once `leave` has left what they hold.
-    fn give_up_from(&self, offset: u64, leave: impl FnOnce(Range<u64>)) {
+    /// Releases the claimed pages from `offset` on, after `discard`.
+    fn release_from(&self, offset: u64, discard: impl FnOnce(Range<u64>)) {
         let (first, claimed) = (offset.div_ceil(PAGE_BYTES), self.claimed.load(Acquire));
         if first < claimed {
-            leave(first..claimed);
+            discard(first..claimed);
             self.claimed.store(first, Release);
-            self.seat.give_back(claimed - first);
+            self.area.release(claimed - first);
         }
     }
 
@@ -133,25 +111,25 @@ impl ExchangeDevice {
         }
     }
 
-    /// Has something done with up to so many pages.
+    /// Carries out an operation on the pages of one request.
     fn carry<'b>(
         &self,
-        operation: Ask,
+        operation: Request,
         pages: &[Page],
         content: &[&[u8]],
         buffers: impl Iterator<Item = &'b mut [u8]>,
     ) -> Result<(), IoErrorKind> {
-        let (me, area) = (self.owner.get(), self.seat.number());
-        let asked = self.exchange().begin(me, operation, area, pages, content);
-        asked
-            .and_then(|asked| self.exchange().finish(asked, buffers))
+        let (me, area) = (me(), self.area.number());
+        let request = self.queue().begin(me, operation, area, pages, content);
+        request
+            .and_then(|request| self.queue().finish(request, buffers))
             .map_err(|failure| self.kind_of(failure))
     }
 
     fn kind_of(&self, failure: Failure) -> IoErrorKind {
         match failure {
             Failure::Full(text) => IoErrorKind::NoSpace(told(&self.texts, text)),
-            Failure::Deadline => IoErrorKind::Told(
+            Failure::Timeout => IoErrorKind::Told(
                 "the helper that speaks to the cluster has not answered in time: it has ended and \
                  cannot be started again, or reaches no server",
             ),
@@ -163,20 +141,19 @@ impl ExchangeDevice {
         }
     }
 
-    /// The generation under which a page is written next.
+    /// Returns the generation of the next write of a page.
     fn next_generation(&self, page: u64) -> Option<u64> {
         let word = &self.generations[page as usize];
         let next = (word.load(Acquire) & !GONE) + 1;
         if next == GONE {
             return None;
         }
-        // Whatever becomes of the write: what was there before is not what is there then.
+        // Also if the write fails: the previous content may be overwritten.
         word.store(next, Release);
         Some(u64::from(next))
     }
 
-    /// Hands over pages that are to be written, as many at a time as a request has, each under its
-    /// next generation.
+    /// Hands over pages to write in batches of one request, each with its next generation.
     fn each_batch<'p>(
         &self,
         pieces: &'p [Piece<&'p [u8]>],
@@ -187,7 +164,7 @@ impl ExchangeDevice {
             (first..).zip(piece.buf.chunks_exact(PAGE_SIZE))
         });
         loop {
-            let mut pages = [Page::NONE; MOST_PAGES];
+            let mut pages = [Page::default(); MOST_PAGES];
             let mut content: [&[u8]; MOST_PAGES] = [&[]; MOST_PAGES];
             let mut count = 0;
             for (number, bytes) in parts.by_ref().take(MOST_PAGES) {
@@ -213,7 +190,7 @@ impl ExchangeDevice {
             self.check(Operation::Write, piece.offset, piece.buf.len())?;
         }
         self.each_batch(pieces, |pages, content| {
-            self.carry(Ask::Write, pages, content, [].into_iter())
+            self.carry(Request::Write, pages, content, [].into_iter())
         })
     }
 
@@ -226,7 +203,7 @@ impl ExchangeDevice {
             (first..).zip(piece.buf.chunks_exact_mut(PAGE_SIZE))
         });
         loop {
-            let mut pages = [Page::NONE; MOST_PAGES];
+            let mut pages = [Page::default(); MOST_PAGES];
             let mut buffers: [&mut [u8]; MOST_PAGES] = std::array::from_fn(|_| Default::default());
             let mut count = 0;
             for (number, bytes) in parts.by_ref().take(MOST_PAGES) {
@@ -242,13 +219,13 @@ impl ExchangeDevice {
             if count == 0 {
                 return Ok(());
             }
-            let read = self.carry(Ask::Read, &pages[..count], &[], buffers.into_iter());
+            let read = self.carry(Request::Read, &pages[..count], &[], buffers.into_iter());
             read.map_err(|kind| failed_pages(Operation::Read, &pages[..count], kind))?;
         }
     }
 }
 
-/// A message that stays, as an error is a plain value. Not every one of many.
+/// Returns a message for ever, since an error is a plain value; a general one if there are too many.
 fn told(texts: &Texts, text: Box<str>) -> &'static str {
     for kept in texts {
         match kept.get() {
@@ -256,7 +233,7 @@ fn told(texts: &Texts, text: Box<str>) -> &'static str {
             Some(_) => {}
             None => {
                 let text: &'static str = Box::leak(text);
-                // Another may have been quicker: then this one is not found again.
+                // If another thread was first, this one is not found again.
                 let _ = kept.set(text);
                 return text;
             }
@@ -265,7 +242,7 @@ fn told(texts: &Texts, text: Box<str>) -> &'static str {
     "the cluster failed, as it did before"
 }
 
-/// The first and the last of whole pages, as a request to discard names them.
+/// Returns the first and the last page, for a discard.
 fn ends_of(offset: u64, bytes: u64) -> Option<[Page; 2]> {
     let first = offset.div_ceil(PAGE_BYTES);
     let last = ((offset + bytes) / PAGE_BYTES).checked_sub(1).filter(|last| *last >= first)?;
@@ -281,10 +258,10 @@ fn failed_pages(operation: Operation, pages: &[Page], kind: IoErrorKind) -> IoEr
     failed(operation, first * PAGE_BYTES, pages.len() * PAGE_SIZE, kind)
 }
 
-/// The side of a [`MirrorDevice`](super::MirrorDevice): pages are sent without waiting, and may be
+/// Operations of a [`MirrorDevice`](super::MirrorDevice): pages are sent without waiting, and may be
 /// missing.
-impl ExchangeDevice {
-    /// Whether all these pages were sent, and are not known to be gone.
+impl RemoteDevice {
+    /// Returns true if all these pages were sent, and are not known to be missing.
     pub(super) fn may_have(&self, offset: u64, bytes: usize) -> bool {
         let (first, count) = (offset / PAGE_BYTES, bytes / PAGE_SIZE);
         let is_there = |word: &AtomicU32| !matches!(word.load(Acquire), 0 | GONE..);
@@ -293,18 +270,18 @@ impl ExchangeDevice {
             && words.is_some_and(|words| words.iter().all(is_there))
     }
 
-    /// Sends pages, as far as there is room for them.
+    /// Sends pages, if there is room for them.
     pub(super) fn send(&self, pieces: &[Piece<&[u8]>]) {
-        let (me, area) = (self.owner.get(), self.seat.number());
+        let (me, area) = (me(), self.area.number());
         for piece in pieces {
             let end = piece.offset.saturating_add(piece.buf.len() as u64);
             if end / PAGE_BYTES > self.claimed.load(Acquire) {
-                // Something older may be there, and become a part of the area again.
+                // An older content may be there if the area grows again.
                 self.note_all_gone(piece.offset / PAGE_BYTES..end / PAGE_BYTES);
                 continue;
             }
             let _ = self.each_batch(std::slice::from_ref(piece), |pages, content| {
-                if self.exchange().post(me, Ask::Write, area, pages, content).is_err() {
+                if self.queue().post(me, Request::Write, area, pages, content).is_err() {
                     pages.iter().for_each(|page| self.note_gone(page.number));
                 }
                 Ok(())
@@ -315,35 +292,35 @@ impl ExchangeDevice {
     /// As [`Device::discard`], without waiting.
     pub(super) fn send_discard(&self, offset: u64, bytes: u64) {
         if let Some(ends) = ends_of(offset, bytes) {
-            let (me, area) = (self.owner.get(), self.seat.number());
-            let _ = self.exchange().post(me, Ask::Discard, area, &ends, &[]);
+            let (me, area) = (me(), self.area.number());
+            let _ = self.queue().post(me, Request::Discard, area, &ends, &[]);
         }
     }
 
     /// As [`Device::truncate`], without waiting.
     pub(super) fn send_truncate(&self, offset: u64) {
-        self.give_up_from(offset, |pages| {
+        self.release_from(offset, |pages| {
             self.send_discard(pages.start * PAGE_BYTES, (pages.end - pages.start) * PAGE_BYTES);
             self.note_all_gone(pages);
         });
     }
 
-    /// Reads pages that may be there, if they come in time; false where they do not. The buffer
-    /// then holds nothing of use.
-    pub(super) fn read_soon(&self, offset: u64, buf: &mut [u8], patience_ns: u64) -> bool {
-        let (me, area) = (self.owner.get(), self.seat.number());
+    /// Reads pages that may be missing within a time. If it returns false, the buffer holds nothing of
+    /// use.
+    pub(super) fn read_within(&self, offset: u64, buf: &mut [u8], timeout_ns: u64) -> bool {
+        let (me, area) = (me(), self.area.number());
         let mut numbers = offset / PAGE_BYTES..;
         for buf in buf.chunks_mut(MOST_PAGES * PAGE_SIZE) {
-            let mut pages = [Page::NONE; MOST_PAGES];
+            let mut pages = [Page::default(); MOST_PAGES];
             let count = buf.len() / PAGE_SIZE;
             for (page, number) in pages[..count].iter_mut().zip(&mut numbers) {
                 let generation = self.generations[number as usize].load(Acquire) & !GONE;
                 *page = Page { number, generation: u64::from(generation) };
             }
             let wanted = &pages[..count];
-            let asked = self.exchange().begin_soon(me, Ask::Read, area, wanted, patience_ns);
+            let request = self.queue().begin_within(me, Request::Read, area, wanted, timeout_ns);
             let buffers = buf.chunks_exact_mut(PAGE_SIZE);
-            match asked.and_then(|asked| self.exchange().finish(asked, buffers)) {
+            match request.and_then(|request| self.queue().finish(request, buffers)) {
                 Ok(()) => {}
                 Err(Failure::Lost(_)) => {
                     pages[..count].iter().for_each(|page| self.note_gone(page.number));
@@ -357,18 +334,18 @@ impl ExchangeDevice {
 
     fn note_all_gone(&self, pages: Range<u64>) {
         let within = pages.start..pages.end.min(self.generations.len() as u64);
-        // Of what was never written the table stays out of DRAM.
+        // The table of pages never written takes no DRAM.
         let is_known = |page: &u64| self.generations[*page as usize].load(Acquire) != 0;
         within.filter(is_known).for_each(|page| self.note_gone(page));
     }
 
-    /// A page is not asked for until it is written again.
+    /// Marks a page as missing until it is written again.
     fn note_gone(&self, page: u64) {
         self.generations[page as usize].fetch_or(GONE, Release);
     }
 }
 
-impl Device for ExchangeDevice {
+impl Device for RemoteDevice {
     fn open_lane(&self) -> Lane {
         Lane::Plain
     }
@@ -389,7 +366,7 @@ impl Device for ExchangeDevice {
         self.write_pieces(&[Piece { offset, buf }])
     }
 
-    /// Claims pages of what all processes may have together. What was discarded is claimed yet.
+    /// Claims pages of the limit of all processes. Discarded pages stay claimed.
     fn grow(&self, from: u64, bytes: u64) -> Result<(), IoError> {
         let no_space = || {
             let kind = IoErrorKind::Errno(errno::ENOSPC);
@@ -400,41 +377,45 @@ impl Device for ExchangeDevice {
         if end <= claimed {
             return Ok(());
         }
-        if end > self.generations.len() as u64 || !self.seat.claim(end - claimed) {
+        if end > self.generations.len() as u64 || !self.area.claim(end - claimed) {
             return Err(no_space());
         }
-        // Of two at once the one that was later gives back what it need not have.
+        // The later one of two threads releases its claim.
         if self.claimed.compare_exchange(claimed, end, AcqRel, Acquire).is_err() {
-            self.seat.give_back(end - claimed);
+            self.area.release(end - claimed);
             return self.grow(from, bytes);
         }
         Ok(())
     }
 
     fn truncate(&self, offset: u64) -> Result<(), IoError> {
-        self.give_up_from(offset, |pages| {
+        self.release_from(offset, |pages| {
             // Never refused.
             let _ = self.discard(pages.start * PAGE_BYTES, (pages.end - pages.start) * PAGE_BYTES);
         });
         Ok(())
     }
 
-    /// Where that does not arrive the pages stay until the area ends, or they are written again.
+    /// If it fails, the pages are stored until the area is dead, or they are written again.
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError> {
         if let Some(ends) = ends_of(offset, bytes) {
-            let (exchange, me, area) = (self.exchange(), self.owner.get(), self.seat.number());
-            let asked = exchange.begin_soon(me, Ask::Discard, area, &ends, DISCARD_PATIENCE_NS);
-            let _ = asked.and_then(|asked| exchange.finish(asked, [].into_iter()));
+            let (queue, me, area) = (self.queue(), me(), self.area.number());
+            let request = queue.begin_within(me, Request::Discard, area, &ends, DISCARD_TIMEOUT_NS);
+            let _ = request.and_then(|request| queue.finish(request, [].into_iter()));
         }
         Ok(())
     }
 
     fn free_bytes(&self) -> Result<u64, IoError> {
-        Ok(self.exchange().free_pages().saturating_mul(PAGE_BYTES))
+        Ok(self.queue().free_pages().saturating_mul(PAGE_BYTES))
     }
 
     fn inherit(&self) -> bool {
-        self.owner.find_out();
+        // It may have its parent's PID in a namespace of its own.
+        if !exemption::is_in_force() {
+            process_identity::forget();
+        }
+        find_identity();
         true
     }
 

@@ -1,0 +1,56 @@
+//! Words that each have one owner, by its tag.
+
+use softswap_sys::primitive::AtomicU64;
+use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
+
+/// Words that are 0, or the tag of their owner.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claims(pub(crate) &'static [AtomicU64]);
+
+impl Claims {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Takes free words, one with each call of `next`: from `from` on, then those before it.
+    pub(crate) fn take(&self, tag: u64, from: usize) -> impl Iterator<Item = usize> {
+        (from..self.len()).chain(0..from).filter(move |at| self.change(*at, 0, tag))
+    }
+
+    /// Frees a word; fails if it is not `tag`'s.
+    pub(crate) fn free(&self, tag: u64, at: usize) -> bool {
+        self.change(at, tag, 0)
+    }
+
+    /// Frees words of `tag`, one with each call of `next`, the last one first.
+    pub(crate) fn free_from_end(&self, tag: u64) -> impl Iterator<Item = usize> {
+        (0..self.len()).rev().filter(move |at| self.free(tag, *at))
+    }
+
+    fn change(&self, at: usize, from: u64, to: u64) -> bool {
+        let word = &self.0[at];
+        word.load(Acquire) == from && word.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Returns the number of words that `tag` owns; of 0: that are free.
+    pub(crate) fn count(&self, tag: u64) -> usize {
+        self.0.iter().filter(|word| word.load(Relaxed) == tag).count()
+    }
+
+    /// Frees the words whose owner `is_gone`, and returns their number. Any number of processes may
+    /// reap at once. Allocates nothing.
+    pub(crate) fn reap(&self, mut is_gone: impl FnMut(u64) -> bool) -> usize {
+        /// Answers to remember, since neighbors often have one owner.
+        const ANSWERS: usize = 16;
+        let mut answers = [(0, false); ANSWERS];
+        let is_freed = |at: &usize| {
+            let tag = self.0[*at].load(Acquire);
+            let answer = &mut answers[tag as usize % ANSWERS];
+            if answer.0 != tag {
+                *answer = (tag, tag != 0 && is_gone(tag));
+            }
+            answer.1 && self.free(tag, *at)
+        };
+        (0..self.len()).filter(is_freed).count()
+    }
+}

@@ -1,0 +1,152 @@
+//! Figures that members publish for reports.
+
+use super::Ledger;
+use super::layout::{COUNTS, SIZES, TIERS, Word};
+use super::member::Member;
+use softswap_sys::primitive::Ordering::Relaxed;
+
+/// Events of a process since its start.
+///
+/// ```
+/// use softswap_shared::ledger::Counts;
+/// let counts = Counts { faults: [9, 0, 0, 0, 5, 2], ..Counts::default() };
+/// assert_eq!(counts.returns(), 7);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Faults by tier; the first one is that of pages never touched before.
+    pub faults: [u64; TIERS],
+    /// Time that threads waited for them, over all threads.
+    pub stalled_ns: u64,
+    /// Bytes read from the swap areas.
+    pub bytes_read: u64,
+    /// Bytes written to the swap areas.
+    pub bytes_written: u64,
+}
+
+/// Memory of a process in bytes; 0 if it publishes nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Resident pages.
+    pub resident_bytes: u64,
+    /// Slabs of the compressed pool.
+    pub pool_bytes: u64,
+    /// Swap slots.
+    pub disk_bytes: u64,
+}
+
+impl Counts {
+    /// Returns the number of faults on pages that had been out.
+    #[must_use]
+    pub fn returns(&self) -> u64 {
+        // Any process of the tree may have written them, so the sum may overflow.
+        self.faults[1..].iter().fold(0, |sum, faults| sum.saturating_add(*faults))
+    }
+
+    /// Returns what was counted since `before`, or everything if `before` is another program's:
+    /// then some figure is larger in it.
+    ///
+    /// ```
+    /// use softswap_shared::ledger::Counts;
+    /// let at = |bytes_read| Counts { bytes_read, ..Counts::default() };
+    /// assert_eq!(at(9).since(&at(4)), at(5));
+    /// assert_eq!(at(3).since(&at(4)), at(3));
+    /// ```
+    #[must_use]
+    pub fn since(&self, before: &Counts) -> Counts {
+        let is_larger = |(now, before): (u64, u64)| before > now;
+        match self.words().into_iter().zip(before.words()).any(is_larger) {
+            true => *self,
+            false => self.with(before, |now, before| now - before),
+        }
+    }
+
+    /// Returns the sum of both.
+    #[must_use]
+    pub fn and(&self, other: &Counts) -> Counts {
+        self.with(other, u64::saturating_add)
+    }
+
+    /// Returns the larger one of each figure.
+    #[must_use]
+    pub fn at_least(&self, other: &Counts) -> Counts {
+        self.with(other, u64::max)
+    }
+
+    fn with(&self, other: &Counts, of: impl Fn(u64, u64) -> u64) -> Counts {
+        let (words, others) = (self.words(), other.words());
+        Counts::of(std::array::from_fn(|at| of(words[at], others[at])))
+    }
+
+    fn words(&self) -> [u64; COUNTS] {
+        let [a, b, c, d, e, f] = self.faults;
+        [a, b, c, d, e, f, self.stalled_ns, self.bytes_read, self.bytes_written]
+    }
+
+    fn of([faults @ .., stalled_ns, bytes_read, bytes_written]: [u64; COUNTS]) -> Counts {
+        Counts { faults, stalled_ns, bytes_read, bytes_written }
+    }
+}
+
+impl Sizes {
+    /// Returns the sum of both.
+    #[must_use]
+    pub fn and(&self, other: &Sizes) -> Sizes {
+        let (words, others) = (self.words(), other.words());
+        Sizes::of(std::array::from_fn(|at| words[at].saturating_add(others[at])))
+    }
+
+    fn words(&self) -> [u64; SIZES] {
+        [self.resident_bytes, self.pool_bytes, self.disk_bytes]
+    }
+
+    fn of([resident_bytes, pool_bytes, disk_bytes]: [u64; SIZES]) -> Sizes {
+        Sizes { resident_bytes, pool_bytes, disk_bytes }
+    }
+}
+
+impl Member {
+    /// Publishes the events so far.
+    pub fn publish_counts(&self, counts: &Counts) {
+        self.store(Word::Counts, counts.words());
+    }
+
+    /// Publishes the memory in use.
+    pub fn publish_sizes(&self, sizes: &Sizes) {
+        self.store(Word::Sizes, sizes.words());
+    }
+
+    /// Publishes the name of the process as the kernel has it.
+    pub fn publish_name(&self, name: [u8; 16]) {
+        let (words, _) = name.as_chunks::<8>();
+        self.store(Word::Name, [words[0], words[1]].map(u64::from_le_bytes));
+    }
+
+    fn store<const N: usize>(&self, first: Word, words: [u64; N]) {
+        for (at, word) in words.into_iter().enumerate() {
+            self.ledger.members.word(self.slot, first as usize + at).store(word, Relaxed);
+        }
+    }
+}
+
+impl Ledger {
+    pub(super) fn counts(&self, slot: usize) -> Counts {
+        Counts::of(self.load(slot, Word::Counts))
+    }
+
+    pub(super) fn sizes(&self, slot: usize) -> Sizes {
+        Sizes::of(self.load(slot, Word::Sizes))
+    }
+
+    pub(super) fn name(&self, slot: usize) -> [u8; 16] {
+        let words: [u64; 2] = self.load(slot, Word::Name);
+        let mut name = [0; 16];
+        name[..8].copy_from_slice(&words[0].to_le_bytes());
+        name[8..].copy_from_slice(&words[1].to_le_bytes());
+        name
+    }
+
+    fn load<const N: usize>(&self, slot: usize, first: Word) -> [u64; N] {
+        std::array::from_fn(|at| self.members.word(slot, first as usize + at).load(Relaxed))
+    }
+}

@@ -1,0 +1,246 @@
+//! Membership of a process: the chunks that it holds, takes and releases.
+
+use super::Ledger;
+use super::layout::{URGENT, Word, holder, tag_of};
+use crate::membership::{FREE, OWNER_WORDS, Owner};
+use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
+use softswap_sys::primitive::{wait_shared, wake_shared};
+use softswap_sys::process_identity::ProcessIdentity;
+
+/// State of a member's slot.
+const JOINED: u8 = 1;
+
+/// A process that has joined the ledger, until it leaves or is reaped.
+///
+/// ```
+/// use softswap_shared::ledger::{Ledger, SHAPE};
+/// use softswap_sys::{memory::reserve_u64, process_identity::ProcessIdentity};
+/// let ledger = Ledger::create(reserve_u64(SHAPE.words()).unwrap(), SHAPE, 1 << 20, 64);
+/// let me = ProcessIdentity { pid: 7, start: 1, namespace: 2 };
+/// let member = ledger.join(me).unwrap();
+/// assert_eq!(member.take(3), 3);
+/// // After exec it is the same process.
+/// assert_eq!(ledger.join(me).unwrap().held(), 3);
+/// member.leave();
+/// assert_eq!(ledger.free_chunks(), 64);
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Member {
+    pub(super) ledger: Ledger,
+    pub(super) slot: usize,
+    pub(super) generation: u32,
+    pub(super) pid: u32,
+}
+
+/// Request to a member to release all chunks but some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReleaseTarget {
+    word: u64,
+    /// Chunks to keep.
+    pub keep: usize,
+}
+
+/// Bits of the chunks to keep and one. The number of the request is above, so that no two requests
+/// are equal.
+const KEEP_MASK: u64 = 0xFFFF_FFFF;
+
+impl ReleaseTarget {
+    fn of(word: u64, most: usize) -> Option<ReleaseTarget> {
+        let keep = (word & KEEP_MASK).checked_sub(1)? as usize;
+        Some(ReleaseTarget { word, keep: keep.min(most) })
+    }
+}
+
+impl Ledger {
+    /// Joins a process, or returns the member that it is already. Returns `None` if the ledger is
+    /// full.
+    #[must_use]
+    pub fn join(&self, me: ProcessIdentity) -> Option<Member> {
+        let clear = |slot| {
+            let words = OWNER_WORDS..Word::End as usize;
+            let kept = Word::Notifications as usize;
+            for word in words.filter(|word| *word != kept) {
+                self.members.word(slot, word).store(0, Relaxed);
+            }
+        };
+        let (slot, owner) =
+            self.find(me).or_else(|| self.members.join(self.members.slots(), me, JOINED, clear))?;
+        Some(self.member_at(slot, owner))
+    }
+
+    pub(super) fn member_at(&self, slot: usize, owner: Owner) -> Member {
+        Member { ledger: *self, slot, generation: owner.generation, pid: owner.pid }
+    }
+
+    /// Returns the slot that a process has. A slot that another process with its PID has is freed:
+    /// that one is dead.
+    fn find(&self, me: ProcessIdentity) -> Option<(usize, Owner)> {
+        let same_pid =
+            |(_, owner): &(usize, Owner)| (owner.pid, owner.namespace) == (me.pid, me.namespace);
+        self.members.owned().filter(same_pid).find(|(slot, owner)| {
+            let is_mine = self.members.start(*slot, *owner) == Some(me.start);
+            if !is_mine {
+                self.vacate(&self.member_at(*slot, *owner));
+            }
+            is_mine
+        })
+    }
+
+    /// Returns the member that has joined with this tag and PID.
+    #[must_use]
+    pub fn member(&self, tag: u64, pid: u32) -> Option<Member> {
+        let (slot, generation) = holder(tag).filter(|(slot, _)| *slot < self.shape.members)?;
+        Some(Member { ledger: *self, slot, generation, pid })
+    }
+
+    /// Returns true if a process with this PID is a member, or was and has not been reaped.
+    #[must_use]
+    pub fn has_member(&self, pid: u32) -> bool {
+        self.members.owned().any(|(_, owner)| owner.pid == pid)
+    }
+}
+
+impl Member {
+    /// Returns the value of the words of its chunks, for [`Ledger::member`]; never 0.
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        tag_of(self.slot, self.generation)
+    }
+
+    /// Returns its ledger.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Returns true if the slot is still this process's, and the header has not been overwritten.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.ledger.is_sound() && self.is_owner(self.ledger.members.owner(self.slot))
+    }
+
+    fn is_owner(&self, owner: Owner) -> bool {
+        owner.state != FREE && (owner.generation, owner.pid) == (self.generation, self.pid)
+    }
+
+    /// Returns the number of chunks that it holds within the limit.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.ledger.within().count(self.tag())
+    }
+
+    /// Returns the number of chunks that it holds beyond the limit.
+    #[must_use]
+    pub fn excess(&self) -> usize {
+        self.ledger.beyond().count(self.tag())
+    }
+
+    /// Takes up to `count` free chunks, and returns how many.
+    #[must_use]
+    pub fn take(&self, count: usize) -> usize {
+        self.ledger.within().take(self.tag(), 0).take(count).count()
+    }
+
+    /// Releases up to `count` chunks, those beyond the limit first, and returns how many.
+    pub fn release(&self, count: usize) -> usize {
+        let released = self.ledger.chunks().free_from_end(self.tag()).take(count).count();
+        if released > 0 {
+            self.ledger.note_release();
+        }
+        released
+    }
+
+    /// Publishes the benefit of one MiB more, in ns saved a second, and the bytes in use.
+    pub fn publish(&self, benefit: u64, used_bytes: u64) {
+        self.ledger.word(self.slot, Word::Benefit).store(benefit, Relaxed);
+        self.ledger.word(self.slot, Word::Used).store(used_bytes, Relaxed);
+        self.ledger.word(self.slot, Word::Peak).fetch_max(used_bytes, Relaxed);
+    }
+
+    /// Returns the pending request to release chunks.
+    #[must_use]
+    pub fn release_target(&self) -> Option<ReleaseTarget> {
+        let word = self.ledger.word(self.slot, Word::Target).load(Acquire);
+        ReleaseTarget::of(word, self.ledger.shape.chunks)
+    }
+
+    /// Ends a request that was met or cannot be. A later request stays pending, also an equal one.
+    pub fn end_release(&self, target: ReleaseTarget) {
+        let word = self.ledger.word(self.slot, Word::Target);
+        let _ = word.compare_exchange(target.word, target.word & !KEEP_MASK, AcqRel, Relaxed);
+    }
+
+    /// Has another process request chunks for this one ([`Ledger::serve_demands`]), up to its floor.
+    pub fn demand(&self, chunks: usize) {
+        self.ledger.word(self.slot, Word::Demand).store(chunks as u64, Relaxed);
+    }
+
+    /// As [`Member::demand`], also beyond its floor: it can release nothing itself.
+    pub fn demand_urgently(&self, chunks: usize) {
+        self.demand(chunks | URGENT as usize);
+    }
+
+    /// Returns a count that rises with each notification, for [`Member::await_notification`].
+    #[must_use]
+    pub fn notifications(&self) -> u64 {
+        self.ledger.word(self.slot, Word::Notifications).load(Acquire)
+    }
+
+    /// Sleeps for up to `ns`, or until a notification after the one that `seen` counts.
+    pub fn await_notification(&self, seen: u64, ns: u64) {
+        wait_shared(self.ledger.word(self.slot, Word::Notifications), seen, ns);
+    }
+
+    /// Wakes the thread that waits in [`Member::await_notification`].
+    pub fn notify(&self) {
+        self.ledger.notify(self.slot);
+    }
+
+    /// Releases all chunks and the slot.
+    pub fn leave(self) {
+        self.ledger.vacate(&self);
+    }
+}
+
+impl Ledger {
+    /// Requests up to `need` chunks of a member that holds `held`, in addition to
+    /// those that other processes have requested, but none below `floor`. Returns the number.
+    pub(super) fn request(&self, slot: usize, held: usize, floor: usize, need: usize) -> usize {
+        let mut count = 0;
+        let _ = self.word(slot, Word::Target).fetch_update(AcqRel, Acquire, |word| {
+            let left = self.left(word, held);
+            count = need.min(left.saturating_sub(floor));
+            let number = (word >> 32).wrapping_add(1);
+            (count > 0).then_some((number << 32) | ((left - count) as u64 + 1))
+        });
+        if count > 0 {
+            self.notify(slot);
+        }
+        count
+    }
+
+    /// Returns how many of `held` chunks remain once the request in `word` is met.
+    pub(super) fn left(&self, word: u64, held: usize) -> usize {
+        ReleaseTarget::of(word, self.shape.chunks).map_or(held, |target| target.keep.min(held))
+    }
+
+    pub(super) fn notify(&self, slot: usize) {
+        let notifications = self.word(slot, Word::Notifications);
+        notifications.fetch_add(1, AcqRel);
+        wake_shared(notifications);
+    }
+
+    /// Releases a member's chunks, then its slot, and returns the number of chunks.
+    pub(super) fn vacate(&self, member: &Member) -> usize {
+        let released = self.chunks().free_from_end(member.tag()).count();
+        // Last: chunks of the next owner have another generation.
+        let owner = self.members.owner(member.slot);
+        if member.is_owner(owner) {
+            self.members.change(member.slot, owner, owner.freed());
+        }
+        if released > 0 {
+            self.note_release();
+        }
+        released
+    }
+}

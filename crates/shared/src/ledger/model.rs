@@ -1,0 +1,148 @@
+//! Interleavings of members that join, take, release, leave and reap, by loom.
+
+use super::*;
+use loom::thread;
+use softswap_sys::primitive::reserve_u64;
+use softswap_sys::process_identity::{Liveness, ProcessIdentity};
+
+const SMALL: Shape = Shape { members: 2, chunks: 2 };
+
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+fn ledger() -> Ledger {
+    ledger_of(SMALL)
+}
+
+fn ledger_of(shape: Shape) -> Ledger {
+    Ledger::create(reserve_u64(shape.words()).unwrap(), shape, 1, shape.chunks)
+}
+
+fn process(pid: u32) -> ProcessIdentity {
+    ProcessIdentity { pid, start: 5, namespace: 1 }
+}
+
+#[test]
+fn no_slot_and_no_chunk_is_taken_twice() {
+    check(|| {
+        let ledger = ledger();
+        let take = move |pid| {
+            let member = ledger.join(process(pid)).unwrap();
+            (member.slot, member.take(2))
+        };
+        let other = thread::spawn(move || take(7));
+        let (at, count) = take(8);
+        let (others, rest) = other.join().unwrap();
+        assert_ne!(at, others);
+        assert_eq!((count + rest, ledger.free_chunks()), (2, 0));
+    });
+}
+
+#[test]
+fn chunks_of_the_dead_are_freed_once_and_never_those_of_the_next_member() {
+    check(|| {
+        let ledger = ledger();
+        assert_eq!(ledger.join(process(7)).unwrap().take(1), 1);
+        let fate =
+            |who: ProcessIdentity| if who.pid == 7 { Liveness::Dead } else { Liveness::Alive };
+        let reaper = thread::spawn(move || ledger.reap(fate));
+        let other = thread::spawn(move || ledger.reap(fate));
+        // It may get the slot that becomes free, and the chunk.
+        let member = ledger.join(process(8)).unwrap();
+        let taken = member.take(2);
+        let freed = reaper.join().unwrap() + other.join().unwrap();
+        assert_eq!(freed, 1);
+        assert_eq!((member.held(), ledger.free_chunks()), (taken, 2 - taken));
+    });
+}
+
+#[test]
+fn a_release_wakes_a_waiting_member() {
+    check(|| {
+        let ledger = ledger();
+        let (giver, taker) = (ledger.join(process(7)).unwrap(), ledger.join(process(8)).unwrap());
+        assert_eq!(giver.take(2), 2);
+        let giving = thread::spawn(move || giver.release(1));
+        loop {
+            let seen = ledger.releases();
+            if taker.take(1) == 1 {
+                break;
+            }
+            ledger.await_release(seen, 0);
+        }
+        assert_eq!(giving.join().unwrap(), 1);
+        assert_eq!((taker.held(), giver.held()), (1, 1));
+    });
+}
+
+#[test]
+fn chunks_taken_while_the_limit_is_lowered_are_excess() {
+    check(|| {
+        let ledger = ledger();
+        let member = ledger.join(process(7)).unwrap();
+        let lowering = thread::spawn(move || ledger.set_limit(1));
+        let taken = member.take(2);
+        lowering.join().unwrap();
+        assert_eq!(member.held() + member.excess(), taken);
+        member.release(member.excess());
+        assert!(member.held() <= 1 && member.excess() == 0);
+    });
+}
+
+#[test]
+fn a_process_taken_for_dead_while_joining_writes_to_no_other_member() {
+    check(|| {
+        let ledger = ledger_of(Shape { members: 1, chunks: 1 });
+        let dead =
+            |who: ProcessIdentity| if who.pid == 7 { Liveness::Dead } else { Liveness::Alive };
+        let taker = thread::spawn(move || ledger.join(process(7)).is_some());
+        ledger.reap(dead);
+        let next = ledger.join(process(8));
+        taker.join().unwrap();
+        let Some(next) = next else { return };
+        let members = ledger.members();
+        assert_eq!((members.len(), members[0].identity), (1, process(8)));
+        assert!(next.is_sound() && next.take(1) == 1);
+        ledger.reap(dead);
+        assert_eq!(next.held(), 1);
+    });
+}
+
+#[test]
+fn a_live_member_is_not_reaped_by_the_start_time_of_the_last_one() {
+    check(|| {
+        let ledger = ledger_of(Shape { members: 1, chunks: 1 });
+        // As the liveness rule: by PID and start time.
+        let fate = |who: ProcessIdentity| {
+            let is_eight = who.pid == 8 && (who.start == 0 || who.start == process(8).start);
+            if is_eight { Liveness::Alive } else { Liveness::Dead }
+        };
+        assert_eq!(ledger.join(process(7)).unwrap().take(1), 1);
+        let reaper = thread::spawn(move || ledger.reap(fate));
+        ledger.reap(fate);
+        let member = ledger.join(process(8)).unwrap();
+        let taken = member.take(1);
+        reaper.join().unwrap();
+        assert!(member.is_sound());
+        assert_eq!((member.held(), taken), (1, 1));
+    });
+}
+
+#[test]
+fn a_request_made_while_another_ends_stays() {
+    check(|| {
+        let ledger = ledger_of(Shape { members: 2, chunks: 4 });
+        let [rich, poor] = [7, 8].map(|pid| ledger.join(process(pid)).unwrap());
+        assert_eq!(rich.take(4), 4);
+        let asking = thread::spawn(move || poor.request_release(1, |_| false).is_some());
+        let answered = rich.release_target().inspect(|target| {
+            rich.release(rich.held() - target.keep);
+            rich.end_release(*target);
+        });
+        let is_asked = asking.join().unwrap();
+        assert!(is_asked && (answered.is_some() != rich.release_target().is_some()));
+    });
+}

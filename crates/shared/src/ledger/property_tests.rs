@@ -1,0 +1,294 @@
+//! The ledger against a sequential one, and with garbage in it.
+
+use super::tests::{LIMIT, SMALL, ledger_of, process};
+use super::*;
+use proptest::prelude::*;
+use softswap_sys::process_identity::{Liveness, ProcessIdentity};
+use std::collections::BTreeMap;
+
+/// A sequential ledger: the holder of each chunk.
+struct Model {
+    chunks: Vec<Option<u32>>,
+    limit: usize,
+    joined: Vec<u32>,
+    dead: Vec<u32>,
+    asked: BTreeMap<u32, usize>,
+    benefit: BTreeMap<u32, u64>,
+}
+
+impl Model {
+    fn new() -> Model {
+        let chunks = vec![None; SMALL.chunks];
+        let [joined, dead] = [Vec::new(), Vec::new()];
+        Model {
+            chunks,
+            limit: LIMIT,
+            joined,
+            dead,
+            asked: BTreeMap::new(),
+            benefit: BTreeMap::new(),
+        }
+    }
+
+    fn held(&self, pid: u32) -> usize {
+        self.chunks[..self.limit].iter().filter(|chunk| **chunk == Some(pid)).count()
+    }
+
+    fn beyond(&self, pid: u32) -> usize {
+        self.chunks[self.limit..].iter().filter(|chunk| **chunk == Some(pid)).count()
+    }
+
+    fn take(&mut self, pid: u32, count: usize) -> usize {
+        let free = self.chunks[..self.limit].iter_mut().filter(|chunk| chunk.is_none()).take(count);
+        free.map(|chunk| *chunk = Some(pid)).count()
+    }
+
+    fn release(&mut self, pid: u32, count: usize) -> usize {
+        let held = self.chunks.iter_mut().rev().filter(|chunk| **chunk == Some(pid)).take(count);
+        held.map(|chunk| *chunk = None).count()
+    }
+
+    fn end(&mut self, pid: u32) {
+        self.release(pid, usize::MAX);
+        self.joined.retain(|joined| *joined != pid);
+        self.asked.remove(&pid);
+        self.benefit.remove(&pid);
+    }
+
+    /// Chunks that remain once the request is met.
+    fn left(&self, pid: u32) -> usize {
+        self.asked.get(&pid).map_or(self.held(pid), |keep| self.held(pid).min(*keep))
+    }
+
+    /// Returns the members that a process may ask, and the chunks that it may request.
+    fn request(&self, pid: u32, need: usize) -> Vec<(u32, usize)> {
+        let floor = (self.limit / (2 * self.joined.len())).max(1);
+        let benefit = |pid: &u32| self.benefit.get(pid).copied().unwrap_or(0);
+        let (held, own) = (self.held(pid), benefit(&pid));
+        let may_give = |other: &&u32| **other != pid && self.left(**other) > floor;
+        let others: Vec<u32> = self.joined.iter().filter(may_give).copied().collect();
+        let is_cheap = |other: &&u32| held < floor || 2 * benefit(other) < own;
+        let cheap: Vec<u32> = others.iter().filter(is_cheap).copied().collect();
+        let key = |other: &u32| (benefit(other), usize::MAX - self.left(*other));
+        if let Some(least) = cheap.iter().map(key).min() {
+            let most = if held < floor { floor - held } else { need };
+            let cheapest = cheap.iter().filter(|other| key(other) == least);
+            let of = |other: &u32| (*other, need.min(most).min(self.left(*other) - floor));
+            return cheapest.map(of).collect();
+        }
+        let is_larger =
+            |other: &&u32| 2 * own >= benefit(other) && self.left(**other) > held + held / 4 + 1;
+        let larger: Vec<u32> = others.iter().filter(is_larger).copied().collect();
+        let most = larger.iter().map(|other| self.left(*other)).max();
+        let largest = larger.iter().filter(|other| Some(self.left(**other)) == most);
+        let of = |other: &u32| {
+            let left = self.left(*other);
+            (*other, need.min((left - held) / 2).min(left - floor))
+        };
+        largest.map(of).collect()
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Join(u32),
+    Take(u32, usize),
+    Release(u32, usize),
+    Leave(u32),
+    Kill(u32),
+    Reap,
+    Limit(usize),
+    Publish(u32, u64),
+    Request(u32, usize),
+    End(u32),
+}
+
+fn acts() -> impl Strategy<Value = Act> {
+    let pid = || 1..7u32;
+    prop_oneof![
+        3 => pid().prop_map(Act::Join),
+        4 => (pid(), 0..12usize).prop_map(|(pid, count)| Act::Take(pid, count)),
+        3 => (pid(), 0..12usize).prop_map(|(pid, count)| Act::Release(pid, count)),
+        1 => pid().prop_map(Act::Leave),
+        1 => pid().prop_map(Act::Kill),
+        1 => Just(Act::Reap),
+        1 => (0..SMALL.chunks + 4).prop_map(Act::Limit),
+        2 => (pid(), 0..4u64).prop_map(|(pid, benefit)| Act::Publish(pid, benefit)),
+        2 => (pid(), 1..9usize).prop_map(|(pid, need)| Act::Request(pid, need)),
+        1 => pid().prop_map(Act::End),
+    ]
+}
+
+/// The ledger, its model, and the members.
+struct Both {
+    ledger: Ledger,
+    model: Model,
+    members: BTreeMap<u32, Member>,
+    /// Members of killed processes that are not reaped yet.
+    left: BTreeMap<u32, Member>,
+}
+
+impl Both {
+    fn act(&mut self, act: &Act) -> Result<(), TestCaseError> {
+        let Both { ledger, model, members, left } = self;
+        match act {
+            Act::Join(pid) if !model.dead.contains(pid) => {
+                let member = ledger.join(process(*pid));
+                let has_room = model.joined.contains(pid) || model.joined.len() < SMALL.members;
+                prop_assert_eq!(member.is_some(), has_room);
+                if let Some(member) = member {
+                    members.insert(*pid, member);
+                    if !model.joined.contains(pid) {
+                        model.joined.push(*pid);
+                    }
+                }
+            }
+            Act::Take(pid, count) => {
+                let Some(member) = members.get(pid).copied() else { return Ok(()) };
+                prop_assert_eq!(member.take(*count), model.take(*pid, *count));
+            }
+            Act::Release(pid, count) => {
+                let Some(member) = members.get(pid).copied() else { return Ok(()) };
+                prop_assert_eq!(member.release(*count), model.release(*pid, *count));
+            }
+            Act::Leave(pid) => {
+                let Some(member) = members.remove(pid) else { return Ok(()) };
+                member.leave();
+                prop_assert!(!member.is_sound());
+                model.end(*pid);
+            }
+            Act::Kill(pid) => {
+                let Some(member) = members.remove(pid) else { return Ok(()) };
+                left.insert(*pid, member);
+                model.dead.push(*pid);
+            }
+            Act::Reap => {
+                let dead = std::mem::take(&mut model.dead);
+                let is_dead = |who: ProcessIdentity| dead.iter().any(|pid| process(*pid) == who);
+                let free = ledger.free_chunks();
+                ledger.reap(|who| if is_dead(who) { Liveness::Dead } else { Liveness::Alive });
+                dead.iter().for_each(|pid| model.end(*pid));
+                left.clear();
+                prop_assert!(ledger.free_chunks() >= free);
+            }
+            Act::Limit(limit) => {
+                ledger.set_limit(*limit);
+                model.limit = (*limit).min(SMALL.chunks);
+            }
+            Act::Publish(pid, benefit) => {
+                let Some(member) = members.get(pid).copied() else { return Ok(()) };
+                member.publish(*benefit, 4096);
+                model.benefit.insert(*pid, *benefit);
+            }
+            Act::Request(pid, need) => {
+                let Some(member) = members.get(pid).copied() else { return Ok(()) };
+                return self.request(*pid, member, *need);
+            }
+            Act::End(pid) => {
+                let Some(member) = members.get(pid).copied() else { return Ok(()) };
+                prop_assert_eq!(member.release_target().map(|it| it.keep), model.asked.remove(pid));
+                member.release_target().into_iter().for_each(|target| member.end_release(target));
+                prop_assert_eq!(member.release_target(), None);
+            }
+            Act::Join(_) => {}
+        }
+        Ok(())
+    }
+
+    fn request(&mut self, pid: u32, member: Member, need: usize) -> Result<(), TestCaseError> {
+        let request = member.request_release(need, |_| false);
+        let expected = self.model.request(pid, need);
+        let Some(request) = request else {
+            prop_assert!(expected.iter().all(|(_, chunks)| *chunks == 0), "{:?}", expected);
+            return Ok(());
+        };
+        // A killed process is asked, too, until it is reaped.
+        let mut all = self.members.iter().chain(&self.left);
+        let (other, others) = all.find(|(_, member)| member.slot == request.slot).unwrap();
+        prop_assert!(
+            expected.contains(&(*other, request.chunks)),
+            "{:?} of {:?}",
+            request,
+            expected
+        );
+        let keep = self.model.left(*other) - request.chunks;
+        prop_assert!(keep >= self.ledger.floor());
+        prop_assert_eq!(others.release_target().map(|it| it.keep), Some(keep));
+        self.model.asked.insert(*other, keep);
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        let Both { ledger, model, members, .. } = self;
+        let free = model.chunks[..model.limit].iter().filter(|chunk| chunk.is_none()).count();
+        prop_assert_eq!((ledger.limit(), ledger.free_chunks()), (model.limit, free));
+        for (pid, member) in members {
+            prop_assert!(member.is_sound());
+            prop_assert_eq!(
+                (member.held(), member.excess()),
+                (model.held(*pid), model.beyond(*pid))
+            );
+        }
+        Ok(())
+    }
+}
+
+fn do_without_model(ledger: Ledger, members: &mut BTreeMap<u32, Member>, act: &Act) {
+    let member_of = |pid: &u32| members.get(pid).copied();
+    match act {
+        Act::Join(pid) => {
+            let member = ledger.join(process(*pid));
+            members.extend(member.map(|member| (*pid, member)));
+        }
+        Act::Take(pid, count) => drop(member_of(pid).map(|member| member.take(*count))),
+        Act::Release(pid, count) => drop(member_of(pid).map(|member| member.release(*count))),
+        Act::Leave(pid) | Act::Kill(pid) => drop(members.remove(pid).map(Member::leave)),
+        Act::Reap => drop(ledger.reap(|_| Liveness::Unknown)),
+        Act::Limit(limit) => ledger.set_limit(*limit),
+        Act::Publish(pid, benefit) => {
+            let _ = member_of(pid).map(|member| member.publish(*benefit, 1));
+        }
+        Act::Request(pid, need) => {
+            let _ = member_of(pid).map(|member| member.request_release(*need, |_| false));
+        }
+        Act::End(pid) => {
+            let asked = member_of(pid).and_then(|member| Some((member, member.release_target()?)));
+            asked.into_iter().for_each(|(member, target)| member.end_release(target));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_ledger_agrees_with_a_list_of_chunks(acts in prop::collection::vec(acts(), 0..200)) {
+        let ledger = ledger_of(SMALL, LIMIT);
+        let (members, left) = (BTreeMap::new(), BTreeMap::new());
+        let mut both = Both { ledger, model: Model::new(), members, left };
+        for act in acts {
+            both.act(&act)?;
+            both.check()?;
+        }
+    }
+
+    #[test]
+    fn garbage_is_bounded_and_reaped(
+        garbage in prop::collection::vec((0..SMALL.words(), any::<u64>(), acts()), 1..60),
+    ) {
+        let ledger = ledger_of(SMALL, LIMIT);
+        let mut members = BTreeMap::new();
+        for (word, value, act) in garbage {
+            ledger.segment.words()[word].store(value, Relaxed);
+            // No call panics.
+            do_without_model(ledger, &mut members, &act);
+            prop_assert!(ledger.limit() <= SMALL.chunks && ledger.free_chunks() <= ledger.limit());
+            let mut sound: Vec<_> = members.values().filter(|member| member.is_sound()).collect();
+            // Of two that took the same member in turn only the last can be sound.
+            sound.dedup_by_key(|member| member.slot);
+            let held: usize = sound.iter().map(|member| member.held()).sum();
+            prop_assert!(held <= ledger.limit(), "{} of {}", held, ledger.limit());
+        }
+        ledger.set_limit(SMALL.chunks);
+        ledger.reap(|_| Liveness::Dead);
+        prop_assert_eq!((ledger.member_count(), ledger.free_chunks()), (0, SMALL.chunks));
+    }
+}

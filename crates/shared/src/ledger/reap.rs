@@ -1,0 +1,86 @@
+//! Reaping dead members, and reporting all members.
+
+use super::layout::{Word, holder};
+use super::{Counts, Ledger, Sizes};
+use crate::membership::FREE;
+use softswap_sys::primitive::Ordering::Relaxed;
+use softswap_sys::process_identity::{Liveness, ProcessIdentity};
+
+/// A member, as it has published itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemberInfo {
+    /// Its process.
+    pub identity: ProcessIdentity,
+    /// Chunks that it holds, also beyond a lowered limit.
+    pub chunks: usize,
+    /// Bytes in use.
+    pub used_bytes: u64,
+    /// Most bytes in use so far.
+    pub peak_bytes: u64,
+    /// Events since its start.
+    pub counts: Counts,
+    /// Memory in use.
+    pub sizes: Sizes,
+    /// Name, up to the first 0.
+    pub name: [u8; 16],
+}
+
+impl Ledger {
+    /// Releases what dead processes hold, and chunks whose word names no member. Returns the number
+    /// of released chunks. Any number of processes may reap at once.
+    pub fn reap(&self, liveness: impl Fn(ProcessIdentity) -> Liveness) -> usize {
+        let mut released = 0;
+        self.members.reap(liveness, |slot, owner| {
+            released += self.vacate(&self.member_at(slot, owner));
+        });
+        // The chunk is read before the member: a member that holds one joined before.
+        let stray = self.chunks().reap(|tag| !holder(tag).is_some_and(|it| self.is_member(it)));
+        if stray > 0 {
+            self.note_release();
+        }
+        released + stray
+    }
+
+    /// Returns true if the slot's owner has this generation.
+    fn is_member(&self, (slot, generation): (usize, u32)) -> bool {
+        slot < self.shape.members && {
+            let owner = self.members.owner(slot);
+            owner.state != FREE && owner.generation == generation
+        }
+    }
+
+    /// Returns the number of these chunks that each slot's owner holds.
+    pub(super) fn held_in(&self, chunks: crate::claims::Claims) -> Vec<usize> {
+        let mut held = vec![0; self.shape.members];
+        for chunk in chunks.0 {
+            if let Some(holder) = holder(chunk.load(Relaxed)).filter(|it| self.is_member(*it)) {
+                held[holder.0] += 1;
+            }
+        }
+        held
+    }
+
+    /// Returns the members in the order of their slots.
+    #[must_use]
+    pub fn members(&self) -> Vec<MemberInfo> {
+        let held = self.held_in(self.chunks());
+        let info = |(slot, owner)| {
+            // The words are the last owner's until this one has joined.
+            let has_joined = self.members.start(slot, owner).is_some();
+            let (counts, sizes) = match has_joined {
+                true => (self.counts(slot), self.sizes(slot)),
+                false => Default::default(),
+            };
+            MemberInfo {
+                identity: self.members.identity(slot, owner),
+                chunks: held[slot],
+                used_bytes: self.word(slot, Word::Used).load(Relaxed),
+                peak_bytes: self.word(slot, Word::Peak).load(Relaxed),
+                counts,
+                sizes,
+                name: self.name(slot),
+            }
+        };
+        self.members.owned().map(info).collect()
+    }
+}

@@ -1,0 +1,124 @@
+//! Choice of the member that releases chunks if none is free.
+
+use super::layout::{URGENT, Word};
+use super::{Ledger, Member};
+use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
+
+/// Request to a member to release chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReleaseRequest {
+    /// Slot of the member.
+    pub slot: usize,
+    /// Requested chunks.
+    pub chunks: usize,
+}
+
+impl Ledger {
+    /// Returns the number of members.
+    #[must_use]
+    pub fn member_count(&self) -> usize {
+        self.members.owned().count()
+    }
+
+    /// Returns the chunks that each member may keep, even if its benefit is the lowest: half of an
+    /// equal share.
+    #[must_use]
+    pub fn floor(&self) -> usize {
+        (self.limit() / (2 * self.member_count().max(1))).max(1)
+    }
+
+    fn holdings(&self) -> Vec<Holding> {
+        let held = self.held_in(self.within());
+        let holding = |(slot, held): (usize, &usize)| {
+            let word = |word| self.word(slot, word).load(Acquire);
+            let left = self.left(word(Word::Target), *held);
+            Holding { held: *held, left, benefit: word(Word::Benefit) }
+        };
+        held.iter().enumerate().map(holding).collect()
+    }
+
+    /// Notifies the members that hold chunks beyond the limit. Called regularly, since a member may
+    /// have taken chunks by the previous limit.
+    pub fn notify_excess(&self) {
+        let held = self.held_in(self.beyond());
+        (0..held.len()).filter(|slot| held[*slot] > 0).for_each(|slot| self.notify(slot));
+    }
+
+    /// Requests chunks for the members that cannot do so themselves ([`Member::demand`]). Returns
+    /// how many.
+    pub fn serve_demands(&self) -> usize {
+        let serve = |(slot, owner)| {
+            let word = self.word(slot, Word::Demand);
+            let demand = if word.load(Relaxed) == 0 { 0 } else { word.swap(0, AcqRel) };
+            let member = self.member_at(slot, owner);
+            let most = match demand & URGENT {
+                0 => self.floor().saturating_sub(member.held()),
+                _ => self.limit(),
+            };
+            let chunks = usize::try_from(demand & !URGENT).unwrap_or(usize::MAX).min(most);
+            let request = (chunks > 0).then(|| member.request_release(chunks, |_| false));
+            request.flatten().map_or(0, |request| request.chunks)
+        };
+        self.members.owned().map(serve).sum()
+    }
+}
+
+/// Factor between two benefits that are clearly different: they are estimates.
+const CLEARLY: u64 = 2;
+
+/// Chunks of a member, and the benefit that it has published.
+#[derive(Clone, Copy)]
+struct Holding {
+    held: usize,
+    /// Chunks that remain once it has met the pending request.
+    left: usize,
+    benefit: u64,
+}
+
+impl Holding {
+    fn has_clearly_less_benefit(self, than: Holding) -> bool {
+        self.benefit.saturating_mul(CLEARLY) < than.benefit
+    }
+
+    /// Returns true if it has not clearly more benefit, and clearly more chunks.
+    fn is_larger(self, than: Holding) -> bool {
+        !than.has_clearly_less_benefit(self) && self.left > than.held + than.held / 4 + 1
+    }
+}
+
+impl Member {
+    /// Requests up to `need` chunks of another member.
+    ///
+    /// It is the one with the lowest benefit, if that is clearly lower than this one's, or if this
+    /// one holds less than its floor. Otherwise it is the one with the most chunks among those with
+    /// about the same benefit, if it has clearly more: then up to half of the difference is
+    /// requested, so that none of two equal members starves. No member is asked below its floor, nor
+    /// one that `is_skipped`: it has not met an earlier request.
+    #[must_use]
+    pub fn request_release(
+        &self,
+        need: usize,
+        is_skipped: impl Fn(usize) -> bool,
+    ) -> Option<ReleaseRequest> {
+        let (ledger, floor) = (&self.ledger, self.ledger.floor());
+        let holdings = ledger.holdings();
+        let own = holdings[self.slot];
+        let is_below_floor = own.held < floor;
+        let others = || {
+            let others = (0..holdings.len()).map(|slot| (slot, holdings[slot]));
+            others.filter(|(slot, it)| *slot != self.slot && it.left > floor && !is_skipped(*slot))
+        };
+        let lowest = others()
+            .filter(|(_, it)| is_below_floor || it.has_clearly_less_benefit(own))
+            .min_by_key(|(_, it)| (it.benefit, usize::MAX - it.left));
+        let largest = || others().filter(|(_, it)| it.is_larger(own)).max_by_key(|(_, it)| it.left);
+        let (slot, other, most) = match lowest {
+            Some((slot, other)) if is_below_floor => (slot, other, floor - own.held),
+            Some((slot, other)) => (slot, other, need),
+            None => largest().map(|(slot, it)| (slot, it, (it.left - own.held) / 2))?,
+        };
+        let chunks = ledger.request(slot, other.held, floor, need.min(most));
+        // Another process may have requested them first.
+        (chunks > 0).then_some(ReleaseRequest { slot, chunks })
+    }
+}

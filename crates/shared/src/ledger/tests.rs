@@ -1,0 +1,317 @@
+//! Members of a ledger, also with threads.
+
+use super::*;
+use crate::membership::Owner;
+use softswap_sys::memory::reserve_u64;
+use softswap_sys::process_identity::{Liveness, ProcessIdentity};
+use std::sync::atomic::AtomicBool;
+
+pub(super) const SMALL: Shape = Shape { members: 4, chunks: 24 };
+pub(super) const LIMIT: usize = 16;
+
+pub(super) fn ledger_of(shape: Shape, limit: usize) -> Ledger {
+    Ledger::create(reserve_u64(shape.words()).unwrap(), shape, 1 << 20, limit)
+}
+
+pub(super) fn process(pid: u32) -> ProcessIdentity {
+    ProcessIdentity { pid, start: 1000 + u64::from(pid), namespace: 1 }
+}
+
+#[test]
+fn a_member_notices_that_its_slot_was_overwritten() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let member = ledger.join(process(7)).unwrap();
+    assert!(member.is_sound());
+    ledger.members.word(member.slot, 0).store(9, Relaxed);
+    assert!(!member.is_sound());
+    let other = ledger.join(process(8)).unwrap();
+    ledger.segment.words()[0].store(1, Relaxed);
+    assert!(!other.is_sound() && Ledger::open(ledger.segment.words(), SMALL).is_none());
+}
+
+fn keep(member: &Member) -> Option<usize> {
+    member.release_target().map(|target| target.keep)
+}
+
+#[test]
+fn a_demand_is_served_up_to_the_floor_and_beyond_it_if_urgent() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let [child, parent] = [1, 2].map(|pid| ledger.join(process(pid)).unwrap());
+    assert_eq!((child.take(4), parent.take(12)), (4, 12));
+    assert_eq!((ledger.limit(), ledger.floor()), (16, 4));
+    child.publish(u64::MAX, 0);
+    child.demand(3);
+    assert_eq!((ledger.serve_demands(), keep(&parent)), (0, None));
+    child.demand_urgently(3);
+    assert_eq!((ledger.serve_demands(), keep(&parent)), (3, Some(9)));
+    // Requested once.
+    assert_eq!(ledger.serve_demands(), 0);
+    // No member is asked below its floor.
+    child.demand_urgently(16);
+    assert_eq!((ledger.serve_demands(), keep(&parent)), (5, Some(4)));
+}
+
+#[test]
+fn a_member_below_its_floor_gets_it_from_the_lowest_benefit() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let [poor, rich, richer] = [1, 2, 3].map(|pid| ledger.join(process(pid)).unwrap());
+    assert_eq!((rich.take(6), richer.take(10)), (6, 10));
+    rich.publish(5, 0);
+    richer.publish(9, 0);
+    // Half of a third.
+    assert_eq!(ledger.floor(), 2);
+    assert_eq!(
+        poor.request_release(8, |_| false),
+        Some(ReleaseRequest { slot: rich.slot, chunks: 2 })
+    );
+    assert_eq!((keep(&rich), keep(&richer)), (Some(4), None));
+    // One that releases nothing, as it is stopped.
+    let is_rich = |slot| slot == rich.slot;
+    assert_eq!(
+        poor.request_release(8, is_rich),
+        Some(ReleaseRequest { slot: richer.slot, chunks: 2 })
+    );
+    rich.release(2);
+    assert_eq!(poor.take(2), 2);
+    rich.end_release(rich.release_target().unwrap());
+    assert_eq!(
+        poor.request_release(8, |_| false),
+        None,
+        "its benefit is lower than that of all others"
+    );
+    poor.publish(11, 0);
+    assert_eq!(
+        poor.request_release(8, |_| false),
+        Some(ReleaseRequest { slot: rich.slot, chunks: 2 })
+    );
+}
+
+#[test]
+fn two_equal_requests_are_both_met() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let [rich, one, other] = [1, 2, 3].map(|pid| ledger.join(process(pid)).unwrap());
+    assert_eq!(rich.take(LIMIT), LIMIT);
+    assert_eq!(ledger.floor(), 2);
+    assert_eq!(
+        one.request_release(2, |_| false),
+        Some(ReleaseRequest { slot: rich.slot, chunks: 2 })
+    );
+    let first = rich.release_target().unwrap();
+    // Each request counts.
+    assert_eq!(
+        other.request_release(2, |_| false),
+        Some(ReleaseRequest { slot: rich.slot, chunks: 2 })
+    );
+    assert_eq!(keep(&rich), Some(LIMIT - 4));
+    rich.release(2);
+    rich.end_release(first);
+    let second = rich.release_target().unwrap();
+    assert_eq!(second.keep, LIMIT - 4, "it is another request");
+    rich.release(2);
+    rich.end_release(second);
+    assert_eq!(rich.release_target(), None);
+    // The same again, while the one before is being ended.
+    assert_eq!(rich.take(4), 4);
+    assert!(one.request_release(2, |_| false).is_some());
+    let before = rich.release_target().unwrap();
+    rich.end_release(before);
+    assert!(one.request_release(2, |_| false).is_some());
+    let after = rich.release_target().unwrap();
+    assert_eq!(after.keep, before.keep);
+    rich.end_release(before);
+    assert_eq!(rich.release_target(), Some(after));
+}
+
+#[test]
+fn two_equal_members_share_and_stop_asking() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let [one, other] = [1, 2].map(|pid| ledger.join(process(pid)).unwrap());
+    assert_eq!((one.take(12), other.take(4)), (12, 4));
+    one.publish(90, 0);
+    other.publish(60, 0);
+    // It has clearly more chunks, and not clearly more benefit.
+    assert_eq!(
+        other.request_release(9, |_| false),
+        Some(ReleaseRequest { slot: one.slot, chunks: 4 })
+    );
+    assert_eq!(one.request_release(9, |_| false), None);
+    one.release(4);
+    one.end_release(one.release_target().unwrap());
+    assert_eq!(other.take(4), 4);
+    one.publish(60, 0);
+    other.publish(90, 0);
+    assert_eq!(
+        (one.request_release(9, |_| false), other.request_release(9, |_| false)),
+        (None, None)
+    );
+    // Clearly more.
+    other.publish(121, 0);
+    assert_eq!(
+        other.request_release(9, |_| false),
+        Some(ReleaseRequest { slot: one.slot, chunks: 4 })
+    );
+}
+
+#[test]
+fn a_member_beyond_a_lowered_limit_is_notified_again() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let member = ledger.join(process(1)).unwrap();
+    assert_eq!(member.take(LIMIT), LIMIT);
+    ledger.set_limit(8);
+    let bell = member.notifications();
+    ledger.notify_excess();
+    assert_ne!(member.notifications(), bell);
+    assert_eq!(member.release(8), 8);
+    let bell = member.notifications();
+    ledger.notify_excess();
+    assert_eq!((member.notifications(), member.excess()), (bell, 0));
+}
+
+#[test]
+fn a_process_killed_while_joining_is_judged_by_its_pid() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let half = Owner { state: 1, generation: 5, namespace: 1, pid: 9 };
+    ledger.members.word(0, 0).store(half.word(), Relaxed);
+    let seen = |who: ProcessIdentity| (who.pid, who.start, who.namespace) == (9, 0, 1);
+    ledger.reap(|who| if seen(who) { Liveness::Alive } else { Liveness::Dead });
+    assert_eq!(ledger.member_count(), 1);
+    // A process with the same PID proves that the first one is dead.
+    let member = ledger.join(process(9)).unwrap();
+    assert_eq!((member.slot, member.generation, ledger.member_count()), (0, 6, 1));
+    ledger.reap(|_| Liveness::Dead);
+    ledger.members.word(1, 0).store(half.word(), Relaxed);
+    ledger.reap(|who| if seen(who) { Liveness::Dead } else { Liveness::Alive });
+    assert_eq!(ledger.member_count(), 0);
+}
+
+#[test]
+fn the_next_member_of_a_slot_has_no_figures_of_the_last_one() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let member = ledger.join(process(1)).unwrap();
+    member.publish(5, 4096);
+    let faults = [1, 2, 3, 4, 5, 6];
+    let counts = Counts { faults, stalled_ns: 7, bytes_read: 8, bytes_written: 9 };
+    let sizes = Sizes { resident_bytes: 10, pool_bytes: 11, disk_bytes: 12 };
+    member.publish_counts(&counts);
+    member.publish_sizes(&sizes);
+    member.publish_name(*b"a name of 16 let");
+    let info = ledger.members()[0];
+    assert_eq!((info.counts, info.sizes, info.peak_bytes), (counts, sizes, 4096));
+    assert_eq!((info.used_bytes, member.release_target(), member.is_sound()), (4096, None, true));
+    assert_eq!(&info.name, b"a name of 16 let");
+    member.leave();
+    assert!(ledger.join(process(2)).is_some());
+    let info = ledger.members()[0];
+    let nothing = (Counts::default(), Sizes::default(), 0);
+    assert_eq!((info.counts, info.sizes, info.peak_bytes), nothing);
+    assert_eq!(info.name, [0; 16]);
+}
+
+#[test]
+fn a_stopped_member_is_skipped_for_one_that_releases() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let [stopped, polite, asker] = [1, 2, 3].map(|pid| ledger.join(process(pid)).unwrap());
+    assert_eq!((stopped.take(8), polite.take(8)), (8, 8));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                polite.await_notification(polite.notifications(), 1_000_000);
+                if let Some(target) = polite.release_target() {
+                    polite.release(polite.held() - target.keep);
+                    polite.end_release(target);
+                }
+            }
+        });
+        polite.publish(1, 0);
+        asker.publish(9, 0);
+        // All but its floor; none of the stopped member's.
+        let got = asker.obtain(12, 10_000_000_000);
+        done.store(true, Relaxed);
+        assert_eq!(got, 6);
+    });
+    assert_eq!((stopped.held(), polite.held(), asker.held()), (8, 2, 6));
+    assert!(stopped.release_target().is_some() && ledger.free_chunks() == 0);
+}
+
+#[test]
+fn processes_that_join_leave_and_are_killed_free_every_chunk() {
+    let ledger = ledger_of(Shape { members: 16, chunks: 64 }, 48);
+    let killed: [AtomicBool; 200] = [const { AtomicBool::new(false) }; 200];
+    let fate = |who: ProcessIdentity| {
+        if killed[who.pid as usize].load(Relaxed) { Liveness::Dead } else { Liveness::Alive }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4_u32 {
+            let (killed, fate) = (&killed, &fate);
+            scope.spawn(move || {
+                for life in 0..50 {
+                    let pid = thread * 50 + life;
+                    let Some(member) = ledger.join(process(pid.max(1))) else { continue };
+                    let mut own = 0;
+                    for turn in 0..40 {
+                        own += member.take(1 + turn % 5);
+                        own -= member.release(turn % 4);
+                        assert_eq!(member.held() + member.excess(), own);
+                        if turn == 20 {
+                            ledger.reap(fate);
+                        }
+                    }
+                    if life % 2 == 0 {
+                        member.leave();
+                    } else {
+                        killed[pid as usize].store(true, Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    ledger.reap(fate);
+    assert_eq!((ledger.member_count(), ledger.free_chunks()), (0, 48));
+    assert_eq!(ledger.chunks().0.len(), 48);
+}
+
+#[test]
+fn random_writes_to_the_shared_words_block_no_member() {
+    let ledger = ledger_of(SMALL, LIMIT);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for pid in 1..4 {
+            let done = &done;
+            scope.spawn(move || {
+                while !done.load(Relaxed) {
+                    let Some(member) = ledger.join(process(pid)) else { continue };
+                    let _ = member.obtain(3, 100_000);
+                    member.publish(u64::from(pid), 1);
+                    member.await_notification(member.notifications(), 1_000);
+                    if let Some(target) = member.release_target() {
+                        member.release(target.keep.min(member.held()));
+                        member.end_release(target);
+                    }
+                    let members = ledger.members();
+                    assert!(members.len() <= SMALL.members && ledger.limit() <= SMALL.chunks);
+                    ledger.notify_excess();
+                    ledger.reap(
+                        |who| if who.pid % 2 == 0 { Liveness::Dead } else { Liveness::Unknown },
+                    );
+                    member.leave();
+                }
+            });
+        }
+        let mut random = 1_u64;
+        for _ in 0..200_000 {
+            // Marsaglia's xorshift.
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let word = random as usize % ledger.segment.words().len();
+            // Often one that means something.
+            let value = if random >> 63 == 0 { random } else { random >> 20 & 0xFF };
+            ledger.segment.words()[word].store(value, Relaxed);
+        }
+        done.store(true, Relaxed);
+    });
+    ledger.set_limit(SMALL.chunks);
+    ledger.reap(|_| Liveness::Dead);
+    assert_eq!((ledger.member_count(), ledger.free_chunks()), (0, SMALL.chunks));
+}

@@ -1,0 +1,129 @@
+//! Layout of a request queue in shared memory: the header, the areas, the requests.
+
+use crate::membership::{FREE, OWNER_WORDS};
+use softswap_sys::PAGE_SIZE;
+
+/// Changes with the layout.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"sswrequ3");
+pub(super) const HEADER_WORDS: usize = 8;
+/// Words before a request's page numbers, and of its text.
+const FIELD_WORDS: usize = 8;
+const TEXT_WORDS: usize = 64;
+/// Longest text of an answer in bytes.
+pub const TEXT_BYTES: usize = TEXT_WORDS * 8;
+/// Most pages of a request.
+pub const MOST_PAGES: usize = 32;
+
+/// Size of a request queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Largest number of pending requests.
+    pub requests: usize,
+    /// Most pages of a request: at most [`MOST_PAGES`].
+    pub pages: usize,
+    /// Words of a page.
+    pub page_words: usize,
+    /// Largest number of areas.
+    pub areas: usize,
+}
+
+/// Size of a tree's request queue.
+pub const SHAPE: Shape =
+    Shape { requests: 64, pages: MOST_PAGES, page_words: PAGE_SIZE / 8, areas: 1024 };
+
+impl Shape {
+    /// Words of a queue of this size. Only those in use take DRAM.
+    #[must_use]
+    pub const fn words(self) -> usize {
+        self.first_request() + self.requests * self.request_words()
+    }
+
+    /// Buffers begin at a page boundary.
+    pub(super) const fn first_request(self) -> usize {
+        (HEADER_WORDS + 2 * self.areas).next_multiple_of(self.page_words)
+    }
+
+    const fn fields_words(self) -> usize {
+        (FIELD_WORDS + 2 * self.pages + TEXT_WORDS).next_multiple_of(self.page_words)
+    }
+
+    pub(super) const fn request_words(self) -> usize {
+        self.fields_words() + self.pages * self.page_words
+    }
+
+    pub(super) const fn request_at(self, request: usize) -> usize {
+        self.first_request() + request * self.request_words()
+    }
+
+    pub(super) const fn page_number_at(self, request: usize, page: usize) -> usize {
+        self.request_at(request) + FIELD_WORDS + 2 * page
+    }
+
+    pub(super) const fn text_at(self, request: usize) -> usize {
+        self.page_number_at(request, self.pages)
+    }
+
+    pub(super) const fn buffer_at(self, request: usize, page: usize) -> usize {
+        self.request_at(request) + self.fields_words() + page * self.page_words
+    }
+}
+
+/// Words of the header, after the magic number.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Header {
+    /// Rises with each notification of the server.
+    Notifications = 1,
+    /// Rises when a request becomes free.
+    Freed,
+    /// Number of the last area.
+    LastArea,
+    /// Pages that all areas may have together.
+    LimitPages,
+    /// Time within which a request must be answered.
+    TimeoutNs,
+}
+
+/// Words of a request, after its owner.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Word {
+    /// Operation, and the number of pages.
+    Operation = OWNER_WORDS as isize,
+    Area,
+    /// Outcome, and the bytes of its text.
+    Outcome,
+}
+
+/// State of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Free = FREE as isize,
+    /// The client fills it in.
+    Taken,
+    /// It waits for the server.
+    Submitted,
+    /// As submitted, but no client waits for the answer.
+    Posted,
+    InService,
+    /// It waits for the client.
+    Answered,
+    /// The client has timed out. The server may still write to it, and frees it afterwards.
+    Abandoned,
+}
+
+impl State {
+    /// Returns `None` for a value that is no state: the word was overwritten.
+    pub(super) fn of(state: u8) -> Option<State> {
+        use State::*;
+        let all = [Free, Taken, Submitted, Posted, InService, Answered, Abandoned];
+        all.get(usize::from(state)).copied()
+    }
+}
+
+/// Packs a code and a count into a word.
+pub(super) fn pair(code: u8, count: usize) -> u64 {
+    (count as u64) << 8 | u64::from(code)
+}
+
+pub(super) fn unpair(word: u64) -> (u8, usize) {
+    (word as u8, usize::try_from(word >> 8).unwrap_or(usize::MAX))
+}

@@ -1,0 +1,75 @@
+//! One ledger and many processes that are killed at any moment.
+
+use softswap_shared::ledger::{Ledger, Member, SHAPE};
+use softswap_sys::process_identity::ProcessIdentity;
+use softswap_sys::shared;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Environment variable with the path of the ledger, for children of the test.
+const WHERE: &str = "SOFTSWAP_TEST_LEDGER";
+const LIMIT: usize = 100;
+const LIVES: usize = 100;
+
+/// A process of the tree: takes, releases and requests chunks, until it is killed.
+fn live(place: &str) -> ! {
+    let file = File::options().read(true).write(true).open(place).unwrap();
+    let words = shared::open(file, SHAPE.words()).unwrap();
+    let me = ProcessIdentity::current().unwrap();
+    let member: Member = Ledger::open(words, SHAPE).unwrap().join(me).unwrap();
+    for turn in 0_usize.. {
+        // Not for long: a process that waits meets no request.
+        let _ = member.obtain(1 + turn % 7, 100_000);
+        member.publish((turn % 5) as u64, (member.held() << 20) as u64);
+        if let Some(target) = member.release_target() {
+            member.release(member.held().saturating_sub(target.keep));
+            member.end_release(target);
+        }
+        member.release(turn % 6);
+    }
+    unreachable!("it is killed");
+}
+
+fn start(place: &str) -> Child {
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    again.args(["--exact", "chunks_of_killed_processes_are_reaped", "--nocapture"]);
+    again.env(WHERE, place).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn chunks_of_killed_processes_are_reaped() {
+    if let Ok(place) = std::env::var(WHERE) {
+        live(&place);
+    }
+    let (fd, words) = shared::create(SHAPE.words()).unwrap();
+    let place = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+    let ledger = Ledger::create(words, SHAPE, 1 << 20, LIMIT);
+    let mut alive: Vec<Child> = (0..4).map(|_| start(&place)).collect();
+    let mut came = 0;
+    for life in 0..LIVES {
+        // At no particular moment, some before they join.
+        std::thread::sleep(Duration::from_micros((life * 7919 % 20_000) as u64));
+        // Now and then once some have joined, however long they take to start.
+        if life % 10 == 9 {
+            while ledger.member_count() < 2 {
+                std::thread::yield_now();
+            }
+        }
+        came = came.max(ledger.member_count());
+        let mut killed = alive.remove(life % alive.len());
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        ledger.reap(|process| process.liveness());
+        assert!(ledger.member_count() <= alive.len(), "a dead process is a member");
+        alive.push(start(&place));
+    }
+    for mut child in alive {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    ledger.reap(|process| process.liveness());
+    assert!(came > 1, "they were at it together");
+    assert_eq!((ledger.member_count(), ledger.free_chunks()), (0, LIMIT));
+}

@@ -1,0 +1,187 @@
+//! Identity of a process, and the rule by which others decide that it is dead.
+//!
+//! PIDs are reused, and a PID means nothing in another PID namespace. An identity therefore has
+//! the start time and the namespaces, too. It belongs to one process: a forked child has another.
+//! [`crate::open_mark`] is the rule for what a forked child keeps alive.
+
+use crate::{program_filter, raw};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Bits of [`ProcessIdentity::namespace`].
+pub const NAMESPACE_BITS: u32 = 18;
+
+/// One process, for other processes.
+///
+/// ```
+/// use softswap_sys::process_identity::ProcessIdentity;
+/// let one = ProcessIdentity { pid: 7, start: 1, namespace: 2 };
+/// assert_ne!(one, ProcessIdentity { start: 5, ..one });
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessIdentity {
+    /// PID; not 0.
+    pub pid: u32,
+    /// Start time in clock ticks since boot; 0 if unknown.
+    pub start: u64,
+    /// PID and time namespaces, in [`NAMESPACE_BITS`]: the kernel numbers namespaces in order.
+    pub namespace: u32,
+}
+
+/// State of a process, as another process sees it.
+///
+/// ```
+/// use softswap_sys::process_identity::{Liveness, ProcessIdentity};
+/// assert_eq!(ProcessIdentity::current().unwrap().liveness(), Liveness::Alive);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Liveness {
+    /// It runs, or is stopped.
+    Alive,
+    /// It has exited (also as a zombie: its memory is freed), or its PID was reused.
+    Dead,
+    /// It is in another namespace, or `/proc` cannot be read: no descriptor is free, or it is not
+    /// mounted, hides the process, or belongs to another namespace. Only the dead are reaped.
+    Unknown,
+}
+
+/// Identity of this process once it is known; the PID is 0 before.
+static PID: AtomicU32 = AtomicU32::new(0);
+static START: AtomicU64 = AtomicU64::new(0);
+static NAMESPACE: AtomicU32 = AtomicU32::new(0);
+
+/// Forgets the identity of this process, and returns it: in a forked child it is the parent's. The
+/// child may have the same PID in a namespace of its own.
+pub fn forget() -> Option<ProcessIdentity> {
+    let pid = PID.swap(0, Acquire);
+    let (start, namespace) = (START.load(Relaxed), NAMESPACE.load(Relaxed));
+    (pid != 0).then_some(ProcessIdentity { pid, start, namespace })
+}
+
+impl ProcessIdentity {
+    /// Returns this process, or `None` if its namespace is unknown. If only its start time is
+    /// unknown, other processes judge it by its PID. The first call in a process opens files, so it
+    /// must not run in a fault.
+    #[must_use]
+    pub fn current() -> Option<ProcessIdentity> {
+        if let Some(me) = ProcessIdentity::known() {
+            return Some(me);
+        }
+        let stat = fs::read("/proc/self/stat").unwrap_or_default();
+        let start = parse_stat(&stat).map_or(0, |(_, start)| start);
+        let me = ProcessIdentity { pid: raw::current_process(), start, namespace: namespace()? };
+        START.store(me.start, Relaxed);
+        NAMESPACE.store(me.namespace, Relaxed);
+        PID.store(me.pid, Release);
+        Some(me)
+    }
+
+    /// Returns this process if [`ProcessIdentity::current`] has found it before.
+    #[must_use]
+    pub fn known() -> Option<ProcessIdentity> {
+        let pid = raw::current_process();
+        (PID.load(Acquire) == pid).then(|| {
+            let (start, namespace) = (START.load(Relaxed), NAMESPACE.load(Relaxed));
+            ProcessIdentity { pid, start, namespace }
+        })
+    }
+
+    /// Returns whether the process is alive. Without a start time, any process with this PID is it.
+    #[must_use]
+    pub fn liveness(&self) -> Liveness {
+        if namespace() != Some(self.namespace) {
+            return Liveness::Unknown;
+        }
+        // Needs neither `/proc` nor a descriptor.
+        if is_unused(self.pid) {
+            return Liveness::Dead;
+        }
+        if !is_proc_of_own_namespace() {
+            return Liveness::Unknown;
+        }
+        let stat = fs::read(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        match parse_stat(&stat) {
+            Some(("Z" | "X", _)) => Liveness::Dead,
+            Some((_, start)) if start == self.start || self.start == 0 => Liveness::Alive,
+            Some(_) => Liveness::Dead,
+            // It may have exited meanwhile.
+            None if is_unused(self.pid) => Liveness::Dead,
+            None => Liveness::Unknown,
+        }
+    }
+}
+
+fn namespace() -> Option<u32> {
+    let inode = |name: &str| fs::metadata(format!("/proc/self/ns/{name}")).ok().map(|it| it.ino());
+    // Time namespaces exist since Linux 5.6.
+    let time = inode("time").unwrap_or(0);
+    let both = inode("pid")? ^ time.rotate_left(NAMESPACE_BITS / 2);
+    Some((both & ((1 << NAMESPACE_BITS) - 1)) as u32)
+}
+
+/// Returns true if certainly no process has this PID.
+fn is_unused(pid: u32) -> bool {
+    let Ok(pid @ 1..) = i32::try_from(pid) else { return true };
+    // The program's own filter may forbid the call.
+    if program_filter::is_in_force() {
+        return false;
+    }
+    // SAFETY: takes two numbers, and sends no signal.
+    let sent = unsafe { raw::syscall(libc::SYS_kill, [pid as usize, 0, 0, 0, 0, 0]) };
+    sent == -(libc::ESRCH as isize)
+}
+
+/// Returns true if the PIDs in `/proc` are those of this process's namespace.
+fn is_proc_of_own_namespace() -> bool {
+    let own = fs::read_link("/proc/self").ok();
+    own.and_then(|own| own.to_str()?.parse::<u32>().ok()) == Some(raw::current_process())
+}
+
+/// Returns the state and the start time in a `/proc/PID/stat`.
+fn parse_stat(stat: &[u8]) -> Option<(&str, u64)> {
+    // The name may contain any byte, also parentheses.
+    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let mut fields = str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace();
+    Some((fields.next()?, fields.nth(18)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_process_is_alive_until_it_exits() {
+        let me = ProcessIdentity::current().unwrap();
+        assert!(me.start > 0 && ProcessIdentity::known() == Some(me));
+        assert_eq!(me.liveness(), Liveness::Alive);
+        assert_eq!(ProcessIdentity { start: 1, ..me }.liveness(), Liveness::Dead, "reused PID");
+        let foreign = ProcessIdentity { namespace: me.namespace ^ 1, ..me };
+        assert_eq!(foreign.liveness(), Liveness::Unknown);
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let sleeper = ProcessIdentity { pid: child.id(), start: 0, ..me };
+        assert_eq!(sleeper.liveness(), Liveness::Alive);
+        child.kill().unwrap();
+        // A zombie is dead, too.
+        while sleeper.liveness() != Liveness::Dead {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert_eq!(sleeper.liveness(), Liveness::Dead);
+    }
+
+    #[test]
+    fn a_stat_without_all_fields_says_nothing() {
+        for text in ["", "12 (a name", "12 (a) name) S 1 2"] {
+            assert_eq!(parse_stat(text.as_bytes()), None);
+        }
+        let fields = "0 ".repeat(18);
+        assert_eq!(parse_stat(format!("12 (a) S) Z {fields}77 0").as_bytes()), Some(("Z", 77)));
+        assert_eq!(
+            parse_stat([b"12 (\xff) S ", fields.as_bytes(), b"5"].concat().as_slice()),
+            Some(("S", 5))
+        );
+    }
+}
