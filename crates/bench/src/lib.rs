@@ -1,8 +1,7 @@
-//! `softswap bench` and `softswap analyze`: measurements, in a program of their own
-//! beside the command, which hands over to it.
+//! `softswap bench` and `softswap analyze`: measurements, in a program of their own that the command
+//! `softswap` runs.
 //!
-//! A library only so that what reads other people's bytes can be fuzzed; the
-//! program is all that it is for.
+//! A library only so that the parsers of untrusted bytes can be fuzzed.
 // Not forbidden: the macro that makes nodes of a red-black tree expands to unsafe code.
 #![deny(unsafe_code)]
 
@@ -17,7 +16,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// The part of `softswap`'s command line that this program does.
+/// The part of `softswap`'s command line that this program carries out.
 #[derive(Parser)]
 #[command(name = "softswap", version, propagate_version = true, max_term_width = 100)]
 struct Cli {
@@ -31,14 +30,14 @@ enum Command {
     Analyze(analyze::AnalyzeArgs),
 }
 
-/// What can be asked for: the man pages and completions are made of it.
+/// Returns the command line, of which man pages and completions are made.
 #[doc(hidden)]
 #[must_use]
 pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Does what the command line asks for: `analyze` and what follows it, or a benchmark's name.
+/// Runs the command line: `analyze` with its arguments, or a benchmark's name.
 #[must_use]
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse_from(command_line(std::env::args_os())).command {
@@ -51,7 +50,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// The arguments as `softswap` was given them, so that messages and help say what to type.
+/// Returns the arguments as they were given to `softswap`, for messages and help.
 fn command_line(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let given: Vec<_> = given.skip(1).collect();
     let mut line = vec!["softswap".into()];

@@ -1,4 +1,4 @@
-//! What `softswap bench` and `softswap analyze` hand over to; all of it lies in the library beside it.
+//! The program that `softswap bench` and `softswap analyze` run.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

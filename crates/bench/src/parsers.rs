@@ -1,4 +1,4 @@
-//! What reads other people's bytes, open to the fuzz targets and to nobody else.
+//! Parsers of untrusted bytes, for the fuzz targets.
 
 use crate::analyze::extents::Summary;
 use crate::benches::extents::layout::Layout;
@@ -8,15 +8,15 @@ use softswap_sys::fiemap::FileExtent;
 use std::io::{self, Cursor};
 use std::ops::Range;
 
-/// Private writable memory by the text of `maps`.
+/// Returns private writable memory by the text of `maps`.
 pub fn private_writable(maps: &str) -> Vec<Range<u64>> {
     process::private_writable(maps).collect()
 }
 
-/// Address and pages of each run in DRAM, by a page map whose reader is given.
+/// Returns address and pages of each run in DRAM, by the page map that `read_at` reads.
 ///
 /// # Errors
-/// The reader's.
+/// Those of `read_at`.
 pub fn resident(
     read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
     ranges: &[Range<u64>],
@@ -25,20 +25,19 @@ pub fn resident(
     Ok(found.runs.iter().map(|run| (run.position, run.pages)).collect())
 }
 
-/// Position and pages of the writable memory in a core file; `None` where it
-/// is none at all.
+/// Returns position and pages of the writable memory in a core file; `None` for another file.
 pub fn core(bytes: &[u8]) -> Option<Result<Vec<(u64, u64)>, String>> {
     let core = file::core(Cursor::new(bytes), bytes.len() as u64)?;
     Some(core.map(|core| core.runs.iter().map(|run| (run.position, run.pages)).collect()))
 }
 
-/// How many pages a recorded trace has, and the pages that are touched in it.
+/// Returns the number of pages of a recorded trace, and its touched pages.
 pub fn trace(bytes: &[u8]) -> Option<(u32, Vec<u32>)> {
     let recorded = Recorded::from_bytes(bytes).ok()?;
     Some((recorded.pages, recorded.touches()))
 }
 
-/// Whole pages in a file's extents, and its bytes in holes and out of them.
+/// Returns the whole pages in a file's extents, and its bytes outside and in holes.
 pub fn extents(file_bytes: u64, extents: &[FileExtent]) -> (u64, u64, u64) {
     let summary = Summary::of(file_bytes, extents);
     (Layout::of_file(extents).pages, summary.mapped_bytes, summary.hole_bytes)

@@ -1,16 +1,16 @@
-//! Which `--codec` and `--pool` pages speak for.
+//! The best `--codec` and `--pool` for pages.
 
 use crate::pages::packing::Packing;
 use serde::Serialize;
 
-/// Below this share of packable pages, packing is mostly tried in vain.
+/// Below this share of compressible pages, compression mostly fails.
 const LEAST_PACKED_SHARE: f64 = 0.1;
-/// Below this ratio a pool's slabs and slack take back what packing gains.
+/// Below this ratio a pool's slabs and slack outweigh the gain of compression.
 const LEAST_RATIO: f64 = 1.5;
-/// A slower codec must take at most this share of the fastest one's DRAM.
+/// A slower codec must need at most this share of the fastest one's DRAM.
 const WORTH_THE_TIME: f64 = 0.85;
 
-/// Settings for `softswap run`, and why.
+/// Settings for `softswap run`, with the reason.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Advice {
     pub(super) codec: &'static str,
@@ -19,26 +19,24 @@ pub(super) struct Advice {
 }
 
 impl Advice {
-    /// Of what each codec made of the same pages.
+    /// Returns the advice by the figures of each codec.
     pub(super) fn of(found: &[(&'static str, Packing)]) -> Advice {
+        let none = |reason: String| Advice { codec: "none", pool_percent: 0, reason };
         let Some((name, packing)) = best(found) else {
-            let reason = "every page is same-filled: there is nothing to pack".into();
-            return Advice { codec: "none", pool_percent: 0, reason };
+            return none("every page is same-filled: there is nothing to pack".into());
         };
         let share = packing.packed_share();
         let Some(ratio) = packing.ratio().filter(|_| share >= LEAST_PACKED_SHARE) else {
-            let reason = format!(
+            return none(format!(
                 "only {:.0} % of the pages that are not same-filled pack: trying costs time and \
                  frees little",
                 share * 100.0
-            );
-            return Advice { codec: "none", pool_percent: 0, reason };
+            ));
         };
         if ratio < LEAST_RATIO {
-            let reason = format!(
+            return none(format!(
                 "what packs becomes {ratio:.1} times smaller: too little to keep it in DRAM"
-            );
-            return Advice { codec: "none", pool_percent: 0, reason };
+            ));
         }
         let pool_percent = pool_percent(share, ratio);
         let held = f64::from(pool_percent) / 100.0 * (ratio - 1.0) + 1.0;
@@ -53,7 +51,7 @@ impl Advice {
     }
 }
 
-/// The fastest codec, or the one that leaves least, where it is much less.
+/// Returns the fastest codec, or the one that leaves least, if that is much less.
 fn best<'p>(found: &'p [(&'static str, Packing)]) -> Option<(&'static str, &'p Packing)> {
     let speed = |packing: &Packing| packing.pack_mbps().unwrap_or(0.0);
     let tried = || found.iter().filter(|(_, packing)| packing.tried > 0);
@@ -63,8 +61,7 @@ fn best<'p>(found: &'p [(&'static str, Packing)]) -> Option<(&'static str, &'p P
     Some(if is_worth_it { (small_name, smallest) } else { (name, fastest) })
 }
 
-/// More where it pays more, and no more than there are pages for: when all that
-/// packs is in the pool, the rest of it lies idle.
+/// Returns the pool's share: more with a better ratio, and no more than all compressible pages need.
 fn pool_percent(share: f64, ratio: f64) -> u8 {
     let by_ratio = match ratio {
         4.0.. => 60,

@@ -1,7 +1,6 @@
-//! `softswap analyze extents`: where a file system keeps a file.
+//! `softswap analyze extents`: the pieces of a file on its device.
 
 use crate::measure::machine::Machine;
-use crate::measure::report::{Output, Report};
 use clap::Args;
 use rustix::fs::OFlags;
 use serde::Serialize;
@@ -13,40 +12,39 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 const MIB: u64 = 1 << 20;
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// Print in how many pieces a file lies.
+/// Print in how many pieces a file is stored.
 ///
-/// The file system says where the file is (FIEMAP); the file is not read or
-/// changed. What it still has to write is written first.
+/// The file system reports the pieces (FIEMAP); the file is not read or changed. Dirty pages of it are
+/// written first.
 #[derive(Args)]
 #[command(after_long_help = "\
-With --json: {\"schema\": 1, \"analysis\": \"extents\", \"path\", \"file_system\", \"machine\": {...},
-\"file_bytes\", \"mapped_bytes\", \"hole_bytes\", \"holes\", \"extents\", \"mean_bytes\", \"smallest_bytes\",
-\"largest_bytes\", \"extents_per_gib\", \"share_under_1mib\", \"unwritten_extents\", \"unwritten_bytes\",
-\"shared_extents\", \"shared_bytes\", \"unplaced_extents\", \"unplaced_bytes\", \"histogram\":
-[{\"from_bytes\", \"extents\", \"bytes\"}]}. A line of the histogram holds extents from `from_bytes` to less than twice as much. share_under_1mib is
-of the mapped bytes. Unplaced are extents whose place is not fixed or not their own (inline,
-compressed, encrypted, not allocated yet).
+With --json the result is one object with the keys of the tables, and schema (1) and analysis
+(extents). A line of the histogram holds extents from from_bytes to less than twice as much.
+share_under_1mib is of the mapped bytes. Unplaced are extents whose place is not fixed or not their own
+(inline, compressed, encrypted, not allocated yet).
 
 Exit status: 0 when the file was examined, 1 when it cannot be, 2 for wrong usage.")]
 pub(crate) struct ExtentsArgs {
     /// The file
     path: PathBuf,
-
-    /// Also write one JSON object to FILE; - prints it instead of the table
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &ExtentsArgs) -> Result<ExitCode, Refusal> {
-    let (file, file_bytes) = open(&args.path)?;
-    let extents = extents_of(&args.path, &file)?;
-    let output = Output::open(args.json.as_deref())?;
-    output.finish(Ok(examine(&args.path, file_bytes, &extents)))
+pub(super) fn examine(args: &ExtentsArgs) -> Result<ExtentsOutcome, Refusal> {
+    let path = &args.path;
+    let (file, file_bytes) = open(path)?;
+    let file_system = swapdir::file_system_of(path);
+    Ok(ExtentsOutcome {
+        schema: 1,
+        analysis: "extents",
+        path: path.display().to_string(),
+        file_system,
+        machine: Machine::with_file_system(path, file_system),
+        summary: Summary::of(file_bytes, &extents_of(path, &file, file_system)?),
+    })
 }
 
 fn refuse(path: &Path, why: &str) -> Refusal {
@@ -57,14 +55,13 @@ fn open(path: &Path) -> Result<(File, u64), Refusal> {
     let failed = |error: &std::io::Error| {
         let way_out = match error.kind() {
             std::io::ErrorKind::PermissionDenied => {
-                "; asking where a file lies takes the right to read it: run this as its owner or \
-                 as root"
+                "; this takes the right to read it: run this as its owner or as root"
             }
             _ => "",
         };
         refuse(path, &format!("cannot be opened: {}{way_out}", plain(error)))
     };
-    // Opening a device or a pipe may already do something.
+    // Opening a device or a pipe may have an effect.
     let kind = std::fs::metadata(path).map_err(|error| failed(&error))?.file_type();
     if !kind.is_file() {
         return Err(refuse(path, not_a_file(kind)));
@@ -84,42 +81,27 @@ fn not_a_file(kind: std::fs::FileType) -> &'static str {
     if kind.is_dir() {
         "is a directory; name one file in it"
     } else if kind.is_block_device() {
-        "is a block device, which lies in one piece by itself; name a file"
+        "is a block device, which is one piece; name a file"
     } else {
         "is not a regular file; only those have extents"
     }
 }
 
-fn extents_of(path: &Path, file: &File) -> Result<Vec<FileExtent>, Refusal> {
-    fiemap::extents(file.as_fd()).map_err(|error| {
-        let file_system = swapdir::file_system_of(path);
-        match error.raw_os_error() {
-            Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL | libc::ENOSYS) => refuse(
-                path,
-                &format!(
-                    "its file system ({file_system}) does not tell where it keeps files (FIEMAP); \
+fn extents_of(path: &Path, file: &File, file_system: &str) -> Result<Vec<FileExtent>, Refusal> {
+    fiemap::extents(file.as_fd()).map_err(|error| match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL | libc::ENOSYS) => refuse(
+            path,
+            &format!(
+                "its file system ({file_system}) does not report where it stores files (FIEMAP); \
                      ext4, XFS, btrfs and f2fs do"
-                ),
             ),
-            _ => refuse(path, &format!("its extents cannot be had: {}", plain(&error))),
-        }
+        ),
+        _ => refuse(path, &format!("its extents cannot be read: {}", plain(&error))),
     })
 }
 
-fn examine(path: &Path, file_bytes: u64, extents: &[FileExtent]) -> ExtentsOutcome {
-    let file_system = swapdir::file_system_of(path);
-    ExtentsOutcome {
-        schema: 1,
-        analysis: "extents",
-        path: path.display().to_string(),
-        file_system,
-        machine: Machine::with_device(path, file_system),
-        summary: Summary::of(file_bytes, extents),
-    }
-}
-
 #[derive(Debug, Serialize)]
-struct ExtentsOutcome {
+pub(super) struct ExtentsOutcome {
     schema: u32,
     analysis: &'static str,
     path: String,
@@ -128,8 +110,6 @@ struct ExtentsOutcome {
     #[serde(flatten)]
     summary: Summary,
 }
-
-impl Report for ExtentsOutcome {}
 
 /// A file's extents in figures.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -197,7 +177,7 @@ impl Summary {
     }
 }
 
-/// How many holes there are before the end of the file, and their bytes.
+/// Returns the number of holes before the end of the file, and their bytes.
 fn holes(file_bytes: u64, extents: &[FileExtent]) -> (usize, u64) {
     let mut end = 0;
     let (mut count, mut bytes) = (0, 0);
@@ -212,7 +192,7 @@ fn holes(file_bytes: u64, extents: &[FileExtent]) -> (usize, u64) {
     (count, bytes)
 }
 
-/// Magnitudes between the smallest and the largest, those with none as well.
+/// Returns all magnitudes between the smallest and the largest extent.
 fn histogram(extents: &[FileExtent]) -> Vec<Magnitude> {
     let mut found: BTreeMap<u32, (usize, u64)> = BTreeMap::new();
     for length in extents.iter().map(|extent| extent.length).filter(|length| *length > 0) {

@@ -1,12 +1,13 @@
-//! `softswap analyze`: what can be said of a file that pages would go to, and of
-//! the pages.
+//! `softswap analyze`: the pieces of a file, and the pages of a program.
 
 mod advice;
 pub(crate) mod extents;
 mod pages;
 
+use crate::measure::report;
 use clap::{Args, Subcommand};
 use softswap_cli::refusal::Refusal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Examine a file, or a program's memory.
@@ -14,6 +15,10 @@ use std::process::ExitCode;
 pub(crate) struct AnalyzeArgs {
     #[command(subcommand)]
     subject: Subject,
+
+    /// Also write one JSON object to FILE; - prints it instead of the table
+    #[arg(long, global = true, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -23,8 +28,9 @@ enum Subject {
 }
 
 pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode, Refusal> {
+    let json = args.json.as_deref();
     match &args.subject {
-        Subject::Extents(args) => extents::run(args),
-        Subject::Pages(args) => pages::run(args),
+        Subject::Extents(args) => report::write(json, || extents::examine(args)),
+        Subject::Pages(args) => report::write(json, || pages::examine(args)),
     }
 }

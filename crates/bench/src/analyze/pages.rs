@@ -1,12 +1,12 @@
-//! `softswap analyze pages`: what softswap could make of a program's memory.
+//! `softswap analyze pages`: same-filled and compressible pages of a program.
 
 use super::advice::Advice;
 use crate::measure::machine::Machine;
-use crate::measure::report::{Output, Report};
-use crate::measure::sample::{median, rotated, variation};
+use crate::measure::options::Named;
+use crate::measure::sample::rotated;
 use crate::pages::checks::{Check, CheckRow, Shares, Verdicts, mbps};
 use crate::pages::packing::{CODECS, Packing, Workplace};
-use crate::pages::source::{Count, Source, SourceKind};
+use crate::pages::source::{Count, Source};
 use crate::pages::{Page, open};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -18,9 +18,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
-/// Times that every check goes over the pages in hand: each is first once.
+/// Passes of every check over a chunk: each check is first once.
 const PASSES: usize = Check::ALL.len();
 
 /// Print how many pages of a program repeat one word, and how the others pack.
@@ -30,26 +29,21 @@ const PASSES: usize = Check::ALL.len();
 #[derive(Args)]
 #[command(after_long_help = "\
 A number is a process; a file of that name is ./NUMBER. Reading a process takes the same user or
-root, and where kernel.yama.ptrace_scope is 1, root or its parent. What the kernel or softswap has
-swapped out is left out. Of a core file the segments of writable memory are read. Anything else must
+root, and if kernel.yama.ptrace_scope is 1, root or its parent. Pages that the kernel or softswap has
+swapped out are left out. Of a core file the segments of writable memory are read. Anything else must
 be a multiple of 4096 bytes long.
 
 Checks: forward compares word by word from the start, backward from the end, last_first the last
 word with the first one and then as forward; softswap is the engine's own, which compares many words
-at a time and so has no count. An iteration is one word compared. MB/s are of whole pages, also where
+at a time and so has no count. An iteration is one word compared. MB/s are of whole pages, also if
 one word decided. Codecs get the pages that are not same-filled; what packs to more than 3072 bytes
-counts as incompressible. Everything is one thread's.
+counts as incompressible. One thread does all of it.
 
 --save keeps what was examined, page after page, for later or for another machine. It holds whatever
 the program holds, passwords too; the file is open to its owner only (mode 0600).
 
-With --json: {\"schema\": 1, \"analysis\": \"pages\", \"subject\", \"kind\": process, core or dump,
-\"machine\": {...}, \"available_pages\", \"pages\", \"zero_pages\", \"other_pages\", \"same_filled_share\",
-\"zero_share\", \"other_share\", \"checks\": [{\"variant\", \"iterations\", \"mbps\", \"cov\"}], \"codecs\":
-[{\"codec\", \"tried_pages\", \"packed_pages\", \"packed_share\", \"packed_bytes\", \"ratio\", \"pack_mbps\",
-\"unpack_mbps\", \"histogram\": [{\"to_bytes\", \"pages\"}], \"incompressible_pages\"}], \"advice\":
-{\"codec\", \"pool_percent\", \"reason\"}, \"notes\"}. ratio is of the pages that packed; cov is over four
-passes.
+With --json the result is one object with the keys of the tables, and schema (1) and analysis (pages).
+ratio is of the pages that packed; cov is over four passes.
 
 Examples:
   softswap analyze pages 4711
@@ -78,18 +72,14 @@ pub(crate) struct PagesArgs {
     /// Also keep the pages that were read in FILE, which must not exist
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-
-    /// Also write one JSON object to FILE; - prints it instead of the table
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
 }
 
 #[derive(Debug, Serialize)]
-struct PagesOutcome {
+pub(super) struct PagesOutcome {
     schema: u32,
     analysis: &'static str,
     subject: String,
-    kind: &'static str,
+    kind: String,
     machine: Machine,
     available_pages: u64,
     pages: u64,
@@ -124,20 +114,9 @@ struct Size {
     pages: u64,
 }
 
-impl Report for PagesOutcome {}
-
-pub(super) fn run(args: &PagesArgs) -> Result<ExitCode, Refusal> {
+pub(super) fn examine(args: &PagesArgs) -> Result<PagesOutcome, Refusal> {
     let source = open::subject(&args.subject, args.raw)?;
-    let dump = args.save.as_deref().map(SavedPages::create).transpose()?;
-    let output = Output::open(args.json.as_deref())?;
-    output.finish(examine(args, source, dump))
-}
-
-fn examine(
-    args: &PagesArgs,
-    source: Source,
-    mut dump: Option<SavedPages>,
-) -> Result<PagesOutcome, Refusal> {
+    let mut dump = args.save.as_deref().map(SavedPages::create).transpose()?;
     let wanted = if args.all { u64::MAX } else { args.sample };
     let bar = progress(wanted.min(source.pages()));
     let (mut verdicts, mut workplace) = (Verdicts::default(), Workplace::new()?);
@@ -162,23 +141,18 @@ fn examine(
     bar.finish_and_clear();
     let count = read?;
     let mut notes = source.notes.clone();
-    notes.extend(what_was_left(&source, count));
+    notes.extend(left_out(&source, count));
     if let Some(dump) = dump {
         notes.push(dump.keep()?);
     }
     let check_row = |check: Check| {
-        let passes = check_ns[check as usize].map(|ns| mbps(verdicts.pages, ns));
-        verdicts.row(check, median(passes.to_vec()), variation(&passes))
+        verdicts.row(check, &check_ns[check as usize].map(|ns| mbps(verdicts.pages, ns)))
     };
     let packings: Vec<_> = CODECS.iter().map(|codec| codec.name).zip(packings).collect();
     Ok(PagesOutcome {
         schema: 1,
         analysis: "pages",
-        kind: match source.kind {
-            SourceKind::Process { .. } => "process",
-            SourceKind::Core => "core",
-            SourceKind::Dump => "dump",
-        },
+        kind: source.kind.name(),
         machine: Machine::without_device(),
         available_pages: source.pages(),
         subject: source.name,
@@ -208,14 +182,14 @@ fn codec_row((codec, packing): &(&'static str, Packing)) -> CodecRow {
     }
 }
 
-/// A bar on standard error, where that is a terminal.
+/// Returns a bar on standard error, if that is a terminal.
 fn progress(pages: u64) -> ProgressBar {
     let bar = ProgressBar::new(pages);
     let style = ProgressStyle::with_template("{bar:40} {pos} of {len} pages, {eta} to go");
     style.map_or(bar.clone(), |style| bar.with_style(style))
 }
 
-fn what_was_left(source: &Source, Count { read, lost }: Count) -> Vec<String> {
+fn left_out(source: &Source, Count { read, lost }: Count) -> Vec<String> {
     let mut notes = Vec::new();
     if read + lost < source.pages() {
         notes.push(format!(
@@ -224,7 +198,7 @@ fn what_was_left(source: &Source, Count { read, lost }: Count) -> Vec<String> {
         ));
     }
     if lost > 0 {
-        notes.push(format!("{lost} pages went away before they were read"));
+        notes.push(format!("{lost} pages were freed before they were read"));
     }
     notes
 }
@@ -238,7 +212,7 @@ struct SavedPages {
 }
 
 impl SavedPages {
-    /// Never overwrites a file: it may be the only copy of what it holds.
+    /// Never overwrites a file, which may be the only copy of its content.
     fn create(path: &Path) -> Result<SavedPages, Refusal> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|error| {
@@ -260,7 +234,7 @@ impl SavedPages {
         written.map_err(|error| self.failed(&error))
     }
 
-    /// Leaves the file there, and returns a note about it.
+    /// Keeps the file, and returns a note about it.
     fn keep(mut self) -> Result<String, Refusal> {
         self.file.flush().map_err(|error| self.failed(&error))?;
         self.is_complete = true;
@@ -271,7 +245,7 @@ impl SavedPages {
     fn failed(&self, error: &std::io::Error) -> Refusal {
         let way_out = match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
-                "; name a file where there is room, or read fewer pages with --sample N"
+                "; name a file on another disk, or read fewer pages with --sample N"
             }
             _ => "",
         };

@@ -1,5 +1,5 @@
-//! `softswap bench`: what softswap costs on this machine, beside what its
-//! parts cost, measured in the same run.
+//! `softswap bench`: what softswap costs on this machine, with the costs of its parts and of its
+//! rivals measured in the same run.
 
 mod bounce;
 pub(crate) mod extents;
@@ -14,17 +14,30 @@ mod fits;
 mod tree;
 mod remote;
 
+use crate::measure::report;
 use crate::measure::restore::process as restorer;
 use clap::{Args, Subcommand};
 use softswap_cli::refusal::Refusal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use swap::ablation;
 
 /// Measure what softswap costs on this machine.
 #[derive(Args)]
+#[command(after_long_help = "\
+With --json the result is one object with the keys of the tables, and schema (2), bench, and machine.
+All ratios are under ratios, as a_vs_b: a over b, the median over the rounds of the ratio within a
+round. Other figures are medians over the rounds, too; cov is the coefficient of variation over them,
+count the number of rounds or operations. others_cpu_share is the share of the processors that other
+programs used meanwhile, stolen_cpu_share that of a virtual machine's host. What could not be measured
+is null.")]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     bench: Bench,
+
+    /// Also write one JSON object to FILE; - prints it instead of the table
+    #[arg(long, global = true, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -53,23 +66,24 @@ enum Bench {
 }
 
 pub(crate) fn bench(args: &BenchArgs) -> Result<ExitCode, Refusal> {
+    let json = args.json.as_deref();
     match &args.bench {
-        Bench::Ablation(args) => ablation::run(args),
-        Bench::Bounce(args) => bounce::run(args),
-        Bench::Extents(args) => extents::run(args),
-        Bench::Faults(args) => faults::run(args),
-        Bench::Fits(args) => fits::run(args),
-        Bench::Io(args) => io::run(args),
-        Bench::Library(args) => library::run(args),
+        Bench::Ablation(args) => report::write(json, || ablation::measure(args)),
+        Bench::Bounce(args) => report::write(json, || bounce::measure(args)),
+        Bench::Extents(args) => report::write(json, || extents::measure(args)),
+        Bench::Faults(args) => report::write(json, || faults::measure(args)),
+        Bench::Fits(args) => report::write(json, || fits::measure(args)),
+        Bench::Io(args) => report::write(json, || io::measure(args)),
+        Bench::Library(args) => report::write(json, || library::measure(args)),
+        Bench::Policy(args) => report::write(json, || policy::measure(args)),
+        Bench::Remote(args) => report::write(json, || remote::measure(args)),
+        Bench::Samefill(args) => report::write(json, || samefill::measure(args)),
+        Bench::Swap(args) => report::write(json, || swap::measure(args)),
+        Bench::SwapIn(args) => report::write(json, || swap_in::measure(args)),
+        Bench::Tree(args) => report::write(json, || tree::measure(args)),
         Bench::LibraryTask(args) => library::task::run(args),
-        Bench::Policy(args) => policy::run(args),
         Bench::Record(args) => policy::record::run(args),
-        Bench::Remote(args) => remote::run(args),
-        Bench::Restorer(args) => restorer::restore(args),
-        Bench::Samefill(args) => samefill::run(args),
-        Bench::Swap(args) => swap::run(args),
-        Bench::SwapIn(args) => swap_in::run(args),
+        Bench::Restorer(_) => restorer::restore(),
         Bench::SwapTask(args) => swap::task::run(args),
-        Bench::Tree(args) => tree::run(args),
     }
 }

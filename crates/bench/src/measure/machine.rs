@@ -1,6 +1,7 @@
 //! Where figures were measured.
 
 use serde::Serialize;
+use softswap_cli::swapdir::SwapDir;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -15,25 +16,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// This machine, and the device under `path` on a file system of this kind.
-    pub(crate) fn with_device(path: &Path, file_system: &str) -> Machine {
-        Machine::with(match block_device(path) {
-            Some(name) => format!("{file_system} on {name}"),
-            None => file_system.to_string(),
-        })
-    }
-
-    /// This machine, and a block device as such.
-    pub(crate) fn with_bare_device(path: &Path) -> Machine {
-        Machine::with(block_device(path).unwrap_or_else(|| path.display().to_string()))
-    }
-
-    /// This machine, for what needs no device.
-    pub(crate) fn without_device() -> Machine {
-        Machine::with("no device".into())
-    }
-
-    fn with(device: String) -> Machine {
+    /// Returns this machine with `device`.
+    pub(crate) fn with(device: String) -> Machine {
         let uname = rustix::system::uname();
         Machine {
             cpu: cpu(),
@@ -42,9 +26,23 @@ impl Machine {
             device,
         }
     }
+
+    /// Returns this machine with the device of the file system that a path is on.
+    pub(crate) fn with_file_system(path: &Path, file_system: &str) -> Machine {
+        let on = block_device(path).map_or(String::new(), |name| format!(" on {name}"));
+        Machine::with(format!("{file_system}{on}"))
+    }
+
+    pub(crate) fn with_dir(dir: &SwapDir) -> Machine {
+        Machine::with_file_system(&dir.path, dir.file_system)
+    }
+
+    pub(crate) fn without_device() -> Machine {
+        Machine::with("no device".into())
+    }
 }
 
-/// The processors' time so far, to tell later who else used it.
+/// Processor time used so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usage {
     all: f64,
@@ -53,12 +51,12 @@ pub(crate) struct Usage {
     ours: f64,
 }
 
-/// Who used the processors over some time, as shares of all of it.
+/// Use of the processors over some time, as shares of all of it.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Disturbance {
-    /// Neither this process nor what it started; kernel threads are others.
+    /// By processes that this one has not started, and by kernel threads.
     pub(crate) others_cpu_share: f64,
-    /// What a virtual machine was not given by its host.
+    /// By the host of a virtual machine.
     pub(crate) stolen_cpu_share: f64,
 }
 
@@ -69,10 +67,10 @@ impl Usage {
         let ticks = |text: &str, skip: usize| -> Vec<f64> {
             text.split_whitespace().skip(skip).map(|word| word.parse().unwrap_or(0.0)).collect()
         };
-        // user nice system idle iowait irq softirq steal; what follows counts twice.
+        // user nice system idle iowait irq softirq steal. Later fields are counted in these.
         let all = ticks(stat.lines().next().unwrap_or_default(), 1);
         let of = |fields: &[usize]| fields.iter().filter_map(|at| all.get(*at)).sum::<f64>();
-        // Behind the name, which may hold anything: utime stime cutime cstime.
+        // After the name, which may hold any character: utime stime cutime cstime.
         let own = ticks(own.rsplit_once(')').map_or("", |(_, rest)| rest), 11);
         Usage {
             all: of(&[0, 1, 2, 3, 4, 5, 6, 7]),
@@ -82,7 +80,6 @@ impl Usage {
         }
     }
 
-    /// What happened since.
     pub(crate) fn since(&self) -> Disturbance {
         let now = Usage::now();
         let all = (now.all - self.all).max(1.0);
@@ -101,18 +98,13 @@ fn cpu() -> String {
     name.unwrap_or(std::env::consts::ARCH).to_string()
 }
 
-/// The block device that a path names or lies on, and what drives it.
-fn block_device(path: &Path) -> Option<String> {
+/// Returns the block device that a path names or is on, and its driver if that is virtio.
+pub(crate) fn block_device(path: &Path) -> Option<String> {
     let meta = fs::metadata(path).ok()?;
     let number = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
     let sys = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
     let name = sys.file_name()?.to_string_lossy().into_owned();
-    let kind = if sys.components().any(|part| part.as_os_str().to_string_lossy().contains("virtio"))
-    {
-        " (virtio)"
-    } else {
-        ""
-    };
+    let kind = if sys.to_string_lossy().contains("virtio") { " (virtio)" } else { "" };
     Some(name + kind)
 }

@@ -1,26 +1,26 @@
-//! A program under the preloaded runtime, as `softswap run` starts one, whose
-//! page of counters the benchmark shares.
+//! A program under the preloaded runtime, as `softswap run` starts one, whose page of counters the
+//! benchmark shares.
 
-use softswap_cli::refusal::{Refusal, plain};
+use super::failure::OrRefuse;
+use softswap_cli::refusal::Refusal;
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
 use softswap_engine::door::settings::{Config, ENV_PREFIX};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
-/// The counters of a program that is yet to be started.
+/// The counters of a program that is not started yet.
 pub(crate) struct Counters {
     fd: OwnedFd,
-    stats: Stats,
+    pub(crate) stats: Stats,
 }
 
 impl Counters {
     pub(crate) fn new() -> Result<Counters, Refusal> {
-        let (fd, words) = softswap_sys::shared::create(STATS_WORDS).map_err(|error| {
-            Refusal::own(format!("cannot make the shared page of figures: {}", plain(&error)))
-        })?;
+        let shared = softswap_sys::shared::create(STATS_WORDS);
+        let (fd, words) = shared.or_own("cannot make the shared page of figures")?;
         Ok(Counters { fd, stats: Stats::new(words) })
     }
 
@@ -29,12 +29,7 @@ impl Counters {
         self.fd.as_fd()
     }
 
-    pub(crate) fn stats(&self) -> Stats {
-        self.stats
-    }
-
-    /// What the program's environment says, so that the runtime works within
-    /// `config` and counts here.
+    /// Returns the environment in which the runtime follows `config` and counts here.
     pub(crate) fn environment(&self, config: &Config, library: &Path) -> Vec<(OsString, OsString)> {
         let config = Config {
             stats_fd: Some(self.fd.as_raw_fd()),
@@ -53,41 +48,54 @@ impl Counters {
             .collect()
     }
 
-    /// Refuses when the program runs without the engine.
+    pub(crate) fn has_engine(&self) -> bool {
+        self.stats.get(Counter::Version) != 0
+    }
+
+    /// Refuses a program that runs without the engine.
     pub(crate) fn expect_engine(&self) -> Result<(), Refusal> {
-        if self.stats.get(Counter::Version) != 0 {
-            return Ok(());
-        }
-        Err(Refusal::own("the runtime did not come up in the task; see `softswap doctor`"))
+        const WHY: &str = "the runtime did not start in the task; see `softswap doctor`";
+        self.has_engine().then_some(()).ok_or_else(|| Refusal::own(WHY))
     }
 
     pub(crate) fn values(&self) -> Vec<u64> {
         self.stats.words().iter().map(|word| word.load(Relaxed)).collect()
     }
 
-    /// What was added to each word since `before`; peaks and sizes mean nothing then.
+    /// Returns the growth of each word since `before`, which means nothing for peaks and sizes.
     pub(crate) fn since(&self, before: &[u64]) -> Result<Stats, Refusal> {
-        let words = softswap_sys::memory::reserve_u64(before.len())
-            .map_err(|error| Refusal::own(format!("no memory: {}", plain(&error))))?;
-        let add = |(word, (now, before)): (&AtomicU64, (&AtomicU64, &u64))| {
-            word.store(now.load(Relaxed).wrapping_sub(*before), Relaxed);
-        };
-        words.iter().zip(self.stats.words().iter().zip(before)).for_each(add);
+        let words = softswap_sys::memory::reserve_u64(before.len()).or_own("no memory")?;
+        for ((word, now), before) in words.iter().zip(self.values()).zip(before) {
+            word.store(now.wrapping_sub(*before), Relaxed);
+        }
         Ok(Stats::new(words))
     }
 }
 
-/// Takes what an outer `softswap run` may have left out of the environment.
-pub(crate) fn without_settings(command: &mut Command) {
+/// Returns a command without the settings of an outer `softswap run`.
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with(ENV_PREFIX)) {
             command.env_remove(name);
         }
     }
+    command
 }
 
-/// A directory on a disk, removed when this is dropped.
+/// Returns a `softswap run` command.
+pub(crate) fn softswap_run() -> Result<Command, Refusal> {
+    let mut command = command(this_program()?.with_file_name("softswap"));
+    command.args(["run", "--quiet", "--reserve", "0"]);
+    Ok(command)
+}
+
+/// Returns this executable, which is also the task of several benchmarks.
+pub(crate) fn this_program() -> Result<PathBuf, Refusal> {
+    std::env::current_exe().or_own("cannot find softswap itself")
+}
+
+/// A directory on a disk, removed when dropped.
 pub(crate) fn temporary_directory() -> Result<tempfile::TempDir, Refusal> {
-    tempfile::tempdir_in("/var/tmp")
-        .map_err(|error| Refusal::own(format!("no temporary directory: {}", plain(&error))))
+    tempfile::tempdir_in("/var/tmp").or_own("no temporary directory")
 }

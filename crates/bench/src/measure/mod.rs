@@ -1,13 +1,16 @@
-//! What measurements share: orders and content without pattern, figures over rounds,
-//! reports, measured programs, and changes to the machine that are put back.
+//! What measurements share: options, orders and content without pattern, figures over rounds,
+//! reports, measured programs, and changes to the machine that are restored.
 
+pub(crate) mod failure;
+pub(crate) mod options;
 pub(crate) mod noise;
 pub(crate) mod sample;
 pub(crate) mod machine;
+pub(crate) mod row;
 pub(crate) mod tables;
 pub(crate) mod report;
 pub(crate) mod poll_counts;
 pub(crate) mod region;
-pub(crate) mod task_pipe;
 pub(crate) mod managed_program;
+pub(crate) mod task_pipe;
 pub(crate) mod restore;

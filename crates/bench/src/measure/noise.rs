@@ -1,9 +1,9 @@
-//! Numbers without pattern, the same for the same seed: content that cannot be
-//! compressed, and orders that nothing can foresee.
+//! Numbers without pattern, the same for the same seed: incompressible content and orders that
+//! cannot be predicted.
 
 use softswap_sys::PAGE_SIZE;
 
-/// Numbers without pattern (xorshift64*).
+/// Returns numbers without pattern (xorshift64*).
 pub(crate) fn noise(seed: u64) -> impl Iterator<Item = u64> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     std::iter::repeat_with(move || {
@@ -21,7 +21,7 @@ pub(crate) fn fill_with_noise(page: &mut [u8; PAGE_SIZE], seed: u64) {
     }
 }
 
-/// The numbers below `count` in an order without pattern (Fisher and Yates).
+/// Returns the numbers below `count` in an order without pattern (Fisher and Yates).
 pub(crate) fn shuffled(count: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     for (last, number) in (1..count).rev().zip(noise(seed + 1)) {
@@ -30,8 +30,8 @@ pub(crate) fn shuffled(count: usize, seed: u64) -> Vec<usize> {
     order
 }
 
-/// A number below `count` made of one without pattern; unlike the remainder it
-/// takes from the upper bits, which are the better ones.
+/// Maps a number without pattern to one below `count`. Unlike the remainder it uses the upper bits,
+/// which are the better ones.
 pub(crate) fn below(number: u64, count: u64) -> u64 {
     ((u128::from(number) * u128::from(count)) >> 64) as u64
 }

@@ -1,4 +1,4 @@
-//! What the engine counted of reads of single pages, and how it waited for them.
+//! The engine's counts of reads of single pages, by how it waited for them.
 
 use serde::Serialize;
 use softswap_engine::base::stats::{Counter, Stats};
@@ -35,4 +35,11 @@ impl Sum for PollCounts {
             overslept: sum.overslept + one.overslept,
         })
     }
+}
+
+/// Returns notes on what the way to a file lacks.
+pub(crate) fn notes_on(direct: bool, io_uring: bool) -> impl Iterator<Item = String> {
+    let direct = (!direct).then_some("no O_DIRECT here: reads come from the page cache");
+    let ring = (!io_uring).then_some("no io_uring here: every read waits by interrupt");
+    direct.into_iter().chain(ring).map(String::from)
 }

@@ -1,6 +1,5 @@
-//! Memory that a measured program works on, several threads at once: every
-//! page's content is known at any time, so all of them can be compared at the
-//! end.
+//! Memory that a measured program works on in several threads. The content of each page is known
+//! at any time, so that all pages can be compared at the end.
 
 use super::noise::{below, noise};
 use softswap_sys::PAGE_SIZE;
@@ -12,22 +11,21 @@ use std::time::Instant;
 
 pub(crate) const WORDS: usize = PAGE_SIZE / 8;
 
-/// What fills a page, given its number.
+/// The content of a page by its number.
 pub(crate) trait Content: Sync {
     fn fill(&self, page: usize, words: &mut [u64; WORDS]);
 }
 
-/// Pages that are all written to, and how often each was since.
+/// Pages that have all been filled, and the number of writes to each since.
 pub(crate) struct Region {
     memory: Vec<AtomicU64>,
-    /// The allocator puts its own words before the first; pages begin later.
+    /// Words before the first page: the allocator does not align to pages.
     gap: usize,
     /// In memory that is not managed.
     writes: &'static [AtomicU32],
 }
 
 impl Region {
-    /// Fills `pages` pages, one after the other, each written to once.
     pub(crate) fn filled(pages: usize, content: &impl Content) -> io::Result<Region> {
         let writes = reserve_u32(pages)?;
         let mut memory: Vec<AtomicU64> = Vec::with_capacity((pages + 1) * WORDS);
@@ -49,15 +47,14 @@ impl Region {
         &self.memory[self.gap + page * WORDS + at]
     }
 
-    /// Changes one word of a page. In which order several threads do so does
-    /// not matter to what it holds afterwards.
+    /// Changes one word of a page. The result does not depend on the order of threads.
     pub(crate) fn write(&self, page: usize) {
         let write = self.writes[page].fetch_add(1, Relaxed);
         let (at, change) = change_of(page, write);
         self.word(page, at).fetch_xor(change, Relaxed);
     }
 
-    /// The first page that does not hold its content and all writes to it.
+    /// Returns the first page that does not hold its content and all writes to it.
     pub(crate) fn first_wrong(&self, content: &impl Content) -> Option<usize> {
         let mut expected = [0; WORDS];
         (0..self.pages()).find(|page| {
@@ -72,13 +69,13 @@ impl Region {
     }
 }
 
-/// What the write with this number changes in a page, and where.
+/// Returns the word that a write changes, and its change.
 fn change_of(page: usize, write: u32) -> (usize, u64) {
     let number = noise((page as u64) << 32 | u64::from(write) | 1 << 63).next().unwrap_or(0);
     (below(number, WORDS as u64) as usize, number)
 }
 
-/// Numbers without pattern: no two pages are alike, and none can be compressed.
+/// Pages that differ from each other and cannot be compressed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Noise;
 
@@ -88,10 +85,9 @@ impl Content for Noise {
     }
 }
 
-/// Runs `body` in so many threads at the same time; the seconds from the start
-/// of the first to the end of the last, and what they gave. They time
-/// themselves: whoever waits for them may be late, and by far where memory is
-/// short or the processors are busy.
+/// Runs `body` in so many threads at the same time. Returns the seconds from the first start to the
+/// last end, and the results. The threads read the clock themselves: the joining thread may run late
+/// if memory is short.
 pub(crate) fn on_threads<T: Send>(
     threads: usize,
     body: impl Fn(usize) -> T + Sync,

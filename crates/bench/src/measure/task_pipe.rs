@@ -1,14 +1,17 @@
-//! A benchmark and the program it measures take turns by lines: the program's
-//! standard input and output.
+//! A benchmark and the program it measures take turns by lines: the program's standard input and
+//! output.
 
+use super::failure::{OrRefuse, own};
 use rustix::time::{ClockId, clock_gettime};
-use softswap_cli::refusal::{Refusal, plain};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use softswap_cli::refusal::Refusal;
 use softswap_sys::child::SignalQueue;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout};
+use std::os::fd::BorrowedFd;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// The program, seen from the benchmark. It is ended when this goes.
+/// The program, seen from the benchmark. It is killed when this is dropped.
 pub(crate) struct TaskPipe {
     child: Child,
     to: ChildStdin,
@@ -16,7 +19,18 @@ pub(crate) struct TaskPipe {
 }
 
 impl TaskPipe {
-    pub(crate) fn with(mut child: Child) -> Result<TaskPipe, Refusal> {
+    /// Starts a task of this executable, `name`, with `task` as its argument.
+    pub(crate) fn start(
+        mut command: Command,
+        name: &str,
+        task: &impl Serialize,
+        signals: &SignalQueue,
+        kept: &[BorrowedFd<'_>],
+    ) -> Result<TaskPipe, Refusal> {
+        command.arg(name).arg(serde_json::to_string(task).map_err(own)?);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        signals.prepare(&mut command, kept);
+        let mut child = command.spawn().or_own("the task did not start")?;
         match (child.stdin.take(), child.stdout.take()) {
             (Some(to), Some(from)) => Ok(TaskPipe { child, to, from: BufReader::new(from) }),
             _ => Err(Refusal::own("the task has no standard streams")),
@@ -24,85 +38,72 @@ impl TaskPipe {
     }
 
     pub(crate) fn send(&mut self, line: &str) {
-        // A task that has ended says why when it is listened to.
+        // If the task has exited, `receive` reports it.
         let _ = writeln!(self.to, "{line}");
     }
 
-    pub(crate) fn receive(&mut self) -> Result<String, Refusal> {
+    fn receive(&mut self) -> Result<String, Refusal> {
         let mut line = String::new();
         match self.from.read_line(&mut line) {
             Ok(count) if count > 0 => Ok(line.trim_end().to_string()),
-            _ => Err(match self.child.wait() {
-                Ok(status) => Refusal::own(format!("the task failed: {status}")),
-                Err(error) => Refusal::own(format!("the task failed: {}", plain(&error))),
-            }),
+            _ => Err(self.wait().err().unwrap_or_else(|| Refusal::own("the task printed nothing"))),
         }
     }
 
-    /// What it says of its work, as JSON.
-    pub(crate) fn receive_json<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, Refusal> {
+    pub(crate) fn receive_json<T: DeserializeOwned>(&mut self) -> Result<T, Refusal> {
         let line = self.receive()?;
         serde_json::from_str(&line)
-            .map_err(|_| Refusal::own(format!("the task said {line:?} instead of its times")))
+            .map_err(|_| Refusal::own(format!("the task printed {line:?} instead of its times")))
     }
 
     pub(crate) fn expect(&mut self, word: &str) -> Result<(), Refusal> {
         match self.receive()? {
             line if line == word => Ok(()),
-            line => Err(Refusal::own(format!("the task said {line:?} instead of {word:?}"))),
+            line => Err(Refusal::own(format!("the task printed {line:?} instead of {word:?}"))),
         }
     }
 
-    pub(crate) fn end(mut self) -> Result<(), Refusal> {
-        match self.child.wait() {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(Refusal::own(format!("the task failed: {status}"))),
-            Err(error) => Err(Refusal::own(format!("the task failed: {}", plain(&error)))),
+    /// Waits until the task has exited.
+    pub(crate) fn wait(&mut self) -> Result<(), Refusal> {
+        match self.child.wait().or_own("the task failed")? {
+            status if status.success() => Ok(()),
+            status => Err(Refusal::own(format!("the task failed: {status}"))),
         }
     }
 }
 
 impl Drop for TaskPipe {
     fn drop(&mut self) {
-        // Both fail where it has ended already.
+        // Both fail if it has exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Holds signals, so that programs that are started end with this one.
+/// Holds signals, so that programs that are started exit with this one.
 pub(crate) fn signals() -> Result<SignalQueue, Refusal> {
-    SignalQueue::hold(&[])
-        .map_err(|error| Refusal::own(format!("cannot hold signals: {}", plain(&error))))
+    SignalQueue::hold(&[]).or_own("cannot hold signals")
 }
 
-/// This executable, which is also the task of several benchmarks.
-pub(crate) fn this_program() -> Result<PathBuf, Refusal> {
-    std::env::current_exe()
-        .map_err(|error| Refusal::own(format!("cannot find softswap itself: {}", plain(&error))))
-}
-
-/// The program's side: says a line.
+/// Prints a line. The task's side.
 pub(crate) fn send(line: &str) -> Result<(), Refusal> {
     let mut out = std::io::stdout().lock();
-    let said = writeln!(out, "{line}").and_then(|()| out.flush());
-    said.map_err(|error| Refusal::own(format!("nobody listens: {error}")))
+    writeln!(out, "{line}").and_then(|()| out.flush()).or_own("cannot print a line")
 }
 
-pub(crate) fn send_json(what: &impl serde::Serialize) -> Result<(), Refusal> {
-    send(&serde_json::to_string(what).map_err(|error| Refusal::own(error.to_string()))?)
+pub(crate) fn send_json(what: &impl Serialize) -> Result<(), Refusal> {
+    send(&serde_json::to_string(what).map_err(own)?)
 }
 
-/// The program's side: waits for a line.
-pub(crate) fn receive() -> Result<String, Refusal> {
-    let mut line = String::new();
-    match std::io::stdin().lock().read_line(&mut line) {
-        Ok(count) if count > 0 => Ok(line.trim_end().to_string()),
+/// Waits for a line. The task's side.
+pub(crate) fn receive() -> Result<(), Refusal> {
+    match std::io::stdin().lock().read_line(&mut String::new()) {
+        Ok(count) if count > 0 => Ok(()),
         _ => Err(Refusal::own("this program is started by a benchmark")),
     }
 }
 
-/// User and system time of the whole process so far, reclaim included.
+/// Returns user and system time of the whole process so far, reclaim included.
 pub(crate) fn process_cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

@@ -1,7 +1,11 @@
-//! The same-filled checks side by side: word by word from the start, from the end, with the last
-//! word first as in zswap, and softswap's own.
+//! Same-filled checks: word by word from the start, from the end, with the last word first as in
+//! zswap, and softswap's own.
 
 use super::Page;
+use crate::measure::failure::own;
+use crate::measure::options::Named;
+use crate::measure::sample::{median, variation};
+use clap::ValueEnum;
 use serde::Serialize;
 use softswap_cli::refusal::Refusal;
 use softswap_engine::codec::same_filled::same_filled_word;
@@ -11,8 +15,9 @@ use softswap_sys::raw::now_ns;
 /// Words of a page.
 const WORDS: usize = PAGE_SIZE / 8;
 
-/// A way to tell same-filled pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A same-filled check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
 pub(crate) enum Check {
     Forward,
     Backward,
@@ -25,8 +30,8 @@ fn word(page: &[u8; PAGE_SIZE], at: usize) -> u64 {
     u64::from_ne_bytes(page.as_chunks().0[at])
 }
 
-/// Compares words with the one at `first` until one differs. What is timed and what counts the
-/// words is this code, so the counts are those of what was timed.
+/// Compares words with the one at `first` until one differs. The same code is timed and counts the
+/// words.
 #[inline(always)]
 fn repeated(
     page: &[u8; PAGE_SIZE],
@@ -63,7 +68,7 @@ fn last_first_counting(page: &[u8; PAGE_SIZE], mut each: impl FnMut()) -> Option
     repeated(page, 0, 1..WORDS - 1, each)
 }
 
-// Never inlined, none of them: each page then costs every check one call.
+// Never inlined: each page costs every check one call.
 #[inline(never)]
 fn forward(page: &[u8; PAGE_SIZE]) -> Option<u64> {
     forward_counting(page, || ())
@@ -83,16 +88,7 @@ impl Check {
     pub(crate) const ALL: [Check; 4] =
         [Check::Forward, Check::Backward, Check::LastFirst, Check::Softswap];
 
-    fn name(self) -> &'static str {
-        match self {
-            Check::Forward => "forward",
-            Check::Backward => "backward",
-            Check::LastFirst => "last_first",
-            Check::Softswap => "softswap",
-        }
-    }
-
-    /// The verdict about a page, and how many words were compared.
+    /// Returns the word of a same-filled page, and the number of words compared.
     fn verdict(self, page: &Page) -> (Option<u64>, u64) {
         let mut count = 0;
         let each = || count += 1;
@@ -105,7 +101,7 @@ impl Check {
         (verdict, count)
     }
 
-    /// Time that the check takes for all of `pages`, in ns.
+    /// Returns the time of the check for all of `pages`, in ns.
     pub(crate) fn time_ns(self, pages: &[Page]) -> u64 {
         match self {
             Check::Forward => timed(pages, forward),
@@ -116,7 +112,7 @@ impl Check {
     }
 }
 
-/// One loop for each check, so that none is called through a pointer.
+/// Generic, so that no check is called through a pointer.
 fn timed(pages: &[Page], check: impl Fn(&[u8; PAGE_SIZE]) -> Option<u64>) -> u64 {
     let start = now_ns();
     let same_filled = pages.iter().filter(|page| check(&page.0).is_some()).count();
@@ -124,12 +120,12 @@ fn timed(pages: &[Page], check: impl Fn(&[u8; PAGE_SIZE]) -> Option<u64>) -> u64
     now_ns() - start
 }
 
-/// Throughput over `pages` pages, in MB (a million bytes) a second.
+/// Returns the throughput over `pages` pages, in MB (a million bytes) a second.
 pub(crate) fn mbps(pages: u64, ns: u64) -> f64 {
     (pages * PAGE_SIZE as u64) as f64 * 1e3 / ns.max(1) as f64
 }
 
-/// Verdicts about pages, and the words compared to reach them.
+/// Counts of same-filled pages, and of words compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Verdicts {
     pub(crate) pages: u64,
@@ -139,7 +135,7 @@ pub(crate) struct Verdicts {
     words: [u64; Check::ALL.len()],
 }
 
-/// How many pages are same-filled, as JSON has it.
+/// Shares of same-filled pages.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Shares {
     same_filled_share: f64,
@@ -154,9 +150,8 @@ impl Verdicts {
         for page in pages {
             let verdicts = Check::ALL.map(|check| check.verdict(page));
             if verdicts.iter().any(|(word, _)| *word != verdicts[0].0) {
-                return Err(Refusal::own(format!(
-                    "the checks disagree about a page: {verdicts:x?}; please report this"
-                )));
+                let what = "the checks disagree about a page";
+                return Err(own(format!("{what}: {verdicts:x?}; please report this")));
             }
             match verdicts[0].0 {
                 Some(0) => found.zero += 1,
@@ -185,21 +180,27 @@ impl Verdicts {
         }
     }
 
-    /// Words that `check` compares of a page on average.
+    /// Returns the mean number of words that `check` compares of a page.
     pub(crate) fn iterations(&self, check: Check) -> Option<f64> {
         let mean = self.words[check as usize] as f64 / self.pages.max(1) as f64;
         (check != Check::Softswap).then_some(mean)
     }
 
-    pub(crate) fn row(&self, check: Check, mbps: f64, cov: f64) -> CheckRow {
-        CheckRow { variant: check.name(), iterations: self.iterations(check), mbps, cov }
+    /// Returns a row with the throughputs of all rounds.
+    pub(crate) fn row(&self, check: Check, mbps: &[f64]) -> CheckRow {
+        CheckRow {
+            variant: check.name(),
+            iterations: self.iterations(check),
+            mbps: median(mbps.to_vec()),
+            cov: variation(mbps),
+        }
     }
 }
 
 /// One check over pages.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct CheckRow {
-    variant: &'static str,
+    variant: String,
     iterations: Option<f64>,
     mbps: f64,
     cov: f64,
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_differs_at_its_end_is_told_at_once_by_the_last_word() {
+    fn a_page_that_differs_at_its_end_is_detected_at_once_by_the_last_word() {
         let mut page = Page::ZERO;
         page.0[PAGE_SIZE - 1] = 1;
         let words = Check::ALL.map(|check| check.verdict(&page).1);

@@ -24,7 +24,7 @@ pub(super) fn open(path: &Path, raw: bool) -> Result<Source, Refusal> {
         };
         refuse(&format!("cannot be opened: {}{way_out}", plain(&error)))
     };
-    // Opening a device or a pipe may already do something.
+    // Opening a device or a pipe may have an effect.
     let kind = std::fs::metadata(path).map_err(failed)?.file_type();
     if !kind.is_file() {
         return Err(refuse(not_a_file(kind)));
@@ -58,7 +58,7 @@ fn not_a_file(kind: std::fs::FileType) -> &'static str {
     }
 }
 
-/// Pages as they are, one after the other.
+/// Returns the run of a raw dump.
 fn dump(bytes: u64) -> Result<Vec<Run>, String> {
     match (bytes / PAGE_BYTES, bytes % PAGE_BYTES) {
         (pages, 0) => Ok(vec![Run { position: 0, pages }]),
@@ -76,7 +76,7 @@ pub(crate) struct Core {
     pub(crate) skipped_bytes: u64,
 }
 
-/// The writable memory of a core file; `None` where it is no ELF file.
+/// Returns the writable memory of a core file; `None` if it is no ELF file.
 pub(crate) fn core(file: impl io::Read + io::Seek, bytes: u64) -> Option<Result<Core, String>> {
     let cache = ReadCache::new(file);
     match FileKind::parse(&cache) {
@@ -126,10 +126,10 @@ where
 }
 
 impl Core {
-    /// A segment, as far as the file of `bytes` bytes holds it.
+    /// Adds the part of a segment that is in the file of `bytes` bytes.
     fn add(&mut self, position: u64, file_bytes: u64, memory_bytes: u64, bytes: u64) {
-        let there = file_bytes.min(bytes.saturating_sub(position));
-        let pages = there / PAGE_BYTES;
+        let stored = file_bytes.min(bytes.saturating_sub(position));
+        let pages = stored / PAGE_BYTES;
         let skipped = memory_bytes.saturating_sub(pages * PAGE_BYTES);
         self.skipped_bytes = self.skipped_bytes.saturating_add(skipped);
         if pages > 0 {

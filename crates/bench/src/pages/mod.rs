@@ -1,5 +1,4 @@
-//! Pages of real memory: where they come from, how they are told to be
-//! same-filled, how they pack.
+//! Pages of real memory: their sources, same-filled checks, and compression.
 
 pub(crate) mod source;
 pub(crate) mod file;
@@ -10,8 +9,7 @@ pub(crate) mod packing;
 
 use softswap_sys::PAGE_SIZE;
 
-/// A page as programs have it: aligned, so that no check reads across lines
-/// that it would not meet in the engine.
+/// A page, aligned as in the engine, so that checks read the same cache lines.
 #[derive(Debug, Clone)]
 #[repr(C, align(4096))]
 pub(crate) struct Page(pub(crate) [u8; PAGE_SIZE]);

@@ -1,8 +1,8 @@
-//! The resident pages of a running process: its map says where private
-//! writable memory is, `pagemap` which pages of it are in DRAM.
+//! The resident pages of a running process: private writable memory by its map, pages in DRAM by
+//! `pagemap`.
 //!
-//! The process is neither stopped nor changed, so its pages are of different
-//! moments; what it gives back meanwhile is passed over.
+//! The process is neither stopped nor changed, so its pages are read at different times. Pages that
+//! it frees meanwhile are skipped.
 
 use super::source::{Run, Source, SourceKind};
 use softswap_cli::control_client::{Process, own_uid};
@@ -48,7 +48,7 @@ pub(super) fn open(text: &str) -> Result<Source, Refusal> {
         .map_err(|error| failed("its page map", &error))?;
     if resident.runs.is_empty() {
         return Err(refuse(
-            "has no private writable memory in DRAM; it has just ended, or all of it is swapped out",
+            "has no private writable memory in DRAM; it has just exited, or all of it is swapped out",
         ));
     }
     let mut notes = Vec::new();
@@ -58,10 +58,10 @@ pub(super) fn open(text: &str) -> Result<Source, Refusal> {
             resident.swapped
         ));
     }
-    Ok(Source { kind: SourceKind::Process { pid }, name, file, runs: resident.runs, notes })
+    Ok(Source { kind: SourceKind::Process, name, file, runs: resident.runs, notes })
 }
 
-/// Why a file of a process's cannot be read, and what helps.
+/// Explains why a file of a process cannot be read, and what helps.
 fn explain(process: &Process, what: &str, error: &io::Error) -> String {
     let own = own_uid();
     let refused = matches!(error.kind(), ErrorKind::PermissionDenied);
@@ -73,7 +73,7 @@ fn explain(process: &Process, what: &str, error: &io::Error) -> String {
         {
             "; the kernel lacks CONFIG_PROC_PAGE_MONITOR: save a core file (`gcore`) and name that"
         }
-        (false, _) => "; the process may have just ended",
+        (false, _) => "; the process may have just exited",
         (true, _) if another => "; run this as that user, or as root",
         (true, "3") => {
             ", because kernel.yama.ptrace_scope is 3 until the next boot; save a core file, and name that"
@@ -87,16 +87,12 @@ fn explain(process: &Process, what: &str, error: &io::Error) -> String {
              (`--cap-add SYS_PTRACE`), or a security module forbids it"
         }
     };
-    if another && refused {
-        let uid = process.uid;
-        let because =
-            format!(", because it belongs to uid {uid} and this runs as uid {own}{because}");
-        return format!("{what} cannot be read: {}{because}", plain(error));
-    }
-    format!("{what} cannot be read: {}{because}", plain(error))
+    let owner = (another && refused)
+        .then(|| format!(", because it belongs to uid {} and this runs as uid {own}", process.uid));
+    format!("{what} cannot be read: {}{}{because}", plain(error), owner.unwrap_or_default())
 }
 
-/// Addresses of mappings that are writable and private.
+/// Returns the addresses of mappings that are writable and private.
 pub(crate) fn private_writable(maps: &str) -> impl Iterator<Item = Range<u64>> {
     maps.lines().filter_map(|line| {
         let (range, rest) = line.split_once(' ')?;
@@ -117,7 +113,7 @@ pub(crate) struct Resident {
 impl Resident {
     fn add(&mut self, address: u64, entry: u64) {
         self.swapped += u64::from(entry & SWAPPED != 0);
-        // A page of a file that was never written to is the file's.
+        // A page of a file that was never written to is not private.
         if entry & PRESENT == 0 || entry & OF_FILE != 0 {
             return;
         }
@@ -128,7 +124,7 @@ impl Resident {
     }
 }
 
-/// The pages of `ranges` that a page map, read by `read_at`, says are in DRAM.
+/// Returns the pages of `ranges` that are in DRAM by the page map that `read_at` reads.
 pub(crate) fn resident(
     mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
     ranges: impl Iterator<Item = Range<u64>>,
@@ -142,7 +138,7 @@ pub(crate) fn resident(
             let position = address / PAGE_SIZE as u64 * ENTRY_BYTES as u64;
             let got = read_at(&mut bytes[..left * ENTRY_BYTES], position)?;
             if got < ENTRY_BYTES {
-                // Memory that is gone has an empty map; reading it will tell.
+                // Freed memory has an empty map.
                 break;
             }
             let (entries, _) = bytes[..got].as_chunks::<ENTRY_BYTES>();
@@ -174,7 +170,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]
     }
 
     #[test]
-    fn pages_in_dram_are_joined_to_runs_and_those_of_files_are_not_ours() {
+    fn pages_in_dram_are_joined_to_runs_without_those_of_files() {
         let mut found = Resident::default();
         let entries = [PRESENT, PRESENT | 5, 0, SWAPPED, PRESENT | OF_FILE, PRESENT];
         for (at, entry) in entries.into_iter().enumerate() {

@@ -1,49 +1,47 @@
-//! Pages of a process, a core file or a raw dump: runs of them in a file that
-//! is read piece by piece.
+//! Pages of a process, a core file or a raw dump: runs of them in a file.
 
 use super::Page;
+use clap::ValueEnum;
 use rustix::io::{Errno, preadv};
 use softswap_cli::refusal::{FAILED, Refusal, plain};
 use softswap_sys::PAGE_SIZE;
 use std::fs::File;
 use std::io::IoSliceMut;
 
-/// Pages handed over at once: 64 MiB, more than most caches hold.
+/// Pages of a chunk: 64 MiB, more than most caches hold.
 pub(crate) const CHUNK_PAGES: usize = 16_384;
 /// Pages of one read: below the kernel's 1024 buffers a call.
 const READ_PAGES: usize = 512;
 
-/// Pages that follow each other in the file.
+/// Adjacent pages in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) position: u64,
     pub(crate) pages: u64,
 }
 
-/// What kind of source it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SourceKind {
-    Process { pid: u32 },
+    Process,
     Core,
     Dump,
 }
 
-/// Where pages are read from.
 pub(crate) struct Source {
     pub(crate) kind: SourceKind,
-    /// As people name it.
+    /// For people.
     pub(crate) name: String,
     pub(super) file: File,
     pub(super) runs: Vec<Run>,
-    /// What there is to know about how the pages were chosen.
+    /// On pages that are left out.
     pub(crate) notes: Vec<String>,
 }
 
-/// What came of reading.
+/// Numbers of pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) read: u64,
-    /// Gone since the runs were noted.
+    /// Freed since the runs were noted.
     pub(crate) lost: u64,
 }
 
@@ -52,8 +50,8 @@ impl Source {
         self.runs.iter().map(|run| run.pages).sum()
     }
 
-    /// Hands over `wanted` pages, evenly spread, or all if there are no more,
-    /// in pieces of at most [`CHUNK_PAGES`].
+    /// Reads `wanted` pages, evenly spread, or all if there are no more. Calls `each` with chunks of at
+    /// most [`CHUNK_PAGES`].
     pub(crate) fn read(
         &self,
         wanted: u64,
@@ -84,12 +82,12 @@ impl Source {
             each(&buffer[..filled])?;
         }
         match count.read {
-            0 => Err(self.refuse("not one of its pages could be read; try again")),
+            0 => Err(self.refuse("none of its pages could be read; try again")),
             _ => Ok(count),
         }
     }
 
-    /// Reads whole pages from `position`; none where the first is not there.
+    /// Reads whole pages from `position`. Returns 0 if the first one has been freed.
     fn read_some(
         &self,
         position: u64,
@@ -104,19 +102,19 @@ impl Source {
                 result => break result,
             }
         };
-        let is_process = matches!(self.kind, SourceKind::Process { .. });
+        let is_process = self.kind == SourceKind::Process;
         match got {
-            // A process whose memory is gone for good reads as an empty file.
+            // The file of a process without memory is empty.
             Ok(0) if is_process => Err(self.refuse(&format!(
-                "ended, or became another program, after {} of its pages were read; name one that \
-                 stays, or save a core file first (`gcore`)",
+                "exited, or became another program, after {} of its pages were read; name one that \
+                 runs longer, or save a core file first (`gcore`)",
                 so_far.read
             ))),
             Ok(bytes) if bytes < PAGE_SIZE && !is_process => {
                 Err(self.refuse("became shorter while it was read; try again when it is complete"))
             }
             Ok(bytes) => Ok(bytes / PAGE_SIZE),
-            // Unmapped since, or not to be had at all (a device's, a guard's).
+            // Unmapped since, or not readable (of a device, a guard).
             Err(Errno::IO | Errno::FAULT) if is_process => Ok(0),
             Err(error) => Err(self.refuse(&format!("cannot be read: {}", plain(&error.into())))),
         }
@@ -127,7 +125,7 @@ impl Source {
     }
 }
 
-/// `wanted` of the pages in `runs`, evenly spread; whole runs where all are.
+/// Returns `wanted` of the pages in `runs`, evenly spread.
 fn picks(runs: &[Run], wanted: u64) -> Box<dyn Iterator<Item = Run> + '_> {
     let all: u64 = runs.iter().map(|run| run.pages).sum();
     if wanted >= all {

@@ -7,3 +7,35 @@ mod command;
 mod extents;
 mod pages;
 mod shape;
+
+use serde_json::Value;
+use std::path::Path;
+
+/// Runs a command with `--json -`, and returns its JSON.
+fn json_of(command: &mut assert_cmd::Command) -> Value {
+    let output = command.args(["--json", "-"]).assert().success();
+    serde_json::from_slice(&output.get_output().stdout).unwrap()
+}
+
+/// Returns the values of a key in the rows, which are texts.
+fn names<'v>(rows: &'v Value, key: &str) -> Vec<&'v str> {
+    rows.as_array().unwrap().iter().map(|row| row[key].as_str().unwrap()).collect()
+}
+
+fn assert_empty(dir: &Path) {
+    assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
+}
+
+fn assert_header(found: &Value, bench: &str) {
+    assert_eq!((&found["schema"], &found["bench"]), (&2.into(), &bench.into()));
+    for key in ["cpu", "cpus", "kernel", "device"] {
+        assert!(!found["machine"][key].is_null(), "{bench}: the machine has no {key}");
+    }
+}
+
+fn assert_contains(text: &[u8], parts: &[&str]) {
+    let text = String::from_utf8_lossy(text);
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+}

@@ -1,6 +1,7 @@
 //! `softswap analyze pages` and `softswap bench samefill`.
 
 use crate::common::{assert_refused, softswap};
+use crate::{assert_contains, assert_header, json_of, names};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -57,7 +58,7 @@ impl Drop for Running {
     }
 }
 
-/// Whether a process may read one that it has not started.
+/// Returns true if a process may read one that it has not started.
 fn may_read_others() -> bool {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
@@ -73,12 +74,6 @@ fn analyze(subject: impl AsRef<Path>) -> assert_cmd::Command {
     command
 }
 
-fn json_of(command: &mut assert_cmd::Command) -> Value {
-    let output = command.args(["--json", "-"]).assert().success();
-    assert!(output.get_output().stderr.is_empty(), "{output}");
-    serde_json::from_slice(&output.get_output().stdout).unwrap()
-}
-
 fn number(found: &Value, key: &str) -> u64 {
     found[key].as_u64().unwrap_or_else(|| panic!("{key}: {found}"))
 }
@@ -89,7 +84,7 @@ fn assert_about(found: &Value, key: &str, least: u64) {
 }
 
 #[test]
-fn the_pages_of_a_running_process_are_told_apart() {
+fn the_pages_of_a_running_process_are_counted() {
     if !may_read_others() {
         return crate::common::skip("kernel.yama.ptrace_scope forbids it");
     }
@@ -104,8 +99,8 @@ fn the_pages_of_a_running_process_are_told_apart() {
     assert_about(&found, "other_pages", OTHER);
 
     let checks = found["checks"].as_array().unwrap();
-    let names: Vec<_> = checks.iter().map(|row| row["variant"].as_str().unwrap()).collect();
-    assert_eq!(names, ["forward", "backward", "last_first", "softswap"]);
+    let variants = ["forward", "backward", "last_first", "softswap"];
+    assert_eq!(names(&found["checks"], "variant"), variants);
     assert!(checks.iter().all(|row| row["mbps"].as_f64().unwrap() > 0.0));
     let iterations = |at: usize| checks[at]["iterations"].as_f64();
     // What differs in its last word is read to its end by forward alone.
@@ -130,7 +125,7 @@ fn the_pages_of_a_running_process_are_told_apart() {
 }
 
 #[test]
-fn a_sample_is_spread_over_the_process_and_a_dump_of_it_says_the_same() {
+fn a_sample_is_spread_over_the_process_and_its_dump_has_the_same_figures() {
     if !may_read_others() {
         return crate::common::skip("kernel.yama.ptrace_scope forbids it");
     }
@@ -156,16 +151,13 @@ fn a_sample_is_spread_over_the_process_and_a_dump_of_it_says_the_same() {
         assert_eq!(again["codecs"][0][key], sampled["codecs"][0][key], "{key}");
     }
     let output = analyze(&dump).assert().success();
-    let table = String::from_utf8(output.get_output().stdout.clone()).unwrap();
-    for part in
-        ["pages: 700", "last_first", "lz4: histogram", "incompressible_pages", "pool_percent"]
-    {
-        assert!(table.contains(part), "{part:?} is missing in: {table}");
-    }
+    let parts =
+        ["pages: 700", "last_first", "lz4: histogram", "incompressible_pages", "pool_percent"];
+    assert_contains(&output.get_output().stdout, &parts);
 }
 
 #[test]
-fn a_dump_is_not_overwritten_and_one_that_fails_does_not_stay() {
+fn a_dump_is_not_overwritten_and_one_that_fails_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let (dump, kept) = (dir.path().join("dump"), dir.path().join("kept"));
     fs::write(&dump, vec![0; 3 * PAGE]).unwrap();
@@ -208,7 +200,7 @@ const READ_WRITE: u32 = 6;
 const READ_EXEC: u32 = 5;
 
 #[test]
-fn the_writable_memory_in_a_core_file_is_read_and_no_more() {
+fn only_the_writable_memory_in_a_core_file_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("core");
     let data = [vec![0; 2 * PAGE], vec![7; PAGE]].concat();
@@ -242,7 +234,7 @@ fn the_writable_memory_in_a_core_file_is_read_and_no_more() {
 }
 
 #[test]
-fn what_holds_no_pages_is_refused() {
+fn subjects_without_pages_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, bytes: &[u8]| {
         let path = dir.path().join(name);
@@ -282,7 +274,7 @@ fn what_holds_no_pages_is_refused() {
 }
 
 #[test]
-fn what_belongs_to_somebody_else_is_refused_with_the_rule() {
+fn a_subject_of_another_user_is_refused_with_the_reason() {
     if !crate::common::is_root() {
         // Process 1 is root's here.
         let status = fs::read_to_string("/proc/1/status").unwrap_or_default();
@@ -310,11 +302,10 @@ fn the_bench_reports_every_dump_as_one_json_object() {
     let mut command = softswap();
     command.args(["bench", "samefill", "--pages", "8192", "--rounds", "2"]);
     let found = json_of(&mut command);
-    assert_eq!((&found["schema"], &found["bench"]), (&2.into(), &"samefill".into()));
+    assert_header(&found, "samefill");
     assert_eq!((&found["rounds"], &found["pages"]), (&2.into(), &found["together"]["pages"]));
-    assert!(!found["machine"]["cpu"].as_str().unwrap().is_empty());
     let dumps = found["dumps"].as_array().unwrap();
-    let names: Vec<_> = dumps.iter().map(|dump| dump["dump"].as_str().unwrap()).collect();
+    let names = names(&found["dumps"], "dump");
     for name in ["numeric_sort", "sqlite", "gnu_sort", "graph_walk", "mix"] {
         let left_out = found["notes"].to_string().contains(&format!("{name} is left out"));
         assert_eq!(names.contains(&name), !left_out, "{name}: {}", found["notes"]);
@@ -353,11 +344,9 @@ fn programs_that_are_missing_are_left_out_of_the_bench() {
     let mut command = softswap();
     command.args(["bench", "samefill", "--pages", "1024", "--rounds", "1"]);
     let found = json_of(command.env("PATH", dir.path()));
-    let notes = found["notes"].to_string();
-    for part in ["graph_walk is left out", "apt install gcc", "numeric_sort is left out", "python3"]
-    {
-        assert!(notes.contains(part), "{part:?} is missing in: {notes}");
-    }
+    let parts =
+        ["graph_walk is left out", "apt install gcc", "numeric_sort is left out", "python3"];
+    assert_contains(found["notes"].to_string().as_bytes(), &parts);
     assert_eq!(found["dumps"].as_array().unwrap().len(), 1);
     assert_eq!(found["dumps"][0]["pages"], 1024);
     assert!(found["ratios"]["throughput_softswap_vs_last_first_programs"].is_null());

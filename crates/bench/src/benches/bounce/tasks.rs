@@ -1,6 +1,7 @@
 //! Tasks whose pages pass through bounce buffers to RAM or to a real device.
 
 use crate::measure::noise::{below, noise};
+use crate::measure::region::on_threads;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use softswap_engine::store::bounce::{Buffer, Pools, Shape};
 use softswap_engine::store::io::{Device, FileDevice, IoError, Lane};
@@ -9,27 +10,28 @@ use softswap_sys::memory::reserve_bytes;
 use softswap_sys::raw::now_ns;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Barrier;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Requests that a task has under way at once.
-pub(super) const DEPTH: usize = 32;
-/// Pools that it takes to serve all of them: the primary one is too small.
+const DEPTH: usize = 32;
+/// Requests between two readings of the clock.
+const AT_ONCE: usize = 8;
+/// Pools that serve all of them together: the primary one is too small.
 const POOLS: usize = 8;
-/// Slots for each that is in use. With more than two, each CPU's own areas
-/// serve all that its tasks have under way.
+/// Slots for each that is in use. With more than two, a CPU's own areas serve all that its tasks have
+/// under way.
 const ROOM: usize = 3;
 /// A task's part of the device, and its own memory.
 pub(super) const PART_BYTES: usize = 16 << 20;
 const MEMORY_BYTES: usize = 8 << 20;
 
-/// What tasks do.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Workload {
     pub(super) name: &'static str,
-    pub(super) tasks: usize,
+    tasks: usize,
     /// Of a request.
-    pub(super) pages: usize,
+    pages: usize,
 }
 
 pub(super) const WORKLOADS: [Workload; 3] = [
@@ -41,8 +43,8 @@ pub(super) const WORKLOADS: [Workload; 3] = [
 pub(super) const MOST_TASKS: usize = 4;
 
 impl Workload {
-    /// Returns pools of which the first is too small by far: together, which searches area by
-    /// area, or `apart`, which searches pool by pool.
+    /// Returns pools of which the first is too small by far: together, which searches area by area,
+    /// or `apart`, which searches pool by pool.
     pub(super) fn pools(self, apart: bool, areas: usize) -> io::Result<Vec<Pools>> {
         let under_way = self.tasks * DEPTH * self.pages;
         let slots = (under_way * ROOM).div_ceil(areas * POOLS);
@@ -56,12 +58,6 @@ impl Workload {
     }
 }
 
-/// Where requests go.
-pub(super) enum Storage<'s> {
-    Ram,
-    Device(&'s FileDevice),
-}
-
 /// Memory of a task, used again and again.
 pub(super) struct Task {
     memory: &'static mut [u8],
@@ -73,32 +69,31 @@ pub(super) struct Task {
 impl Task {
     pub(super) fn new(seed: u64) -> io::Result<Task> {
         let (memory, ram) = (reserve_bytes(MEMORY_BYTES)?, reserve_bytes(PART_BYTES)?);
-        // Populated now, and not while the first order is measured.
+        // Populated before anything is measured.
         memory.fill(1);
         ram.fill(1);
         Ok(Task { memory, ram, lane: Lane::Plain, seed })
     }
 
-    /// Opens the way to a device.
     pub(super) fn attach(&mut self, device: &FileDevice) {
         self.lane = device.open_lane();
     }
 
-    /// Writes all of its part: storage that was only claimed is slower the
-    /// first time.
+    /// Writes all of its part: storage that is only allocated is slower at the first write.
     pub(super) fn fill_part(&mut self, number: usize, device: &FileDevice) -> Result<(), IoError> {
         device.write(&mut self.lane, (number * PART_BYTES) as u64, self.ram)
     }
 
-    /// Sends requests until the time is over; how many.
+    /// Sends requests until the time is over. Returns their number.
     fn run(
         &mut self,
         workload: Workload,
         number: usize,
         pools: &[Pools],
-        storage: &Storage<'_>,
-        end_ns: u64,
+        device: Option<&FileDevice>,
+        time: Duration,
     ) -> Result<u64, IoError> {
+        let end_ns = now_ns() + time.as_nanos() as u64;
         let bytes = workload.pages * PAGE_SIZE;
         let mut under_way: VecDeque<Buffer<'_>> = VecDeque::with_capacity(DEPTH);
         let mut numbers = noise(self.seed);
@@ -107,7 +102,7 @@ impl Task {
         };
         let mut done = 0;
         while now_ns() < end_ns {
-            for _ in 0..8 {
+            for _ in 0..AT_ONCE {
                 if under_way.len() == DEPTH {
                     under_way.pop_front();
                 }
@@ -115,9 +110,9 @@ impl Task {
                 let Some(mut buffer) = taken else { continue };
                 buffer.copy_from_slice(&self.memory[place(MEMORY_BYTES)..][..bytes]);
                 let at = place(PART_BYTES);
-                match storage {
-                    Storage::Ram => self.ram[at..][..bytes].copy_from_slice(&buffer),
-                    Storage::Device(device) => {
+                match device {
+                    None => self.ram[at..][..bytes].copy_from_slice(&buffer),
+                    Some(device) => {
                         let offset = (number * PART_BYTES + at) as u64;
                         device.write(&mut self.lane, offset, &buffer)?;
                     }
@@ -131,7 +126,7 @@ impl Task {
     }
 }
 
-/// What a workload came to.
+/// What a workload did.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ran {
     pub(super) mib_per_s: f64,
@@ -141,22 +136,14 @@ pub(super) struct Ran {
     pub(super) contended: f64,
 }
 
-/// Lets the tasks run for `time`.
+/// Runs the tasks for `time`, to a device or to RAM.
 pub(super) fn run(
     workload: Workload,
     pools: &[Pools],
-    storage: &Storage<'_>,
+    device: Option<&FileDevice>,
     tasks: &mut [Task],
     time: Duration,
 ) -> Result<Ran, IoError> {
-    let barrier = Barrier::new(workload.tasks);
-    let start = |number: usize, task: &mut Task| {
-        bind_to_cpu(number);
-        barrier.wait();
-        let begin = now_ns();
-        let done = task.run(workload, number, pools, storage, begin + time.as_nanos() as u64)?;
-        Ok((done, now_ns() - begin))
-    };
     let figures = || {
         pools.iter().map(Pools::usage).fold([0; 3], |[takes, visited, contended], usage| {
             let [visited, contended] = [visited + usage.areas_visited, contended + usage.contended];
@@ -164,15 +151,15 @@ pub(super) fn run(
         })
     };
     let before = figures();
-    let ran: Result<Vec<(u64, u64)>, IoError> = std::thread::scope(|scope| {
-        let threads: Vec<_> = tasks[..workload.tasks]
-            .iter_mut()
-            .enumerate()
-            .map(|(number, task)| scope.spawn(move || start(number, task)))
-            .collect();
-        threads.into_iter().map(|thread| thread.join().expect("a task does not panic")).collect()
+    let tasks: Vec<_> = tasks[..workload.tasks].iter_mut().map(Mutex::new).collect();
+    let (_, ran) = on_threads(workload.tasks, |number| {
+        bind_to_cpu(number);
+        let mut task = tasks[number].lock().unwrap_or_else(PoisonError::into_inner);
+        let begin = now_ns();
+        let done = task.run(workload, number, pools, device, time)?;
+        Ok((done, now_ns() - begin))
     });
-    let ran = ran?;
+    let ran: Vec<(u64, u64)> = ran.into_iter().collect::<Result<_, IoError>>()?;
     let after = figures();
     let [requests, areas_visited, contended] = [0, 1, 2].map(|at| (after[at] - before[at]) as f64);
     let requests = requests.max(1.0);

@@ -1,4 +1,4 @@
-//! Extents to look up in: made by a rule, or those of a file.
+//! Extents made by a rule, or those of a file.
 
 use crate::measure::noise::shuffled;
 use softswap_sys::PAGE_SIZE;
@@ -6,13 +6,13 @@ use softswap_sys::fiemap::FileExtent;
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 
-/// A run of pages that lies in one piece on the device. All in pages.
+/// Pages that are contiguous on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// Where it begins in the area.
+    /// The first page in the area.
     pub(crate) start_page: u64,
     pub(crate) nr_pages: u64,
-    /// Where it begins on the device.
+    /// The first page on the device.
     pub(crate) start_block: u64,
 }
 
@@ -24,8 +24,8 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// `count` extents of `pages` pages in all, as equal as they can be. On the device they follow
-    /// each other in an order without pattern, so that none continues another.
+    /// Returns `count` extents of `pages` pages in all, of equal lengths. Their order on the device
+    /// has no pattern, so that none continues another.
     pub(crate) fn made(count: usize, pages: u64) -> Layout {
         let end = |index: usize| pages * index as u64 / count as u64;
         let sizes: Vec<u64> = (0..count).map(|index| end(index + 1) - end(index)).collect();
@@ -38,8 +38,7 @@ impl Layout {
         Layout::of(sizes.into_iter().zip(blocks))
     }
 
-    /// The whole pages of a file, as an area takes them: holes are left out,
-    /// and so are extents that hold no whole page.
+    /// Returns the whole pages of a file, as an area uses them, without holes.
     pub(crate) fn of_file(extents: &[FileExtent]) -> Layout {
         Layout::of(extents.iter().filter_map(|extent| {
             let first = extent.logical.next_multiple_of(PAGE_BYTES);
@@ -49,8 +48,8 @@ impl Layout {
         }))
     }
 
-    /// Extents of these lengths at these blocks, in pages. One that continues
-    /// the one before it becomes part of it.
+    /// Returns extents of these lengths at these blocks, in pages. An extent that continues the one
+    /// before it is merged into it.
     fn of(pieces: impl Iterator<Item = (u64, u64)>) -> Layout {
         let mut layout = Layout { extents: Vec::new(), pages: 0 };
         for (nr_pages, start_block) in pieces {

@@ -1,6 +1,6 @@
-//! What fault benchmarks play on: an engine in this process, and a bare
-//! userfaultfd region beside it whose faults are resolved by one copy.
+//! An engine in this process, and a bare userfaultfd region whose faults are resolved by one copy.
 
+use crate::measure::failure::own;
 use softswap_cli::refusal::Refusal;
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::codec::Choice;
@@ -50,16 +50,16 @@ fn serve_bare(bare: &Arc<Window>) -> io::Result<Served> {
     })
 }
 
-/// When the handler began and ended last for the bare region.
+/// Start and end of the last run of the handler for the bare region.
 static ENTERED_NS: AtomicU64 = AtomicU64::new(0);
 static LEFT_NS: AtomicU64 = AtomicU64::new(0);
 
-/// When the handler's last visit for the bare region began and ended.
-pub(super) fn visit() -> (u64, u64) {
+/// Returns start and end of the last run of the handler for the bare region.
+pub(super) fn handler_times() -> (u64, u64) {
     (ENTERED_NS.load(Relaxed), LEFT_NS.load(Relaxed))
 }
 
-/// Sizes of a fixture for `pages` pages in each of `ranges` ranges.
+/// Sizes of a fixture.
 pub(super) struct Sizes {
     pub(super) memory_bytes: u64,
     pub(super) swap_bytes: u64,
@@ -68,7 +68,8 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// So that all ranges fit in DRAM at once, and nobody reclaims unasked.
+    /// Returns sizes for `pages` pages in each of `ranges` ranges: all fit in DRAM, so that nothing is
+    /// reclaimed before it is asked for.
     pub(super) fn of(pages: usize, ranges: usize) -> Sizes {
         let range_bytes = (pages * PAGE_SIZE) as u64;
         Sizes {
@@ -81,14 +82,10 @@ impl Sizes {
 
 /// Starts the engine and serves both regions, until the process exits.
 pub(super) fn set_up(dir: &Path, sizes: &Sizes) -> Result<&'static Fixture, Refusal> {
-    fn own(error: impl std::fmt::Display) -> Refusal {
-        Refusal::own(error.to_string())
-    }
     let file = Arc::new(SwapFile::open(dir).map_err(own)?);
     let device = FileDevice::new(Arc::clone(&file), false);
-    // The figures are of one codec.
-    let codec = Choice::LZ4;
-    let config = Config { memory_bytes: sizes.memory_bytes, codec, ..Config::default() };
+    let (memory_bytes, codec) = (sizes.memory_bytes, Choice::LZ4);
+    let config = Config { memory_bytes, codec, ..Config::default() };
     let storage = Box::new(FileDevice::new(file, false));
     let storage = Backing::growing(storage, Some(sizes.swap_bytes), 0);
     let stats = Stats::new(reserve_u64(STATS_WORDS).map_err(own)?);
@@ -115,7 +112,7 @@ impl Fixture {
         Memory::new(self.bare.base(), pages * PAGE_SIZE)
     }
 
-    /// One blocking read of a page, without the engine.
+    /// Reads a page without the engine, by one blocking read.
     pub(super) fn read_spare(&self, page: usize, to: &mut [u8; PAGE_SIZE]) -> bool {
         let offset = self.spare_bytes + (page * PAGE_SIZE) as u64;
         self.device.read(&mut Lane::Plain, offset, to).is_ok()

@@ -1,10 +1,8 @@
-//! The steps of a fault, each by itself: the way into the handler and back, the
-//! entry, what a tier has to do, the installation.
+//! The steps of a fault, each by itself: the signal, the entry, the work of a tier, the installation.
 //!
-//! Steps that take less than looking at the clock are repeated on the same page
-//! between two looks.
+//! Steps that take less than reading the clock are repeated on the same page.
 
-use super::fixture::{Fixture, PATTERN, visit};
+use super::fixture::{Fixture, PATTERN, handler_times};
 use softswap_engine::base::page::{PageTable, Place};
 use softswap_engine::codec::same_filled;
 use softswap_engine::codec::{self, Codec, Packer, Scratch};
@@ -24,17 +22,17 @@ pub(super) enum Step {
     SignalEntry,
     /// From the handler's last line to the end of the touch.
     SignalReturn,
-    /// Claiming a page's entry and publishing where it is.
+    /// Claiming a page's entry and publishing its place.
     Entry,
     /// Writing one word throughout a page.
     Fill,
-    /// Unpacking a page by LZ4.
+    /// Decompressing a page by LZ4.
     Unpack,
-    /// Putting a page into the program's memory, with its protection.
+    /// Installing a page write-protected.
     Install,
 }
 
-/// What the steps work on.
+/// The pages and tables of the steps.
 pub(super) struct Steps {
     fixture: &'static Fixture,
     bare: Memory,
@@ -46,7 +44,7 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// Over every so many-th page of the bare region; `texts` can be packed.
+    /// Returns steps over every `stride`-th page of the bare region, with compressible `texts`.
     pub(super) fn new(
         fixture: &'static Fixture,
         bare: Memory,
@@ -65,8 +63,7 @@ impl Steps {
         Ok(Steps { fixture, bare, stride, table, packed, page, scratch })
     }
 
-    /// How long a step takes for each page of `order`, in ns; `None` when one
-    /// fails.
+    /// Returns the time of a step for each page of `order`, in ns; `None` if one fails.
     pub(super) fn time(&mut self, step: Step, order: &[usize]) -> Option<Vec<u64>> {
         if matches!(step, Step::SignalEntry | Step::SignalReturn | Step::Install) {
             self.fixture.bare.discard(0, self.bare.pages()).ok()?;
@@ -81,13 +78,13 @@ impl Steps {
                 let start = now_ns();
                 self.bare.read(at * softswap_sys::PAGE_SIZE)?;
                 let end = now_ns();
-                let (entered, left) = visit();
+                let (entered, left) = handler_times();
                 let ns = if step == Step::SignalEntry {
                     entered.checked_sub(start)
                 } else {
                     end.checked_sub(left)
                 };
-                // A touch that took no fault would say something else.
+                // A touch without a fault has old times of the handler.
                 ns.filter(|_| entered > start && left < end)
             }
             Step::Install => {
@@ -117,7 +114,7 @@ impl Steps {
     }
 }
 
-/// The mean time of `body`; `None` when it says no.
+/// Returns the mean time of `body`; `None` if it fails.
 fn repeated(mut body: impl FnMut() -> bool) -> Option<u64> {
     let start = now_ns();
     let done = (0..REPEATS).all(|_| body());

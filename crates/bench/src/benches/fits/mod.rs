@@ -1,24 +1,21 @@
-//! What softswap costs a program that fits its budget: the same program plainly and under
-//! softswap, in turn, so that what slows the machine down slows both.
+//! What softswap costs a program that fits its budget: the same program without and with softswap, in
+//! turn.
 
 use super::swap::programs::{Program, Ready, compiled};
-use crate::measure::machine::{Machine, Usage};
-use crate::measure::managed_program::{Counters, temporary_directory, without_settings};
-use crate::measure::report::{Findings, Output};
-use crate::measure::sample::{median, over, rotated, variation};
+use crate::measure::machine::Machine;
+use crate::measure::managed_program::{Counters, command, temporary_directory};
+use crate::measure::options::Named;
+use crate::measure::report::{Findings, Log};
+use crate::measure::row::{Row, row};
+use crate::measure::sample::{Cell, median, take_turns};
+use crate::measure::task_pipe::signals;
 use clap::Args;
 use serde::Serialize;
-use serde_json::Map;
 use softswap_cli::library;
-use softswap_cli::refusal::{Refusal, plain};
-use softswap_engine::base::stats::Counter;
+use softswap_cli::refusal::Refusal;
 use softswap_engine::door::settings::{AreaSpec, Config};
 use softswap_sys::aslr::Bases;
-use std::ffi::OsString;
-use std::hash::{DefaultHasher, Hasher};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::time::Instant;
+use std::path::Path;
 
 /// Measure what a program costs that fits its budget.
 #[derive(Args)]
@@ -27,10 +24,8 @@ Programs: those of `softswap bench swap`, each about as large as --program-size;
 frees blocks of 16 to 1,039 bytes among 200,000 that live; starts is a shell that starts /bin/true
 again and again. What is missing here is left out, and a note says so.
 
-With --json: {\"schema\": 2, \"bench\": \"fits\", \"machine\": {...}, start_adds_us, \"ratios\": {...},
-\"rows\": [{\"program\", \"plain_s\", \"plain_cov\", \"softswap_s\", \"softswap_cov\", \"slept\", \"count\"}]}.
-Ratios: PROGRAM_softswap_vs_plain, the median over the rounds of a round's two times. start_adds_us is
-what softswap adds to a start of /bin/true. slept says whether the program had no engine to its end.")]
+start_adds_us is what softswap adds to a start of /bin/true. slept says whether the program had no
+engine to its end.")]
 pub(crate) struct FitsArgs {
     /// Rounds
     #[arg(long, value_name = "N", default_value_t = 15,
@@ -55,165 +50,97 @@ pub(crate) struct FitsArgs {
     /// Only these programs, by name with commas between
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     programs: Vec<String>,
-
-    /// Also write one JSON object to FILE; - prints it instead of the table
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
 }
 
 const STARTS: &str = "starts";
 
-struct Candidate {
-    name: &'static str,
-    path: PathBuf,
-    arguments: Vec<OsString>,
-    /// What it reads; brought into the page cache before every run.
-    input: Option<PathBuf>,
-}
-
 #[derive(Debug, Serialize)]
-struct Row {
-    program: &'static str,
-    plain_s: f64,
-    plain_cov: f64,
-    softswap_s: f64,
-    softswap_cov: f64,
-    slept: bool,
-    count: usize,
-}
-
-#[derive(Debug, Serialize)]
-struct Figures {
+pub(crate) struct Figures {
     start_adds_us: Option<f64>,
     rows: Vec<Row>,
 }
 
-pub(super) fn run(args: &FitsArgs) -> Result<ExitCode, Refusal> {
-    let output = Output::open(args.json.as_deref())?;
-    output.finish(measure(args))
-}
-
-fn measure(args: &FitsArgs) -> Result<Findings<Figures>, Refusal> {
-    let library = library::find()?;
-    let dir = temporary_directory()?;
-    let mut notes = Vec::new();
-    let candidates = candidates(args, dir.path(), &mut notes);
-    let usage = Usage::now();
-    let (mut rows, mut ratios, mut start_adds_us) = (Vec::new(), Map::new(), None);
-    for candidate in &candidates {
-        let name = candidate.name;
-        let mut times: [Vec<f64>; 2] = Default::default();
-        let (mut slept, mut printed) = (true, None);
-        for round in 0..=args.rounds {
-            for side in rotated(2, round as usize) {
-                let managed = (side == 1).then(|| (library.as_path(), dir.path()));
-                let ran = one_run(candidate, managed, u64::from(args.program_size) << 20)?;
-                slept &= ran.slept;
-                if *printed.get_or_insert(ran.digest) != ran.digest {
-                    return Err(Refusal::own(format!("{name} has printed something else")));
-                }
-                // The first warms up.
-                if round > 0 {
-                    times[side].push(ran.seconds);
-                }
+pub(super) fn measure(args: &FitsArgs) -> Result<Findings<Figures>, Refusal> {
+    let (library, dir, signals) = (library::find()?, temporary_directory()?, signals()?);
+    let mut log = Log::start();
+    let config = Config {
+        // With room for what allocators keep, and for an engine.
+        memory_bytes: (2 * u64::from(args.program_size) + 256) << 20,
+        areas: vec![AreaSpec::new(dir.path())],
+        ..Config::default()
+    };
+    let (mut rows, mut start_adds_us) = (Vec::new(), None);
+    for ready in programs(args, dir.path(), &mut log.notes) {
+        let (mut slept, mut first_digest) = (true, None);
+        let mut one_run = |is_managed: bool| {
+            let (counters, mut command) = (Counters::new()?, command(&ready.path));
+            if is_managed {
+                let config = Config { place: Some(Bases::choose()), ..config.clone() };
+                command.envs(counters.environment(&config, &library));
             }
+            let failed = |why| Refusal::own(format!("{}: {why}", ready.name));
+            let ran = ready.run(command, &signals, &counters).map_err(failed)?;
+            slept &= !counters.has_engine();
+            match *first_digest.get_or_insert(ran.digest) == ran.digest {
+                true => Ok(ran.seconds),
+                false => Err(failed("its output changed".into())),
+            }
+        };
+        for is_managed in [false, true] {
+            // Warms up.
+            one_run(is_managed)?;
         }
-        let [plain, managed] = times;
-        ratios.insert(format!("{name}_softswap_vs_plain"), over(&managed, &plain).into());
-        if name == STARTS {
-            let pairs = plain.iter().zip(&managed);
+        let mut cells = [false, true].map(Cell::new);
+        take_turns(&mut cells, args.rounds, |is_managed, _| one_run(*is_managed))?;
+        let [plain, managed] = &cells;
+        let seconds = |seconds: &f64| *seconds;
+        log.ratio(format!("{}_softswap_vs_plain", ready.name), managed.over(plain, seconds));
+        if ready.name == STARTS {
+            let pairs = plain.rounds.iter().zip(&managed.rounds);
             let added = median(pairs.map(|(plain, managed)| managed - plain).collect());
             start_adds_us = Some(added * 1e6 / f64::from(args.starts));
         }
-        rows.push(Row {
-            program: name,
-            plain_cov: variation(&plain),
-            softswap_cov: variation(&managed),
-            count: plain.len(),
-            plain_s: median(plain),
-            softswap_s: median(managed),
+        rows.push(row! {
+            program: ready.name,
+            plain_s: plain.median(seconds),
+            plain_cov: plain.cov(seconds),
+            softswap_s: managed.median(seconds),
+            softswap_cov: managed.cov(seconds),
             slept,
+            count: plain.rounds.len(),
         });
     }
-    let figures = Figures { start_adds_us, rows };
-    let machine = Machine::without_device();
-    Ok(Findings { notes, ..Findings::new("fits", machine, usage.since(), figures, ratios) })
+    Ok(log.findings("fits", Machine::without_device(), Figures { start_adds_us, rows }))
 }
 
-/// What is to be run and can be.
-fn candidates(args: &FitsArgs, dir: &Path, notes: &mut Vec<String>) -> Vec<Candidate> {
-    let is_wanted =
-        |name: &str| args.programs.is_empty() || args.programs.iter().any(|n| n == name);
+/// Returns the wanted programs that this machine has.
+fn programs(args: &FitsArgs, dir: &Path, notes: &mut Vec<String>) -> Vec<Ready> {
     let bytes = u64::from(args.program_size) << 20;
-    let mut all = Vec::new();
-    let mut add = |name: &'static str, made: Result<Candidate, String>| match made {
-        Ok(candidate) => all.push(candidate),
-        Err(why) => notes.push(format!("{name} is left out: {why}")),
-    };
-    if is_wanted("churn") {
+    let churn = || {
+        let path = compiled(dir, "churn", include_str!("churn.c"))?;
         let arguments = vec![args.blocks.to_string().into()];
-        let made = compiled(dir, "churn", include_str!("churn.c"), &[]);
-        add("churn", made.map(|path| Candidate { name: "churn", path, arguments, input: None }));
-    }
-    if is_wanted(STARTS) {
-        let script = format!(
-            "i=0; while [ $i -lt {} ]; do /bin/true || exit 1; i=$((i+1)); done",
-            args.starts
-        );
-        let (path, arguments) = ("/bin/sh".into(), vec!["-c".into(), script.into()]);
-        add(STARTS, Ok(Candidate { name: STARTS, path, arguments, input: None }));
-    }
-    for program in Program::ALL.into_iter().filter(|program| is_wanted(program.name())) {
-        let made = program.make_ready(dir, bytes).map(|ready| {
-            let Ready { path, arguments, input, .. } = ready;
-            Candidate { name: program.name(), path, arguments, input }
-        });
-        add(program.name(), made);
+        Ok(Ready { name: "churn".into(), path, arguments, input: None })
+    };
+    let starts = || {
+        let count = args.starts;
+        let script =
+            format!("i=0; while [ $i -lt {count} ]; do /bin/true || exit 1; i=$((i+1)); done");
+        let arguments = vec!["-c".into(), script.into()];
+        Ok(Ready { name: STARTS.into(), path: "/bin/sh".into(), arguments, input: None })
+    };
+    let mut all = Vec::new();
+    let mut add = |name: String, make: &dyn Fn() -> Result<Ready, String>| {
+        if args.programs.is_empty() || args.programs.contains(&name) {
+            match make() {
+                Ok(ready) => all.push(ready),
+                Err(why) => notes.push(format!("{name} is left out: {why}")),
+            }
+        }
+    };
+    add("churn".into(), &churn);
+    add(STARTS.into(), &starts);
+    for program in Program::all() {
+        add(program.name(), &|| program.make_ready(dir, bytes));
     }
     all
-}
-
-struct Ran {
-    seconds: f64,
-    /// Of what it printed.
-    digest: u64,
-    slept: bool,
-}
-
-/// One run, managed with what library and swap directory are for.
-fn one_run(
-    candidate: &Candidate,
-    managed: Option<(&Path, &Path)>,
-    bytes: u64,
-) -> Result<Ran, Refusal> {
-    let Candidate { path, arguments, input, .. } = candidate;
-    let own =
-        |error: std::io::Error| Refusal::own(format!("{}: {}", path.display(), plain(&error)));
-    if let Some(input) = input {
-        std::fs::read(input).map_err(own)?;
-    }
-    let counters = Counters::new()?;
-    let mut command = Command::new(path);
-    without_settings(&mut command);
-    if let Some((library, swap)) = managed {
-        let config = Config {
-            // With room for what allocators keep, and for the engine that never comes.
-            memory_bytes: 2 * bytes + (256 << 20),
-            areas: vec![AreaSpec::new(swap)],
-            place: Some(Bases::choose()),
-            ..Config::default()
-        };
-        command.envs(counters.environment(&config, library));
-    }
-    command.args(arguments).stdin(Stdio::null()).stderr(Stdio::inherit());
-    let start = Instant::now();
-    let output = command.output().map_err(own)?;
-    let seconds = start.elapsed().as_secs_f64();
-    if !output.status.success() {
-        return Err(Refusal::own(format!("{} failed: {}", path.display(), output.status)));
-    }
-    let slept = managed.is_none() || counters.stats().get(Counter::Version) == 0;
-    let mut hasher = DefaultHasher::new();
-    hasher.write(&output.stdout);
-    Ok(Ran { seconds, digest: hasher.finish(), slept })
 }

@@ -1,44 +1,62 @@
 //! fio, the reference: the same reads of the same file, in the same rounds.
 //!
-//! It opens the file by its number in this process, so the file needs no name,
-//! and nothing is left behind however either of them ends.
+//! It opens the file through this process's descriptor, so the file needs no name.
 
 use super::meter::Slice;
+use super::target::Target;
 use crate::measure::sample::Round;
 use serde::Deserialize;
 use softswap_cli::refusal::plain;
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+/// Reads under way at once where there are several.
+pub(super) const DEPTH: usize = 32;
 /// Characters of an error of fio's that are shown.
 const MOST_SHOWN: usize = 160;
 
-/// What fio is to do.
+/// What a job is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Interrupt,
+    Poll,
+    Several,
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct Job {
-    pub(super) options: &'static [&'static str],
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    options: &'static str,
     pub(super) depth: usize,
 }
 
-/// Where and how long.
-#[derive(Debug)]
-pub(super) struct Run<'a> {
-    pub(super) path: &'a Path,
-    pub(super) bytes: u64,
-    pub(super) direct: bool,
-    pub(super) time: Duration,
-    pub(super) seed: u64,
+const fn job(name: &'static str, kind: Kind, options: &'static str, depth: usize) -> Job {
+    Job { name, kind, options, depth }
 }
 
-/// What fio there is; why there is none.
+/// fio's ways to read. The fastest of each kind counts.
+pub(super) const JOBS: [Job; 5] = [
+    job("fio_io_uring", Kind::Interrupt, "--ioengine=io_uring --registerfiles=1", 1),
+    job("fio_psync", Kind::Interrupt, "--ioengine=psync", 1),
+    job("fio_io_uring_hipri", Kind::Poll, "--ioengine=io_uring --registerfiles=1 --hipri=1", 1),
+    job(
+        "fio_sqthread_poll",
+        Kind::Poll,
+        "--ioengine=io_uring --registerfiles=1 --sqthread_poll=1",
+        1,
+    ),
+    job("fio_depth_32", Kind::Several, "--ioengine=io_uring --registerfiles=1", DEPTH),
+];
+
+/// Returns the version of fio, or why it cannot be used.
 pub(super) fn version() -> Result<String, String> {
     match Command::new("fio").arg("--version").stdin(Stdio::null()).output() {
         Ok(output) if output.status.success() => {
             Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
         }
-        Ok(output) => Err(format!("`fio --version` ended with {}", output.status)),
+        Ok(output) => Err(format!("`fio --version` exited with {}", output.status)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Err("it is not installed (Debian: apt-get install fio)".into())
         }
@@ -46,37 +64,42 @@ pub(super) fn version() -> Result<String, String> {
     }
 }
 
-/// Runs one job, or returns why it failed.
-pub(super) fn run(job: &Job, run: &Run<'_>) -> Result<Slice, String> {
-    let ended = command(job, run).stdin(Stdio::null()).output().map_err(|error| plain(&error))?;
-    let words = |bytes: &[u8]| {
-        let text = String::from_utf8_lossy(bytes).split_whitespace().collect::<Vec<_>>().join(" ");
-        text.chars().take(MOST_SHOWN).collect::<String>()
-    };
-    if !ended.status.success() {
-        return Err(words(&ended.stderr));
+impl Job {
+    pub(super) fn run(
+        &self,
+        target: &Target,
+        direct: bool,
+        time: Duration,
+        seed: u64,
+    ) -> Result<Slice, String> {
+        let mut command = Command::new("fio");
+        command
+            .args(["--name=softswap", "--output-format=json", "--bs=4k", "--numjobs=1"])
+            .args(["--time_based", "--invalidate=0", "--allow_file_create=0"])
+            // As softswap's reads: other places every round, which may repeat.
+            .args(["--norandommap", "--randrepeat=1"])
+            .args(["--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:99"])
+            .arg(format!("--filename={}", target.path_for_others.display()))
+            .arg(format!("--size={}", target.bytes))
+            .arg(format!("--runtime={}us", time.as_micros()))
+            .arg(format!("--randseed={seed}"))
+            .arg(format!("--direct={}", u8::from(direct)))
+            .arg(format!("--iodepth={}", self.depth))
+            .args(["--rw=randread", "--readonly"])
+            .args(self.options.split(' '))
+            .stdin(Stdio::null());
+        let output = command.output().map_err(|error| plain(&error))?;
+        let words = |bytes: &[u8]| {
+            let text = String::from_utf8_lossy(bytes);
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            text.chars().take(MOST_SHOWN).collect::<String>()
+        };
+        if !output.status.success() {
+            return Err(words(&output.stderr));
+        }
+        let slice = slice_of(&output.stdout);
+        slice.ok_or_else(|| format!("its output was not understood: {}", words(&output.stdout)))
     }
-    let slice = slice_of(&ended.stdout);
-    slice.ok_or_else(|| format!("its output was not understood: {}", words(&ended.stdout)))
-}
-
-fn command(job: &Job, run: &Run<'_>) -> Command {
-    let mut command = Command::new("fio");
-    command
-        .args(["--name=softswap", "--output-format=json", "--bs=4k", "--numjobs=1"])
-        .args(["--time_based", "--invalidate=0", "--allow_file_create=0"])
-        // As ours: other places every round, and none only once.
-        .args(["--norandommap", "--randrepeat=1"])
-        .args(["--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:99"])
-        .arg(format!("--filename={}", run.path.display()))
-        .arg(format!("--size={}", run.bytes))
-        .arg(format!("--runtime={}us", run.time.as_micros()))
-        .arg(format!("--randseed={}", run.seed))
-        .arg(format!("--direct={}", u8::from(run.direct)))
-        .arg(format!("--iodepth={}", job.depth))
-        .args(["--rw=randread", "--readonly"])
-        .args(job.options);
-    command
 }
 
 #[derive(Deserialize)]
@@ -92,11 +115,11 @@ struct Done {
     sys_cpu: f64,
     /// In ms.
     job_runtime: f64,
-    read: Side,
+    read: Reads,
 }
 
 #[derive(Deserialize)]
-struct Side {
+struct Reads {
     total_ios: f64,
     io_bytes: f64,
     /// In ms.
@@ -111,23 +134,23 @@ struct Latency {
     percentile: BTreeMap<String, f64>,
 }
 
-fn slice_of(said: &[u8]) -> Option<Slice> {
-    // Warnings may stand before the object.
-    let start = said.iter().position(|byte| *byte == b'{')?;
-    let output: Output = serde_json::from_slice(&said[start..]).ok()?;
+fn slice_of(output: &[u8]) -> Option<Slice> {
+    // Warnings may precede the object.
+    let start = output.iter().position(|byte| *byte == b'{')?;
+    let output: Output = serde_json::from_slice(&output[start..]).ok()?;
     let done = output.jobs.first().filter(|done| done.error == 0)?;
-    let side = &done.read;
-    let percentile = |name: &str| side.lat_ns.percentile.get(name).map(|ns| ns / 1000.0);
+    let read = &done.read;
+    let percentile = |name: &str| read.lat_ns.percentile.get(name).map(|ns| ns / 1000.0);
     let cpu_share = (done.usr_cpu + done.sys_cpu) / 100.0;
-    (side.total_ios > 0.0 && side.runtime > 0.0).then_some(())?;
+    (read.total_ios > 0.0 && read.runtime > 0.0).then_some(())?;
     Some(Slice {
         round: Round {
-            mean_us: side.lat_ns.mean / 1000.0,
+            mean_us: read.lat_ns.mean / 1000.0,
             p50_us: percentile("50.000000")?,
             p99_us: percentile("99.000000")?,
-            count: side.total_ios as usize,
+            count: read.total_ios as usize,
         },
-        mb_per_s: side.io_bytes / side.runtime / 1000.0,
-        cpu_us: cpu_share * done.job_runtime * 1000.0 / side.total_ios,
+        mb_per_s: read.io_bytes / read.runtime / 1000.0,
+        cpu_us: cpu_share * done.job_runtime * 1000.0 / read.total_ios,
     })
 }

@@ -1,14 +1,14 @@
-//! softswap's own reads, for a while at a time.
+//! softswap's own reads.
 //!
-//! A single page is read by exactly what a swap-in does around it
-//! (`Area::read_page`): the waiting is announced, sometimes its CPU time is
-//! taken, and its duration is recorded. All of that is in the latency.
+//! A single page is read with all that a swap-in does around it (`Area::read_page`): the wait is
+//! announced, its CPU time is sampled, and its duration is recorded. The latency includes that.
 
 use super::target::Target;
+use crate::measure::failure::{OrRefuse, own};
 use crate::measure::noise::{below, noise};
 use crate::measure::sample::Round;
 use crate::measure::task_pipe::process_cpu_seconds;
-use softswap_cli::refusal::{Refusal, plain};
+use softswap_cli::refusal::Refusal;
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::store::io::poll::Polling;
 use softswap_engine::store::io::poll::mode::Mode;
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 
-/// What a variant did in one round.
+/// A variant in one round.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slice {
     pub(super) round: Round,
@@ -32,7 +32,7 @@ pub(super) struct Slice {
     pub(super) cpu_us: f64,
 }
 
-/// One way to wait, with statistics of its own, as if no other had been tried.
+/// One way to wait, with statistics of its own.
 pub(super) struct Way {
     pub(super) mode: Mode,
     pub(super) polling: Polling,
@@ -48,28 +48,23 @@ pub(super) struct Meter<'t> {
 
 impl<'t> Meter<'t> {
     pub(super) fn new(target: &'t Target) -> Result<Meter<'t>, Refusal> {
-        let no_memory =
-            |error: std::io::Error| Refusal::own(format!("no memory: {}", plain(&error)));
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let overshoot_ns = timer_overshoot_ns();
         let way = |mode| -> Result<Way, Refusal> {
-            let stats = Stats::new(reserve_u64(STATS_WORDS).map_err(no_memory)?);
+            let stats = Stats::new(reserve_u64(STATS_WORDS).or_own("no memory")?);
             let pressure = Pressure::shared(cpus, Load::open());
-            Ok(Way {
-                mode,
-                polling: Polling::new(mode, cpus, pressure, overshoot_ns, stats),
-                stats,
-            })
+            let polling = Polling::new(mode, cpus, pressure, overshoot_ns, stats);
+            Ok(Way { mode, polling, stats })
         };
         Ok(Meter {
             target,
             lane: target.device.open_lane(),
             ways: Mode::ALL.into_iter().map(way).collect::<Result<_, _>>()?,
-            pages: reserve_pages(MAX_PIECES).map_err(no_memory)?,
+            pages: reserve_pages(MAX_PIECES).or_own("no memory")?,
         })
     }
 
-    /// Reads single pages, waiting in this way.
+    /// Reads single pages, waited for in a mode.
     pub(super) fn read(&mut self, mode: Mode, time: Duration, seed: u64) -> Result<Slice, Refusal> {
         let Meter { target, lane, ways, pages } = self;
         let polling = &ways[mode as usize].polling;
@@ -83,8 +78,8 @@ impl<'t> Meter<'t> {
         })
     }
 
-    /// Reads single pages by a system call each and nothing else: what a
-    /// process like this one can have at best by interrupt.
+    /// Reads single pages by a system call each and nothing else: the best by interrupt in this
+    /// process.
     pub(super) fn pread(&mut self, time: Duration, seed: u64) -> Result<Slice, Refusal> {
         let Meter { target, pages, .. } = self;
         let mut offsets = offsets(target.bytes, seed);
@@ -97,8 +92,8 @@ impl<'t> Meter<'t> {
         })
     }
 
-    /// Reads `depth` pages at once, as swap-in does when a run of pages lies
-    /// scattered. Each call waits for all of its reads, by interrupt.
+    /// Reads `depth` pages at once, as swap-in reads scattered slots. Each call waits for all of its
+    /// reads, by interrupt.
     pub(super) fn read_many(
         &mut self,
         depth: usize,
@@ -119,14 +114,14 @@ impl<'t> Meter<'t> {
     }
 }
 
-/// Offsets of whole pages below `bytes`, without pattern.
+/// Returns offsets of whole pages below `bytes`, without pattern.
 fn offsets(bytes: u64, seed: u64) -> impl FnMut() -> u64 {
     let mut numbers = noise(seed);
     let pages = bytes / PAGE_BYTES;
     move || below(numbers.next().unwrap_or(0), pages) * PAGE_BYTES
 }
 
-/// Repeats `call`, which carries out `depth` I/Os and says how long they took.
+/// Repeats `call`, which carries out `depth` I/Os and returns the ns that they took.
 fn timed(
     time: Duration,
     depth: usize,
@@ -136,7 +131,7 @@ fn timed(
     let mut latencies_ns = Vec::with_capacity(1 << 16);
     let (start, cpu_start) = (now_ns(), process_cpu_seconds());
     let elapsed_ns = loop {
-        latencies_ns.push(call().map_err(|error| Refusal::own(error.to_string()))?);
+        latencies_ns.push(call().map_err(own)?);
         let elapsed = now_ns() - start;
         if elapsed >= time_ns {
             break elapsed;

@@ -1,22 +1,20 @@
-//! What a read of a file or device costs by how it is waited for, beside what
-//! fio makes of the same reads.
+//! What a read of a file or device costs by how it is waited for, beside fio's reads of the same file.
 //!
-//! All variants read the same bytes in every round, one after the other, each
-//! for the same time, and every round begins with another one.
+//! All variants read the same bytes in every round, in turn, each for the same time.
 
 mod target;
 mod meter;
 mod fio;
 
-use crate::measure::machine::Usage;
-use crate::measure::poll_counts::PollCounts;
-use crate::measure::report::{Findings, Output};
-use crate::measure::sample::{Round, Samples, median, rotated};
+use crate::measure::options::{InRounds, parse_seconds};
+use crate::measure::poll_counts::{PollCounts, notes_on};
+use crate::measure::report::{Findings, Log};
+use crate::measure::row::{Row, row};
+use crate::measure::sample::{Cell, median, rotated};
 use clap::Args;
-use fio::Job;
+use fio::{DEPTH, Job, Kind};
 use meter::{Meter, Slice, Way};
 use serde::Serialize;
-use serde_json::{Map, Value};
 use softswap_cli::refusal::Refusal;
 use softswap_cli::units::parse_size;
 use softswap_engine::store::io::Device;
@@ -24,29 +22,23 @@ use softswap_engine::store::io::poll::mode::Mode;
 use softswap_sys::ring::timer_overshoot_ns;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
-use target::Target;
 
 /// The round that does not count is shorter.
 const WARM_UP: Duration = Duration::from_millis(250);
-/// Reads under way at once.
-const DEPTH: usize = 32;
 
 /// Measure reads of a file or device by how they are waited for.
 ///
-/// 4 KiB at random places, past the page cache: one at a time, waited for by
-/// interrupt, poll, hybrid and auto, then 32 at once. Without FILE, a file of its
-/// own is filled and read; it has no name and is gone when the command ends. What
-/// exists is opened for reading only.
+/// 4 KiB at random places, past the page cache: one at a time, waited for by interrupt, poll, hybrid
+/// and auto, then 32 at once. Without FILE, a file of its own is filled and read; it has no name and
+/// is removed when the command exits. What exists is opened for reading only.
 #[derive(Args)]
 #[command(after_long_help = "\
-fio is run in the same rounds on the same file where it is installed (Debian: apt-get install fio;
-tried with 3.33). For waiting by interrupt: io_uring and psync. For polling: io_uring with hipri
-(only on queues that poll) and io_uring with sqthread_poll. The ratios are to the one of each kind
-that was fastest here.
+fio is run in the same rounds on the same file if it is installed (Debian: apt-get install fio; tried
+with 3.33). For waiting by interrupt: io_uring and psync. For polling: io_uring with hipri (only on
+queues that poll) and io_uring with sqthread_poll. The ratios are to the fastest of each kind.
 
-CPU is the user and system time per I/O of the whole process, by fio's own account of its thread
+cpu_us is the user and system time per I/O of the whole process, by fio's own account of its thread
 for fio, without the kernel thread that its sqthread_poll keeps busy.
 
 pread is the bare system call in this process: fio is a process of its own, which a machine that
@@ -55,28 +47,16 @@ idles between reads may treat better or worse.
 softswap waits for 32 reads together, so depth_32 has the latency of all 32; fio keeps 32 under way
 and gives each one's own. MB/s and CPU compare as they are.
 
-With --json: {\"schema\": 2, \"bench\": \"io\", \"machine\": {...}, \"ratios\": {...}, \"rows\": [{\"variant\", \"by\",
-\"depth\", \"mean_us\", \"p50_us\", \"p99_us\", \"mb_per_s\", \"cpu_us\", \"cov\", \"count\"}], \"modes\":
-{\"poll\": {\"considered\", \"polled\", \"hit\", \"slept\", \"overslept\"}, ...}}. A ratio a_vs_b is a over b
-by p50, the median over the rounds; *_mean by the mean latency. extra_cpu_hybrid_vs_poll is the CPU
-that hybrid adds to interrupt over what poll adds. What could not be measured is null.")]
+A ratio a_vs_b is of p50; *_mean of the mean latency. extra_cpu_hybrid_vs_poll is the CPU that hybrid
+adds to interrupt over what poll adds.")]
 pub(crate) struct IoArgs {
-    /// A file or block device to read; a file of its own without
+    /// A file or block device to read [default: a file of its own]
     #[arg(value_name = "FILE")]
     target: Option<PathBuf>,
 
     /// How much of it, from its start on [default: all; 1G for a file of its own]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
-
-    /// The directory for a file of its own
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
-    swap: PathBuf,
-
-    /// Rounds that count, after one that does not
-    #[arg(long, value_name = "N", default_value_t = 5,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
 
     /// How long each variant runs in a round, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = parse_seconds)]
@@ -90,25 +70,10 @@ pub(crate) struct IoArgs {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// Also write one JSON object to FILE; - prints it instead of the table
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    common: InRounds<5>,
 }
 
-fn parse_seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.01..=60.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("give seconds from 0.01 to 60".into()),
-    }
-}
-
-pub(super) fn run(args: &IoArgs) -> Result<ExitCode, Refusal> {
-    let output = Output::open(args.json.as_deref())?;
-    let target = target::open(args.target.as_deref(), args.size, &args.swap);
-    output.finish(target.and_then(|target| measure(&target, args)))
-}
-
-/// What a variant does.
 #[derive(Debug, Clone)]
 enum What {
     /// One page at a time.
@@ -116,104 +81,35 @@ enum What {
     /// One page at a time, by the system call alone.
     Pread,
     ReadMany,
-    /// fio's counterpart of one of the others.
-    Fio(FioFor, Job),
+    Fio(Job),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum FioFor {
-    Interrupt,
-    Poll,
-    Several,
-}
-
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Variant {
-    name: String,
+    name: &'static str,
     what: What,
-    samples: Samples,
-    mb_per_s: Vec<f64>,
-    cpu_us: Vec<f64>,
 }
 
-const IO_URING: &[&str] = &["--ioengine=io_uring", "--registerfiles=1"];
-/// fio's ways to read. Its fastest of each kind counts.
-const FIO: [(&str, FioFor, &[&str], usize); 5] = [
-    ("fio_io_uring", FioFor::Interrupt, IO_URING, 1),
-    ("fio_psync", FioFor::Interrupt, &["--ioengine=psync"], 1),
-    (
-        "fio_io_uring_hipri",
-        FioFor::Poll,
-        &["--ioengine=io_uring", "--registerfiles=1", "--hipri=1"],
-        1,
-    ),
-    (
-        "fio_sqthread_poll",
-        FioFor::Poll,
-        &["--ioengine=io_uring", "--registerfiles=1", "--sqthread_poll=1"],
-        1,
-    ),
-    ("fio_depth_32", FioFor::Several, IO_URING, DEPTH),
-];
-
-impl Variant {
-    fn new(name: &str, what: What) -> Variant {
-        let (samples, mb_per_s, cpu_us) = Default::default();
-        Variant { name: name.into(), what, samples, mb_per_s, cpu_us }
+/// Returns all variants that are asked for.
+fn chosen(with_fio: bool, only: &[String]) -> Result<Vec<Cell<Variant, Slice>>, Refusal> {
+    let modes = Mode::ALL.into_iter().map(|mode| (mode.name(), What::Read(mode)));
+    let own = [("pread", What::Pread), ("depth_32", What::ReadMany)];
+    let fio = fio::JOBS.into_iter().filter(|_| with_fio).map(|job| (job.name, What::Fio(job)));
+    let all = modes.chain(own).chain(fio).map(|(name, what)| Variant { name, what });
+    let mut all: Vec<Variant> = all.collect();
+    if let Some(unknown) = only.iter().find(|name| !all.iter().any(|v| v.name == **name)) {
+        let names: Vec<&str> = all.iter().map(|variant| variant.name).collect();
+        return Err(Refusal::usage(format!(
+            "--only {unknown}: there is no such variant here; choose from {}",
+            names.join(", ")
+        )));
     }
-
-    /// All that are asked for; `with_fio` where it is there.
-    fn chosen(with_fio: bool, only: &[String]) -> Result<Vec<Variant>, Refusal> {
-        let modes = Mode::ALL.into_iter();
-        let mut all: Vec<Variant> =
-            modes.map(|mode| Variant::new(mode.name(), What::Read(mode))).collect();
-        all.push(Variant::new("pread", What::Pread));
-        all.push(Variant::new("depth_32", What::ReadMany));
-        let fio = FIO.into_iter().filter(|_| with_fio);
-        all.extend(fio.map(|(name, kind, options, depth)| {
-            Variant::new(name, What::Fio(kind, Job { options, depth }))
-        }));
-        if let Some(unknown) = only.iter().find(|name| !all.iter().any(|v| v.name == **name)) {
-            let names: Vec<&str> = all.iter().map(|variant| variant.name.as_str()).collect();
-            return Err(Refusal::usage(format!(
-                "--only {unknown}: there is no such variant here; choose from {}",
-                names.join(", ")
-            )));
-        }
-        all.retain(|variant| only.is_empty() || only.contains(&variant.name));
-        Ok(all)
-    }
-
-    fn add(&mut self, slice: Slice) {
-        self.samples.add_round(slice.round);
-        self.mb_per_s.push(slice.mb_per_s);
-        self.cpu_us.push(slice.cpu_us);
-    }
-
-    fn row(&self) -> Row {
-        let figures = self.samples.figures();
-        let (by, depth) = match &self.what {
-            What::Fio(_, job) => ("fio", job.depth),
-            What::ReadMany => ("softswap", DEPTH),
-            What::Read(_) | What::Pread => ("softswap", 1),
-        };
-        Row {
-            variant: self.name.clone(),
-            by,
-            depth,
-            mean_us: figures.mean_us,
-            p50_us: figures.p50_us,
-            p99_us: figures.p99_us,
-            mb_per_s: median(self.mb_per_s.clone()),
-            cpu_us: median(self.cpu_us.clone()),
-            cov: figures.cov,
-            count: figures.count,
-        }
-    }
+    all.retain(|variant| only.is_empty() || only.iter().any(|name| name == variant.name));
+    Ok(all.into_iter().map(Cell::new).collect())
 }
 
 #[derive(Debug, Serialize)]
-struct Figures {
+pub(crate) struct Figures {
     target: String,
     bytes: u64,
     rounds: u32,
@@ -225,87 +121,84 @@ struct Figures {
     /// Polled reads ask the device itself (IOPOLL).
     device_polling: bool,
     timer_overshoot_us: f64,
-    /// The estimate that hybrid arrived at.
+    /// The estimate of hybrid at the end.
     hybrid_overshoot_us: f64,
     rows: Vec<Row>,
     modes: BTreeMap<&'static str, PollCounts>,
 }
 
-#[derive(Debug, Serialize)]
-struct Row {
-    variant: String,
-    by: &'static str,
-    depth: usize,
-    mean_us: f64,
-    p50_us: f64,
-    p99_us: f64,
-    mb_per_s: f64,
-    cpu_us: f64,
-    cov: f64,
-    count: usize,
+fn row_of(cell: &Cell<Variant, Slice>) -> Row {
+    let (by, depth) = match &cell.key.what {
+        What::Fio(job) => ("fio", job.depth),
+        What::ReadMany => ("softswap", DEPTH),
+        What::Read(_) | What::Pread => ("softswap", 1),
+    };
+    row! {
+        variant: cell.key.name,
+        by,
+        depth,
+        mean_us: cell.median(|slice| slice.round.mean_us),
+        p50_us: cell.median(p50_us),
+        p99_us: cell.median(|slice| slice.round.p99_us),
+        mb_per_s: cell.median(|slice| slice.mb_per_s),
+        cpu_us: cell.median(|slice| slice.cpu_us),
+        cov: cell.cov(p50_us),
+        count: cell.rounds.iter().map(|slice| slice.round.count).sum::<usize>(),
+    }
 }
 
-fn measure(target: &Target, args: &IoArgs) -> Result<Findings<Figures>, Refusal> {
+fn p50_us(slice: &Slice) -> f64 {
+    slice.round.p50_us
+}
+
+pub(super) fn measure(args: &IoArgs) -> Result<Findings<Figures>, Refusal> {
+    let target = target::open(args.target.as_deref(), args.size, &args.common.swap)?;
     let facts = target.device.describe();
-    let mut notes = target.notes.clone();
     let fio_version = if args.no_fio { Err("--no-fio".to_string()) } else { fio::version() };
+    let mut log = Log::start();
+    log.notes.extend(target.notes.clone());
     if let Err(why) = &fio_version {
-        notes.push(format!("fio was left out: {why}"));
+        log.note(format!("fio was left out: {why}"));
     }
-    if !facts.direct {
-        notes.push("no O_DIRECT here: reads come from the page cache".into());
-    }
-    if !facts.io_uring {
-        notes.push("no io_uring here: every read waits by interrupt".into());
-    }
-    let mut variants = Variant::chosen(fio_version.is_ok(), &args.only)?;
-    let mut meter = Meter::new(target)?;
-    let (usage, mut overshoots_ns) = (Usage::now(), Vec::new());
-    for round in 0..=args.rounds as usize {
+    log.notes.extend(notes_on(facts.direct, facts.io_uring));
+    let mut cells = chosen(fio_version.is_ok(), &args.only)?;
+    let mut meter = Meter::new(&target)?;
+    let mut overshoots_ns = Vec::new();
+    for round in 0..=args.common.rounds as usize {
         overshoots_ns.push(timer_overshoot_ns() as f64);
         let time = if round == 0 { args.seconds.min(WARM_UP) } else { args.seconds };
         let mut failed = Vec::new();
-        for index in rotated(variants.len(), round).collect::<Vec<_>>() {
-            let variant = &mut variants[index];
+        for index in rotated(cells.len(), round) {
             let seed = (round * 1000 + index) as u64;
-            let slice = match &variant.what {
+            let slice = match &cells[index].key.what {
                 What::Read(mode) => meter.read(*mode, time, seed)?,
                 What::Pread => meter.pread(time, seed)?,
                 What::ReadMany => meter.read_many(DEPTH, time, seed)?,
-                What::Fio(_, job) => {
-                    let (path, bytes, direct) =
-                        (&target.path_for_others, target.bytes, facts.direct);
-                    match fio::run(job, &fio::Run { path, bytes, direct, time, seed }) {
-                        Ok(slice) => slice,
-                        Err(why) => {
-                            failed.push((index, why));
-                            continue;
-                        }
+                What::Fio(job) => match job.run(&target, facts.direct, time, seed) {
+                    Ok(slice) => slice,
+                    Err(why) => {
+                        failed.push((index, why));
+                        continue;
                     }
-                }
+                },
             };
             if round > 0 {
-                variant.add(slice);
+                cells[index].rounds.push(slice);
             }
         }
         // What failed once has no figure for this round, and so none at all.
         failed.sort();
         for (index, why) in failed.into_iter().rev() {
-            notes.push(format!("{} was left out: {why}", variants.remove(index).name));
+            log.note(format!("{} was left out: {why}", cells.remove(index).key.name));
         }
     }
-    for kind in [FioFor::Interrupt, FioFor::Poll] {
-        if let Some(best) = best_fio(&variants, kind) {
-            let kind = format!("{kind:?}").to_lowercase();
-            notes.push(format!("fio's fastest for {kind}: {}", best.name));
-        }
-    }
-    let overshoot_ns = meter.ways[Mode::Hybrid as usize].polling.overshoot_ns() as f64;
+    add_ratios(&cells, &mut log);
     let of_way = |Way { mode, stats, .. }: &Way| (mode.name(), PollCounts::of(stats));
+    let overshoot_ns = meter.ways[Mode::Hybrid as usize].polling.overshoot_ns() as f64;
     let figures = Figures {
         target: target.name.clone(),
         bytes: target.bytes,
-        rounds: args.rounds,
+        rounds: args.common.rounds,
         seconds: args.seconds.as_secs_f64(),
         fio: fio_version.ok(),
         io_uring: facts.io_uring,
@@ -313,42 +206,41 @@ fn measure(target: &Target, args: &IoArgs) -> Result<Findings<Figures>, Refusal>
         device_polling: facts.device_polling,
         timer_overshoot_us: median(overshoots_ns) / 1000.0,
         hybrid_overshoot_us: overshoot_ns / 1000.0,
-        rows: variants.iter().map(Variant::row).collect(),
+        rows: cells.iter().map(row_of).collect(),
         modes: meter.ways.iter().map(of_way).collect(),
     };
-    let (machine, ratios) = (target.machine.clone(), ratios(&variants));
-    Ok(Findings { notes, ..Findings::new("io", machine, usage.since(), figures, ratios) })
+    Ok(log.findings("io", target.machine.clone(), figures))
 }
 
-fn best_fio(variants: &[Variant], kind: FioFor) -> Option<&Variant> {
-    let of_kind = |variant: &&Variant| matches!(variant.what, What::Fio(of, _) if of == kind);
-    let p50 = |variant: &Variant| variant.samples.figures().p50_us;
-    variants.iter().filter(of_kind).min_by(|one, other| p50(one).total_cmp(&p50(other)))
-}
+type Measured<'c> = Option<&'c Cell<Variant, Slice>>;
 
-fn ratios(variants: &[Variant]) -> Map<String, Value> {
-    let find = |name: &str| variants.iter().find(|variant| variant.name == name);
+fn add_ratios(cells: &[Cell<Variant, Slice>], log: &mut Log) {
+    let find = |name: &str| cells.iter().find(|cell| cell.key.name == name);
+    let best_fio = |kind: Kind| {
+        let of_kind = |cell: &&Cell<Variant, Slice>| matches!(&cell.key.what, What::Fio(job) if job.kind == kind);
+        let p50 = |cell: &Cell<Variant, Slice>| cell.median(p50_us);
+        cells.iter().filter(of_kind).min_by(|one, other| p50(one).total_cmp(&p50(other)))
+    };
+    let (fio_interrupt, fio_poll) = (best_fio(Kind::Interrupt), best_fio(Kind::Poll));
+    for (kind, best) in [("interrupt", fio_interrupt), ("poll", fio_poll)] {
+        log.notes.extend(best.map(|best| format!("fio's fastest for {kind}: {}", best.key.name)));
+    }
     let (interrupt, poll, hybrid) = (find("interrupt"), find("poll"), find("hybrid"));
-    let latencies = [
+    for (key, one, other) in [
         ("latency_interrupt_vs_poll", interrupt, poll),
         ("latency_hybrid_vs_poll", hybrid, poll),
         ("latency_auto_vs_poll", find("auto"), poll),
         ("latency_interrupt_vs_pread", interrupt, find("pread")),
-        ("latency_softswap_vs_fio_interrupt", interrupt, best_fio(variants, FioFor::Interrupt)),
-        ("latency_softswap_vs_fio_poll", poll, best_fio(variants, FioFor::Poll)),
-    ];
-    let mut ratios = Map::new();
-    for (key, one, other) in latencies {
-        let ratio = |figure: fn(&Round) -> f64| {
-            one.zip(other).map(|(one, other)| one.samples.over(&other.samples, figure))
-        };
-        ratios.insert(key.into(), ratio(|round| round.p50_us).into());
-        ratios.insert(format!("{key}_mean"), ratio(|round| round.mean_us).into());
+        ("latency_softswap_vs_fio_interrupt", interrupt, fio_interrupt),
+        ("latency_softswap_vs_fio_poll", poll, fio_poll),
+    ] {
+        let ratio = |figure: fn(&Slice) -> f64| Some(one?.over(other?, figure));
+        log.ratio(key, ratio(p50_us));
+        log.ratio(format!("{key}_mean"), ratio(|slice| slice.round.mean_us));
     }
-    let cpu_us = |of: Option<&Variant>| of.map_or(f64::NAN, |v| median(v.cpu_us.clone()));
+    let cpu_us = |of: Measured<'_>| of.map_or(f64::NAN, |cell| cell.median(|slice| slice.cpu_us));
     let extra = |of| cpu_us(of) - cpu_us(interrupt);
     // Without extra CPU time of poll there is no ratio.
     let share = Some(extra(hybrid) / extra(poll)).filter(|_| extra(poll) > 0.0);
-    ratios.insert("extra_cpu_hybrid_vs_poll".into(), share.into());
-    ratios
+    log.ratio("extra_cpu_hybrid_vs_poll", share);
 }

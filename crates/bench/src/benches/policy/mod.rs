@@ -4,32 +4,34 @@ pub(crate) mod recorded;
 pub(crate) mod record;
 mod patterns;
 
-use crate::measure::machine::{Machine, Usage};
-use crate::measure::report::{Findings, Output};
+use crate::measure::failure::OrRefuse;
+use crate::measure::machine::Machine;
+use crate::measure::report::{Findings, Log};
+use crate::measure::row::{Row, row};
 use clap::Args;
 use recorded::{Content, Event, Recorded, UNIT_BYTES};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_engine::policy::mechanism::Without;
 use softswap_sys::PAGE_SIZE;
 use softswap_testkit::simulator::{self, Costs, Figures as Simulated, Setup, Simulation};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 /// Pages of each pattern, and with --quick.
 const PAGES: u32 = 4096;
 const QUICK_PAGES: u32 = 512;
-/// Shares of a trace's pages that there is memory for.
+/// Sizes of memory as shares of a trace's pages.
 const PERCENTS: [usize; 3] = [75, 50, 25];
-/// No memory is smaller.
+/// The smallest memory.
 const LEAST_PAGES: usize = 64;
 
 /// Simulate softswap's policies over recorded traces and patterns.
 ///
 /// All policies together, in memory for 75, 50 and 25 % of the pages: with the pool, copies, streams,
-/// and faults at stated costs. No clock is read: the same input gives the same figures on any machine.
+/// and faults at fixed costs. No clock is read: the same input gives the same figures on any machine.
 #[derive(Args)]
 #[command(after_long_help = "\
 Patterns: random; zipf (exponent 0.99); hot_set (90 % of the touches in 10 % of the pages);
@@ -38,11 +40,8 @@ touch in four writes, and all pages pack as those of Python do.
 
 --trace takes what `softswap bench record` wrote, as in crates/bench/traces.
 
-With --json: {\"schema\": 2, \"bench\": \"policy\", \"machine\": {...}, \"seed\", \"rows\":
-[{\"trace\", \"pages\", \"touches\", \"memory_percent\", \"memory_pages\", \"without\", \"zero_faults\",
-\"filled_faults\", \"pool_faults\", \"disk_faults\", \"write_faults\", \"pages_ahead\", \"pages_written\",
-\"stalled_ms\", \"pool_bytes\"}], \"ratios\": {...}}. stalled_ms is the time for which the program stood
-still. Ratios: stalled_without_vs_with_TRACE_PERCENT, with --without.")]
+stalled_ms is the time for which the program waited. Ratios: stalled_without_vs_with_TRACE_PERCENT,
+with --without.")]
 pub(crate) struct PolicyArgs {
     /// Pages of each pattern
     #[arg(long, value_name = "N", default_value_t = PAGES,
@@ -53,9 +52,8 @@ pub(crate) struct PolicyArgs {
     #[arg(long, conflicts_with = "pages")]
     quick: bool,
 
-    /// What patterns are made from
-    #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u32))]
+    /// Seed of the patterns
+    #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u32,
 
     /// Also a trace of a real program, recorded by softswap; may be repeated
@@ -66,7 +64,7 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "N")]
     memory_pages: Vec<usize>,
 
-    /// What faults cost: a file of `softswap bench faults --json`
+    /// Costs of faults: a file of `softswap bench faults --json`
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
 
@@ -77,68 +75,29 @@ pub(crate) struct PolicyArgs {
     /// Only these traces
     #[arg(long, requires = "trace")]
     only_traces: bool,
-
-    /// Also write one JSON object to FILE; - prints it instead of the table
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
 }
 
 #[derive(Debug, Serialize)]
-struct Figures {
+pub(crate) struct Figures {
     seed: u32,
     rows: Vec<Row>,
 }
 
-/// What happened with so much memory.
-#[derive(Debug, Clone, Serialize)]
-struct Row {
-    trace: String,
-    pages: usize,
-    touches: usize,
+/// A simulation with one size of memory.
+struct SizedRun {
     memory_percent: usize,
-    memory_pages: usize,
-    /// What was switched off.
-    without: String,
-    zero_faults: u64,
-    filled_faults: u64,
-    pool_faults: u64,
-    disk_faults: u64,
-    write_faults: u64,
-    pages_ahead: u64,
-    pages_written: u64,
     stalled_ms: f64,
-    pool_bytes: u64,
+    row: Row,
 }
 
-pub(super) fn run(args: &PolicyArgs) -> Result<ExitCode, Refusal> {
-    let output = Output::open(args.json.as_deref())?;
-    output.finish(measure(args))
-}
-
-fn measure(args: &PolicyArgs) -> Result<Findings<Figures>, Refusal> {
-    let usage = Usage::now();
+pub(super) fn measure(args: &PolicyArgs) -> Result<Findings<Figures>, Refusal> {
+    let mut log = Log::start();
     let costs = args.costs.as_deref().map_or(Ok(Costs::default()), read_costs)?;
-    let pages = if args.quick { QUICK_PAGES } else { args.pages } as usize;
-    let mut traces: Vec<(String, Recorded)> = match args.only_traces {
-        true => Vec::new(),
-        false => patterns::all(pages, u64::from(args.seed)).collect(),
-    };
-    for path in &args.trace {
-        let (name, recorded) = read(path)?;
-        if traces.iter().any(|(other, _)| *other == name) {
-            return Err(Refusal::usage(format!(
-                "--trace {}: there is a trace {name:?} already; give the file another name",
-                path.display()
-            )));
-        }
-        traces.push((name, recorded));
-    }
-    let (mut rows, mut ratios) = (Vec::new(), Map::new());
-    for (name, recorded) in &traces {
+    let mut rows = Vec::new();
+    for (name, recorded) in &traces(args)? {
         let simulated = |without| {
-            rows_of(name, recorded, &args.memory_pages, costs, without).map_err(|error| {
-                Refusal::own(format!("no memory for the trace {name}: {}", plain(&error)))
-            })
+            let rows = rows_of(name, recorded, &args.memory_pages, costs, without);
+            rows.or_own(format!("no memory for the trace {name}"))
         };
         let with = simulated(Without::default())?;
         let mut without = Vec::new();
@@ -147,15 +106,39 @@ fn measure(args: &PolicyArgs) -> Result<Findings<Figures>, Refusal> {
         }
         for (without, with) in without.iter().zip(&with) {
             let key = format!("stalled_without_vs_with_{name}_{}", with.memory_percent);
-            ratios.insert(key, (without.stalled_ms / with.stalled_ms).into());
+            log.ratio(key, without.stalled_ms / with.stalled_ms);
         }
-        rows.extend(with.into_iter().chain(without));
+        rows.extend(with.into_iter().chain(without).map(|simulated| simulated.row));
     }
     let figures = Figures { seed: args.seed, rows };
-    Ok(Findings::new("policy", Machine::without_device(), usage.since(), figures, ratios))
+    Ok(log.findings("policy", Machine::without_device(), figures))
 }
 
-/// The costs of faults in a file of `softswap bench faults --json`; others are as they are.
+/// Returns the patterns and traces that are asked for, by name.
+fn traces(args: &PolicyArgs) -> Result<Vec<(String, Recorded)>, Refusal> {
+    let pages = if args.quick { QUICK_PAGES } else { args.pages } as usize;
+    let mut traces: Vec<(String, Recorded)> = match args.only_traces {
+        true => Vec::new(),
+        false => patterns::all(pages, u64::from(args.seed)).collect(),
+    };
+    for path in &args.trace {
+        let refuse = |why: String| Refusal::usage(format!("--trace {}: {why}", path.display()));
+        let bytes = std::fs::read(path);
+        let recorded = bytes.and_then(|bytes| Recorded::from_bytes(&bytes)).map_err(|error| {
+            let way_out = "record one with `softswap bench record --out FILE -- PROGRAM`";
+            refuse(format!("{}; {way_out}", plain(&error)))
+        })?;
+        let name = path.file_stem().map_or("trace".into(), |stem| stem.to_string_lossy());
+        if traces.iter().any(|(other, _)| *other == name) {
+            let way_out = "give the file another name";
+            return Err(refuse(format!("there is a trace {name:?} already; {way_out}")));
+        }
+        traces.push((name.into_owned(), recorded));
+    }
+    Ok(traces)
+}
+
+/// Reads the costs of faults from a file of `softswap bench faults --json`.
 fn read_costs(path: &Path) -> Result<Costs, Refusal> {
     let refuse = |why: String| Refusal::usage(format!("--costs {}: {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| refuse(plain(&error)))?;
@@ -175,26 +158,12 @@ fn read_costs(path: &Path) -> Result<Costs, Refusal> {
     })
 }
 
-/// A trace from a file, by the file's name.
-fn read(path: &Path) -> Result<(String, Recorded), Refusal> {
-    let bytes = std::fs::read(path);
-    let recorded = bytes.and_then(|bytes| Recorded::from_bytes(&bytes)).map_err(|error| {
-        let why = plain(&error);
-        Refusal::usage(format!(
-            "--trace {}: {why}; record one with `softswap bench record --out FILE -- PROGRAM`",
-            path.display()
-        ))
-    })?;
-    let name = path.file_stem().map_or("trace".into(), |stem| stem.to_string_lossy());
-    Ok((name.into_owned(), recorded))
-}
-
 fn content(content: Content) -> simulator::Content {
     let bytes = |units: u8| u16::from(units) * UNIT_BYTES as u16;
     simulator::Content { lz4_bytes: bytes(content.lz4), zstd_bytes: bytes(content.zstd) }
 }
 
-/// Runs the policies over a trace, with memory for so many pages.
+/// Runs the policies over a trace.
 fn simulate(
     recorded: &Recorded,
     memory_pages: usize,
@@ -208,7 +177,7 @@ fn simulate(
         without,
     })?;
     let counted = recorded.events.len().saturating_sub(recorded.before as usize).max(1);
-    // Spread evenly: the trace does not tell how it was.
+    // Spread evenly, as the trace has only the sum.
     let work_ns = u64::from(recorded.cpu_us) * 1000 / counted as u64;
     for (at, event) in recorded.events.iter().enumerate() {
         if at == recorded.before as usize {
@@ -229,24 +198,22 @@ fn simulate(
     Ok(simulation.figures())
 }
 
-/// One row for each share of memory, or for so many pages of it.
+/// Returns a row for each size of memory.
 fn rows_of(
     trace: &str,
     recorded: &Recorded,
     memory: &[usize],
     costs: Costs,
     without: Without,
-) -> io::Result<Vec<Row>> {
-    let mut touched = recorded.touches();
-    let touches = touched.len();
-    touched.sort_unstable();
-    touched.dedup();
-    let pages = touched.len();
+) -> io::Result<Vec<SizedRun>> {
+    let touched = recorded.touches();
+    let (touches, pages) = (touched.len(), BTreeSet::from_iter(touched).len());
     let row = |memory_percent: usize, memory_pages: usize| {
         let memory_pages = memory_pages.max(LEAST_PAGES);
         let figures = simulate(recorded, memory_pages, costs, without)?;
-        Ok(Row {
-            trace: trace.into(),
+        let stalled_ms = figures.stalled_ns as f64 / 1e6;
+        let row = row! {
+            trace,
             pages,
             touches,
             memory_percent,
@@ -259,9 +226,10 @@ fn rows_of(
             write_faults: figures.write_faults,
             pages_ahead: figures.pages_ahead,
             pages_written: figures.pages_written,
-            stalled_ms: figures.stalled_ns as f64 / 1e6,
+            stalled_ms,
             pool_bytes: figures.pool_bytes,
-        })
+        };
+        Ok(SizedRun { memory_percent, stalled_ms, row })
     };
     if memory.is_empty() {
         return PERCENTS.into_iter().map(|percent| row(percent, pages * percent / 100)).collect();

@@ -7,7 +7,7 @@ use crate::measure::noise::{below, noise, shuffled};
 const TOUCHES_PER_PAGE: usize = 100;
 /// One touch in so many writes.
 const WRITE_EVERY: u64 = 4;
-/// Pages pack to 1,664 bytes by LZ4 and to 1,088 by zstd, as those of Python do.
+/// Pages compress to 1,664 bytes by LZ4 and to 1,088 by zstd, as those of Python do.
 const CONTENT: Content = Content { lz4: 26, zstd: 17 };
 
 type Pattern = fn(usize, u64) -> Vec<usize>;
@@ -21,7 +21,7 @@ const PATTERNS: [(&str, Pattern); 6] = [
     ("loop", |pages, _| (0..pages).cycle().take(pages * TOUCHES_PER_PAGE / 4).collect()),
 ];
 
-/// Each pattern over so many pages, by name.
+/// Returns each pattern over so many pages, by name.
 pub(super) fn all(pages: usize, seed: u64) -> impl Iterator<Item = (String, Recorded)> {
     PATTERNS.into_iter().map(move |(name, pattern)| {
         let touches = pattern(pages, seed);

@@ -2,23 +2,24 @@
 
 use super::recorded::convert::{Part, convert};
 use super::recorded::{Event, Recorded};
-use crate::measure::managed_program::{Counters, without_settings};
+use crate::measure::failure::OrRefuse;
+use crate::measure::managed_program::{Counters, command};
+use crate::measure::task_pipe::signals;
 use clap::Args;
-use softswap_cli::refusal::{Refusal, plain};
+use softswap_cli::refusal::Refusal;
 use softswap_cli::{library, units};
 use softswap_engine::base::stats::Counter;
 use softswap_engine::codec::Choice;
 use softswap_engine::door::settings::{AreaSpec, Config, MIN_MEMORY_BYTES, PoolLimit};
 use softswap_engine::policy::mechanism::{Mechanism, Without};
-use softswap_sys::child::SignalQueue;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::process::{Child, ExitCode, ExitStatus};
 use std::time::Duration;
 
-/// Mechanisms by which touches would stay unseen, or some longer than others.
+/// Mechanisms that would hide touches.
 const OFF: [Mechanism; 7] = [
     Mechanism::RefaultDistance,
     Mechanism::PassingOver,
@@ -29,16 +30,16 @@ const OFF: [Mechanism; 7] = [
     Mechanism::Standby,
 ];
 
-/// How often it is looked whether there are enough touches.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often touches are counted.
+const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Record which pages a program touches.
 ///
-/// For developers. The program runs with so little memory that few of its touches stay
-/// unseen: those of pages among the last few MiB. Programs that it starts are not recorded.
+/// For developers. The program runs with so little memory that only touches of the last few MiB are
+/// missing. Programs that it starts are not recorded.
 #[derive(Args)]
 pub(crate) struct RecordArgs {
-    /// Where the trace goes
+    /// The file for the trace
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 
@@ -46,11 +47,11 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     swap: PathBuf,
 
-    /// Touches to pass over; the trace begins with what there is after them
+    /// Touches to skip; the trace begins with the pages that exist after them
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: usize,
 
-    /// Touches that the trace has at most; then the program is ended
+    /// Touches that the trace has at most; then the program is killed
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     most: usize,
 
@@ -83,9 +84,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode, Refusal> {
         std::fs::write(&args.out, &bytes)?;
         Ok(bytes.len())
     });
-    let bytes = written.map_err(|error| {
-        Refusal::usage(format!("{}: it cannot be written: {}", args.out.display(), plain(&error)))
-    })?;
+    let bytes = written.or_usage(format!("{}: it cannot be written", args.out.display()))?;
     let touches = trace.events.iter().filter(|event| matches!(event, Event::Touch { .. })).count();
     println!(
         "{}: {} touches of {} pages, {} bytes",
@@ -99,26 +98,22 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode, Refusal> {
 
 fn record(args: &RecordArgs, recording: &Path) -> Result<Recorded, Refusal> {
     let counters = Counters::new()?;
-    let mut command = Command::new(&args.program[0]);
-    without_settings(&mut command);
+    let mut command = command(&args.program[0]);
     let environment = counters.environment(&config(&args.swap, recording), &library::find()?);
     command.args(&args.program[1..]).envs(environment);
-    let signals = SignalQueue::hold(&[])
-        .map_err(|error| Refusal::own(format!("cannot wait for signals: {}", plain(&error))))?;
+    let signals = signals()?;
     signals.prepare(&mut command, &[counters.fd()]);
-    let mut child = command.spawn().map_err(|error| {
-        let name = args.program[0].to_string_lossy();
-        Refusal::usage(format!("{name}: it cannot be run: {}", plain(&error)))
-    })?;
-    let status = wait_for(&mut child, (recording, args.skip.saturating_add(args.most)))
-        .map_err(|error| Refusal::own(format!("cannot wait for the program: {}", plain(&error))))?;
+    let name = args.program[0].to_string_lossy();
+    let mut child = command.spawn().or_usage(format!("{name}: it cannot be run"))?;
+    let status = wait_for(&mut child, recording, args.skip.saturating_add(args.most));
+    let status = status.or_own("cannot wait for the program")?;
     counters.expect_engine()?;
-    // Nobody sees whether such a page is touched: the trace would lack it.
-    if counters.stats().get(Counter::PagesReadAhead) != 0 {
-        return Err(Refusal::own("pages came in that were not touched: nothing is kept"));
+    // Touches of such a page cause no fault: the trace would lack them.
+    if counters.stats.get(Counter::PagesReadAhead) != 0 {
+        return Err(Refusal::own("pages were read ahead: the trace is not kept"));
     }
     if status.is_some_and(|status| !status.success()) {
-        return Err(Refusal::own("the program has failed: nothing is kept"));
+        return Err(Refusal::own("the program has failed: the trace is not kept"));
     }
     let words = File::open(recording).map(words);
     let trace =
@@ -126,23 +121,20 @@ fn record(args: &RecordArgs, recording: &Path) -> Result<Recorded, Refusal> {
     trace.ok_or_else(|| Refusal::own("the engine has recorded nothing"))
 }
 
-/// Waits until the program ends, or so many touches are there: then it is ended, and `None`.
-fn wait_for(
-    child: &mut Child,
-    (recording, touches): (&Path, usize),
-) -> io::Result<Option<ExitStatus>> {
+/// Waits until the program exits, or kills it after so many touches and returns `None`.
+fn wait_for(child: &mut Child, recording: &Path, touches: usize) -> io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
         let count = File::open(recording).ok().and_then(|file| words(file).nth(1)).unwrap_or(0);
-        // Of each touch another event may tell what its page held.
+        // A touch may have another event with the content of its page.
         if count / 2 > touches as u64 {
             child.kill()?;
             child.wait()?;
             return Ok(None);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(INTERVAL);
     }
 }
 

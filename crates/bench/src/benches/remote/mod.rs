@@ -1,49 +1,45 @@
-//! Memory of other machines: the store, programs with their pages there beside the disk, and what
-//! a page takes of a server.
+//! Memory of other machines: the store, programs with their pages there and on the disk, and the
+//! server memory of a page.
 
 mod step;
 mod servers;
 mod store;
 mod programs;
 
-use super::library::task::{STEPS, Told};
-use crate::measure::machine::{Machine, Usage};
-use crate::measure::report::{Findings, Output};
-use crate::measure::sample::{median, over, rotated, variation};
+use super::library::task::{STEPS, StepTimes};
+use crate::measure::failure::OrRefuse;
+use crate::measure::machine::Machine;
+use crate::measure::options::{InRounds, Named, parse_seconds};
+use crate::measure::report::{Findings, Log};
+use crate::measure::row::{Row, row};
+use crate::measure::sample::{Cell, rotated, take_turns};
+use crate::measure::task_pipe::signals;
 use clap::Args;
 use programs::{Area, OVER_BUDGET, Program};
 use serde::Serialize;
-use serde_json::Map;
 use servers::Servers;
-use softswap_cli::refusal::{Refusal, plain};
-use softswap_cli::swapdir;
+use softswap_cli::refusal::Refusal;
 use softswap_cli::units::parse_size;
 use softswap_remote::WORKERS;
 use softswap_remote::url::Url;
-use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 use step::Step;
 use store::Store;
 
 /// Of each server that is started here, at most.
 const SERVER_LIMIT_BYTES: u64 = 2 << 30;
+
 /// Measure a Redis or Valkey cluster as a swap area.
 ///
 /// Without --url a cluster is started on this machine: servers, client and program share its
-/// processors, so rates are below what a rack gives, and a network's way is missing.
+/// processors, so rates are below those of a rack, and the latency of a network is missing.
 #[derive(Args)]
 #[command(after_long_help = "\
 Steps of the store: write_extents and read_extents (31 pages at once), read_pages (single ones), with
 --depth of them under way, in pages a second; pages written count once for each copy. write_page and
-read_page are the middle times of one page at a time.
-With --json: {\"schema\": 2, \"bench\": \"remote\", \"machine\": {...}, \"servers\",
-\"server_bytes_for_each_byte_stored\",
-\"ratios\": {...}, \"rows\": [{\"step\", \"pages_per_s\", \"us\", \"cov\",
-\"count\"}], \"program_rows\": [{\"area\", \"step\", \"ns\", \"cov\", \"count\"}]}. Ratios: STEP_AREA_vs_disk of
-a program's times, medians of the rounds'.")]
+read_page are the middle times of one page at a time. Ratios: STEP_AREA_vs_disk of a program's times.")]
 pub(crate) struct RemoteArgs {
-    /// A cluster that is there, instead of one that is started
+    /// A running cluster, instead of one that is started
     #[arg(long, value_name = "URL")]
     url: Option<String>,
 
@@ -57,14 +53,14 @@ pub(crate) struct RemoteArgs {
           value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
     extents: u32,
 
-    /// Operations under way where they are many
+    /// Operations under way, if they are many
     #[arg(long, value_name = "N", default_value_t = 16,
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
 
     /// How long a step takes
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
-    seconds: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
+    seconds: Duration,
 
     /// The programs' budget; they touch four times as much
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
@@ -75,99 +71,27 @@ pub(crate) struct RemoteArgs {
           value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     touches: u32,
 
-    /// Where the programs' pages go on the disk
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
-    swap: PathBuf,
-
-    /// Rounds
-    #[arg(long, value_name = "N", default_value_t = 5,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-
     /// Rounds of programs; with 0 none is run
     #[arg(long, value_name = "N", default_value_t = 3,
           value_parser = clap::value_parser!(u32).range(0..=1000))]
     program_rounds: u32,
 
-    /// Also write one JSON object to FILE; - prints it instead of the table
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-}
-
-pub(super) fn run(args: &RemoteArgs) -> Result<ExitCode, Refusal> {
-    if !(args.seconds > 0.0 && args.seconds <= 600.0) {
-        return Err(Refusal::usage(format!(
-            "--seconds {}: give more than 0 and at most 600",
-            args.seconds
-        )));
-    }
-    let needed = args.memory.saturating_mul(OVER_BUDGET + 1);
-    let dir = swapdir::check("--swap", &args.swap, needed)?;
-    let output = Output::open(args.json.as_deref())?;
-    let usage = Usage::now();
-    output.finish(measure(args).map(|(figures, programs)| {
-        let machine = Machine::with_device(&dir.path, dir.file_system);
-        let mut ratios = Map::new();
-        if let Some((disk, others)) = programs.split_first() {
-            for other in others {
-                for (at, step) in STEPS.iter().enumerate() {
-                    let key = format!("{step}_{}_vs_disk", other.area.name());
-                    ratios.insert(key, over(&other.series(at), &disk.series(at)).into());
-                }
-            }
-        }
-        Findings::new("remote", machine, usage.since(), figures, ratios)
-    }))
+    #[command(flatten)]
+    common: InRounds<5>,
 }
 
 #[derive(Debug, Serialize)]
-struct Figures {
+pub(crate) struct Figures {
     servers: String,
     /// Server memory for each byte stored, copies counted.
     server_bytes_for_each_byte_stored: Option<f64>,
     rows: Vec<Row>,
-    program_rows: Vec<ProgramRow>,
+    program_rows: Vec<Row>,
 }
 
-#[derive(Debug, Serialize)]
-struct Row {
-    step: &'static str,
-    pages_per_s: Option<f64>,
-    us: Option<f64>,
-    cov: f64,
-    count: usize,
-}
-
-#[derive(Debug, Serialize)]
-struct ProgramRow {
-    area: &'static str,
-    step: &'static str,
-    ns: f64,
-    cov: f64,
-    count: usize,
-}
-
-/// The steps of a program with one area, by rounds.
-struct ProgramCell {
-    area: Area,
-    rounds: Vec<Told>,
-}
-
-impl ProgramCell {
-    fn series(&self, step: usize) -> Vec<f64> {
-        self.rounds.iter().map(|told| told[step]).collect()
-    }
-
-    fn rows(&self) -> impl Iterator<Item = ProgramRow> {
-        STEPS.iter().enumerate().map(|(at, step)| {
-            let ns = self.series(at);
-            let (cov, count) = (variation(&ns), ns.len());
-            ProgramRow { area: self.area.name(), step, ns: median(ns), cov, count }
-        })
-    }
-}
-
-fn measure(args: &RemoteArgs) -> Result<(Figures, Vec<ProgramCell>), Refusal> {
+pub(super) fn measure(args: &RemoteArgs) -> Result<Findings<Figures>, Refusal> {
+    let dir = args.common.dir(args.memory.saturating_mul(OVER_BUDGET + 1))?;
+    let mut log = Log::start();
     let servers = match args.url {
         None => Some(Servers::start(args.primaries, SERVER_LIMIT_BYTES)?),
         Some(_) => None,
@@ -180,7 +104,7 @@ fn measure(args: &RemoteArgs) -> Result<(Figures, Vec<ProgramCell>), Refusal> {
         .worker_threads(WORKERS)
         .enable_all()
         .build()
-        .map_err(|error| Refusal::own(format!("no descriptors: {}", plain(&error))))?;
+        .or_own("no descriptors")?;
     let named = match &servers {
         Some(servers) => {
             format!("{} primaries on this machine, Redis {}", args.primaries, servers.version())
@@ -188,19 +112,14 @@ fn measure(args: &RemoteArgs) -> Result<(Figures, Vec<ProgramCell>), Refusal> {
         None => url.to_string(),
     };
     let (rows, server_bytes_for_each_byte_stored) =
-        runtime.block_on(steps(args, &url, servers.as_ref()))?;
-    let programs = programs(args, &url, &text)?;
-    let figures = Figures {
-        servers: named,
-        server_bytes_for_each_byte_stored,
-        rows,
-        program_rows: programs.iter().flat_map(ProgramCell::rows).collect(),
-    };
-    Ok((figures, programs))
+        runtime.block_on(store_steps(args, &url, servers.as_ref()))?;
+    let program_rows = program_rows(args, &url, &text, &mut log)?;
+    let figures = Figures { servers: named, server_bytes_for_each_byte_stored, rows, program_rows };
+    Ok(log.findings("remote", Machine::with_dir(&dir), figures))
 }
 
-/// All steps of the store, in turn, and the server memory for each byte stored.
-async fn steps(
+/// Measures all steps of the store, in turn, and the server memory for each byte stored.
+async fn store_steps(
     args: &RemoteArgs,
     url: &Url,
     servers: Option<&Servers>,
@@ -212,41 +131,58 @@ async fn steps(
         let used = servers.used_bytes()?.saturating_sub(before);
         server_bytes = Some(used as f64 / store.stored_bytes() as f64);
     }
-    let mut figures: [Vec<f64>; Step::ALL.len()] = Default::default();
-    let how = (args.depth as usize, Duration::from_secs_f64(args.seconds));
-    for round in 0..args.rounds as usize {
-        for at in rotated(Step::ALL.len(), round) {
-            figures[at].push(store.measure(Step::ALL[at], how, round as u64).await?);
+    let mut cells: Vec<_> = Step::all().into_iter().map(Cell::new).collect();
+    for round in 0..args.common.rounds as usize {
+        for at in rotated(cells.len(), round) {
+            let (step, depth) = (cells[at].key, args.depth as usize);
+            let figure = store.measure(step, depth, args.seconds, round as u64).await?;
+            cells[at].rounds.push(figure);
         }
     }
     store.close().await?;
     servers.map_or(Ok(()), Servers::empty)?;
-    let row = |(step, figures): (Step, Vec<f64>)| {
-        let (cov, count, middle) = (variation(&figures), figures.len(), median(figures));
-        let (us, rate) = (step.is_latency(), !step.is_latency());
-        let (pages_per_s, us) = (rate.then_some(middle), us.then_some(middle));
-        Row { step: step.name(), pages_per_s, us, cov, count }
+    let row = |cell: &Cell<Step, f64>| {
+        let (is_latency, middle) = (cell.key.is_latency(), cell.median(|figure| *figure));
+        row! {
+            step: cell.key.name(),
+            pages_per_s: (!is_latency).then_some(middle),
+            us: is_latency.then_some(middle),
+            cov: cell.cov(|figure| *figure),
+            count: cell.rounds.len(),
+        }
     };
-    Ok((Step::ALL.into_iter().zip(figures).map(row).collect(), server_bytes))
+    Ok((cells.iter().map(row).collect(), server_bytes))
 }
 
-/// With the disk first.
-fn programs(args: &RemoteArgs, url: &Url, text: &str) -> Result<Vec<ProgramCell>, Refusal> {
-    let program = Program {
-        memory_bytes: args.memory,
-        touches: args.touches,
-        directory: args.swap.clone(),
-        url: Program::sized(url, text, args.memory),
-    };
+/// Measures the program with each area.
+fn program_rows(
+    args: &RemoteArgs,
+    url: &Url,
+    text: &str,
+    log: &mut Log,
+) -> Result<Vec<Row>, Refusal> {
     if args.program_rounds == 0 {
         return Ok(Vec::new());
     }
-    let mut cells = Area::ALL.map(|area| ProgramCell { area, rounds: Vec::new() });
-    for round in 0..args.program_rounds as usize {
-        for at in rotated(cells.len(), round) {
-            let told = program.run(cells[at].area, round)?;
-            cells[at].rounds.push(told);
+    let program = Program {
+        memory_bytes: args.memory,
+        touches: args.touches,
+        directory: args.common.swap.clone(),
+        url: Program::sized(url, text, args.memory),
+    };
+    let signals = signals()?;
+    let mut cells: Vec<_> = Area::all().into_iter().map(Cell::new).collect();
+    take_turns(&mut cells, args.program_rounds, |area, round| program.run(*area, round, &signals))?;
+    let mut rows = Vec::new();
+    for cell in &cells {
+        for (at, step) in STEPS.into_iter().enumerate() {
+            let (area, ns) = (cell.key.name(), |times: &StepTimes| times[at]);
+            if cell.key != Area::Disk {
+                log.ratio(format!("{step}_{area}_vs_disk"), cell.over(&cells[0], ns));
+            }
+            let (cov, count) = (cell.cov(ns), cell.rounds.len());
+            rows.push(row! { area, step, ns: cell.median(ns), cov, count });
         }
     }
-    Ok(cells.into())
+    Ok(rows)
 }

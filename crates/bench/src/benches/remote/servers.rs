@@ -1,5 +1,6 @@
-//! A cluster on this machine: primaries without replicas, which end with the benchmark.
+//! A cluster on this machine: primaries without replicas, killed with the benchmark.
 
+use crate::measure::failure::{OrRefuse, own};
 use softswap_cli::refusal::{Refusal, plain};
 use std::fs::File;
 use std::net::TcpListener;
@@ -9,10 +10,10 @@ use std::time::{Duration, Instant};
 
 /// Slots of a cluster.
 const SLOTS: usize = 16_384;
-/// A server that has not answered by then will not.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest wait for an answer.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One server, killed when this goes.
+/// One server, killed when dropped.
 struct Server {
     process: Child,
     port: u16,
@@ -20,31 +21,27 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail where it has ended already.
+        // Both fail if it has exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// The cluster, and where its servers keep what they write.
+/// The cluster, and the directory of its servers.
 pub(super) struct Servers {
     servers: Vec<Server>,
     _directory: tempfile::TempDir,
 }
 
 impl Servers {
-    /// Starts primaries that have all slots between them, each with so much memory at most.
+    /// Starts primaries that share all slots, each with so much memory at most.
     pub(super) fn start(primaries: u16, limit_bytes: u64) -> Result<Servers, Refusal> {
-        let failed =
-            |what: &str, error: &std::io::Error| Refusal::own(format!("{what}: {}", plain(error)));
-        let directory =
-            tempfile::tempdir().map_err(|error| failed("no temporary directory", &error))?;
-        let ports = free_ports(2 * usize::from(primaries))
-            .map_err(|error| failed("no port of 127.0.0.1", &error))?;
+        let directory = tempfile::tempdir().or_own("no temporary directory")?;
+        let ports = free_ports(2 * usize::from(primaries)).or_own("no port of 127.0.0.1")?;
         let servers = ports.chunks(2).map(|ports| {
             let own = directory.path().join(ports[0].to_string());
-            std::fs::create_dir(&own).map_err(|error| failed("a server's directory", &error))?;
-            server(&own, (ports[0], ports[1]), limit_bytes)
+            std::fs::create_dir(&own).or_own("a server's directory")?;
+            server(&own, ports[0], ports[1], limit_bytes)
         });
         let servers =
             Servers { servers: servers.collect::<Result<_, _>>()?, _directory: directory };
@@ -78,13 +75,13 @@ impl Servers {
         seeds.join(",")
     }
 
-    /// What their allocators have given out.
+    /// Returns the memory that their allocators have given out.
     pub(super) fn used_bytes(&self) -> Result<u64, Refusal> {
         let used = |server: &Server| {
             let told = server.text(&["INFO", "memory"])?;
             let line = told.lines().find_map(|line| line.strip_prefix("used_memory:"));
             line.and_then(|text| text.trim().parse::<u64>().ok())
-                .ok_or_else(|| Refusal::own("a server does not say what memory it uses"))
+                .ok_or_else(|| Refusal::own("a server does not report its memory"))
         };
         self.servers.iter().map(used).sum()
     }
@@ -106,30 +103,27 @@ impl Server {
         let failed = |error: redis::RedisError| {
             Refusal::own(format!("{} to 127.0.0.1:{}: {error}", command.join(" "), self.port))
         };
-        let client =
-            redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).map_err(failed)?;
-        let mut connection = client.get_connection_with_timeout(PATIENCE).map_err(failed)?;
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port));
+        let client = client.map_err(failed)?;
+        let mut connection = client.get_connection_with_timeout(TIMEOUT).map_err(failed)?;
         let mut question = redis::cmd(command[0]);
         question.arg(&command[1..]);
         question.query(&mut connection).map_err(failed)
     }
 
     fn text(&self, command: &[&str]) -> Result<String, Refusal> {
-        redis::from_redis_value(self.ask(command)?)
-            .map_err(|error| Refusal::own(format!("{}: {error}", command.join(" "))))
+        redis::from_redis_value(self.ask(command)?).map_err(own)
     }
 }
 
-fn server(directory: &Path, (port, bus_port): (u16, u16), limit: u64) -> Result<Server, Refusal> {
-    let log = File::create(directory.join("log"))
-        .map_err(|error| Refusal::own(format!("a server's log: {}", plain(&error))))?;
+fn server(directory: &Path, port: u16, bus_port: u16, limit: u64) -> Result<Server, Refusal> {
+    let log = File::create(directory.join("log")).or_own("a server's log")?;
     let settings = format!(
         "bind 127.0.0.1\nport {port}\ncluster-port {bus_port}\ncluster-enabled yes\n\
          cluster-node-timeout 1000\ncluster-require-full-coverage no\nsave \"\"\nappendonly no\n\
          maxmemory {limit}\nmaxmemory-policy noeviction\n"
     );
-    std::fs::write(directory.join("redis.conf"), settings)
-        .map_err(|error| Refusal::own(format!("a server's settings: {}", plain(&error))))?;
+    std::fs::write(directory.join("redis.conf"), settings).or_own("a server's settings")?;
     let mut command = Command::new("redis-server");
     command.arg("redis.conf").current_dir(directory).stdin(Stdio::null()).stdout(log);
     let process = command.spawn().map_err(|error| {
@@ -148,11 +142,11 @@ fn free_ports(count: usize) -> std::io::Result<Vec<u16>> {
     held.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
 }
 
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Result<(), Refusal> {
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) -> Result<(), Refusal> {
     let start = Instant::now();
-    while !is_so() {
-        if start.elapsed() > PATIENCE {
-            return Err(Refusal::own(format!("{what}: not within {} s", PATIENCE.as_secs())));
+    while !condition() {
+        if start.elapsed() > TIMEOUT {
+            return Err(Refusal::own(format!("{what}: not within {} s", TIMEOUT.as_secs())));
         }
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -1,4 +1,4 @@
-//! Pages made by a rule: shares that are stated, in an order without pattern.
+//! Pages made by a rule: fixed shares in an order without pattern.
 
 use crate::measure::noise::{below, fill_with_noise, noise, shuffled};
 use crate::pages::Page;
@@ -6,14 +6,13 @@ use softswap_engine::codec::same_filled::fill;
 
 const SEED: u64 = 4;
 
-/// In percent: zeroes, another word, equal up to the last word, text. The rest
-/// is noise.
+/// In percent: zeroes, another word, equal up to the last word, text. The rest is noise.
 const ZERO: usize = 20;
 const OTHER: usize = 3;
 const LAST_WORD: usize = 10;
 const TEXT: usize = 34;
 
-/// `count` pages of the mix.
+/// Returns `count` pages of the mix.
 pub(super) fn pages(count: usize) -> Vec<Page> {
     let order = shuffled(count, SEED);
     let made = |at: usize, number: u64| {

@@ -1,10 +1,9 @@
-//! The programs whose pages are dumped: started here, stopped when they are large enough, read,
-//! and killed.
+//! Pages of programs that are started, stopped when they are large enough, read, and killed.
 
 use crate::benches::swap::programs::Program;
+use crate::measure::failure::OrRefuse;
 use crate::measure::managed_program::temporary_directory;
-use crate::pages::Page;
-use crate::pages::open;
+use crate::pages::{Page, open};
 use rustix::process::{Pid, Signal, kill_process};
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_sys::PAGE_SIZE;
@@ -18,7 +17,7 @@ use std::time::Duration;
 pub(super) const PROGRAMS: [Program; 4] =
     [Program::NumericSort, Program::Sqlite, Program::GnuSort, Program::GraphWalk];
 /// How often the size of a program is read.
-const LOOK: Duration = Duration::from_millis(1);
+const INTERVAL: Duration = Duration::from_millis(1);
 
 /// Killed when dropped, and when this process exits.
 struct Running(Child);
@@ -48,19 +47,18 @@ pub(super) fn pages_of(
     command.args(&ready.arguments).env("LC_ALL", "C");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     signals.prepare(&mut command, &[std::io::stderr().as_fd()]);
-    let child = match command.spawn() {
-        Ok(child) => child,
+    let mut running = match command.spawn() {
+        Ok(child) => Running(child),
         Err(error) => return Ok(Err(plain(&error))),
     };
-    let mut running = Running(child);
     while resident_bytes(running.0.id()) < goal_bytes {
         if let Ok(Some(status)) = running.0.try_wait() {
             return Ok(Err(format!("it exited before it was large enough ({status})")));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(INTERVAL);
     }
-    let pid = Pid::from_child(&running.0);
-    kill_process(pid, Signal::STOP).map_err(|error| Refusal::own(plain(&error.into())))?;
+    let stopped = kill_process(Pid::from_child(&running.0), Signal::STOP);
+    stopped.map_err(Into::into).or_own("the program cannot be stopped")?;
     let mut found = Vec::with_capacity(pages);
     open::process(running.0.id())?.read(pages as u64, |chunk| {
         found.extend_from_slice(chunk);

@@ -1,34 +1,29 @@
 //! `bench ablation`: what each mechanism is worth. Pairs of runs, with it and without it.
 
-use super::parse_seconds;
-use super::plan::{Data, How, Pattern, Side, of_share};
-use super::programs::Program;
-use super::ratios::of_threads;
-use super::rounds::{self, Cell, Variant, check_size};
+use super::options::WorkOptions;
+use super::plan::{Data, How, Side, suffix};
+use super::rounds::{Cell, Variant, check_size};
 use super::runs::{Bench, Work};
-use crate::measure::machine::{Machine, Usage};
-use crate::measure::report::{Findings, Output};
-use crate::measure::sample::{geometric_mean, median};
+use crate::measure::machine::Machine;
+use crate::measure::options::{InRounds, parse_seconds};
+use crate::measure::report::{Findings, Log};
+use crate::measure::row::{Row, row};
+use crate::measure::sample::geometric_mean;
 use crate::measure::task_pipe::signals;
 use clap::Args;
 use serde::Serialize;
-use serde_json::Map;
-use softswap_cli::library;
 use softswap_cli::refusal::Refusal;
-use softswap_cli::swapdir::{self, SwapDir};
-use softswap_cli::units::parse_size;
 use softswap_engine::door::settings::Config;
 use softswap_engine::policy::mechanism::{Mechanism, Without};
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::time::Duration;
 
-/// softswap's swap file, what programs read and what they write, over the largest of all.
+/// softswap's swap file and the files of programs, over the largest of all.
 const DISK_TIMES: u64 = 4;
 
 /// Measure what each of softswap's mechanisms is worth.
 ///
-/// softswap as it comes and softswap without one mechanism take turns over the
-/// patterns and programs of `bench swap`, within the same limit.
+/// softswap with all mechanisms and softswap without one take turns over the patterns and programs of
+/// `bench swap`, within the same limit.
 #[derive(Args)]
 #[command(after_long_help = "\
 A cell is a pattern (on data half of which packs) or a program, with a share of its memory and a number
@@ -37,67 +32,32 @@ turn, and both have the same budget. A cell's figure is the median over the roun
 over the time with: above 1 the mechanism gains. The figure of a mechanism is the geometric mean
 over the cells. A cell in which a run failed is left out with a note. One mechanism takes some five minutes.
 
-With --json: {\"schema\": 2, \"bench\": \"ablation\", \"machine\": {...}, \"ratios\": {...}, \"rows\": [{\"mechanism\",
-\"work\", \"share_percent\", \"threads\", \"with_s\", \"without_s\", \"count\"}]}. Seconds are of a program, or of
-one touch of a pattern. Ratios: without_MECHANISM_vs_with of all cells, WORK_without_MECHANISM_vs_with of
-one (_50 for 50 %, nothing for 25 %; _tN for N threads).")]
+Seconds are of a program, or of one touch of a pattern. Ratios: without_MECHANISM_vs_with of all cells,
+WORK_without_MECHANISM_vs_with of one (_50 for 50 %, nothing for 25 %; _tN for N threads).")]
 pub(crate) struct AblationArgs {
     /// What is switched off, one after the other [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = parse_mechanism)]
     mechanisms: Vec<Mechanism>,
 
-    /// How memory is accessed
-    #[arg(long, value_name = "PATTERN,...", value_delimiter = ',', value_enum,
-          default_values_t = Pattern::ALL)]
-    patterns: Vec<Pattern>,
-
-    /// Leave the patterns out
-    #[arg(long, conflicts_with = "patterns")]
-    no_patterns: bool,
-
-    /// What the pattern program works on
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "128M")]
-    working_set: u64,
+    #[command(flatten)]
+    work: WorkOptions,
 
     /// How long each pattern is measured
     #[arg(long, value_name = "S", value_parser = parse_seconds, default_value = "0.5")]
-    seconds: f64,
-
-    /// Whole programs
-    #[arg(long, value_name = "PROGRAM,...", value_delimiter = ',', value_enum,
-          default_values_t = Program::ALL)]
-    programs: Vec<Program>,
-
-    /// Leave the programs out
-    #[arg(long, conflicts_with_all = ["programs", "no_patterns"])]
-    no_programs: bool,
-
-    /// What the programs take, about
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "96M")]
-    program_size: u64,
+    seconds: Duration,
 
     /// How much of its memory fits, in percent
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "50",
           value_parser = clap::value_parser!(u32).range(10..=100))]
     shares: Vec<u32>,
 
-    /// Numbers of threads; programs that know of none run with 1 only
+    /// Numbers of threads; programs without an option for threads run with 1 only
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1",
           value_parser = clap::value_parser!(u32).range(1..=64))]
     threads: Vec<u32>,
 
-    /// Pairs of runs of each cell
-    #[arg(long, value_name = "N", default_value_t = 9,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-
-    /// The directory for softswap's swap files
-    #[arg(long, visible_alias = "dir", value_name = "DIR", default_value = "/var/tmp")]
-    swap: PathBuf,
-
-    /// Also write one JSON object to FILE; - prints it instead of the table
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    common: InRounds<9>,
 }
 
 fn parse_mechanism(name: &str) -> Result<Mechanism, String> {
@@ -107,7 +67,7 @@ fn parse_mechanism(name: &str) -> Result<Mechanism, String> {
 }
 
 #[derive(Debug, Serialize)]
-struct Figures {
+pub(crate) struct Figures {
     working_set_bytes: u64,
     program_bytes: u64,
     seconds: f64,
@@ -115,112 +75,85 @@ struct Figures {
     rows: Vec<Row>,
 }
 
-#[derive(Debug, Serialize)]
-struct Row {
-    mechanism: &'static str,
-    work: &'static str,
-    share_percent: u32,
-    threads: u32,
-    with_s: f64,
-    without_s: f64,
-    count: usize,
-}
-
-pub(crate) fn run(args: &AblationArgs) -> Result<ExitCode, Refusal> {
-    if !args.no_patterns {
-        check_size("--working-set", args.working_set, &args.shares)?;
+pub(crate) fn measure(args: &AblationArgs) -> Result<Findings<Figures>, Refusal> {
+    let working_set_bytes = args.work.working_set.unwrap_or(128 << 20);
+    let program_bytes = args.work.program_size.unwrap_or(96 << 20);
+    if !args.work.patterns().is_empty() {
+        check_size("--working-set", working_set_bytes, &args.shares)?;
     }
-    if !args.no_programs {
-        check_size("--program-size", args.program_size, &args.shares)?;
+    if !args.work.programs().is_empty() {
+        check_size("--program-size", program_bytes, &args.shares)?;
     }
-    let most_bytes = args.working_set.max(args.program_size);
-    let dir = swapdir::check("--swap", &args.swap, most_bytes.saturating_mul(DISK_TIMES))?;
-    let library = library::find()?;
-    let output = Output::open(args.json.as_deref())?;
-    output.finish(measure(args, &dir, library))
-}
-
-fn measure(
-    args: &AblationArgs,
-    dir: &SwapDir,
-    library: PathBuf,
-) -> Result<Findings<Figures>, Refusal> {
-    let (usage, signals, mut notes) = (Usage::now(), signals()?, Vec::new());
-    let mut sides = vec![Side::Softswap];
-    let amount = (args.working_set, args.seconds);
-    let mut bench =
-        Bench::prepare(&dir.path, 0, &mut sides, library, &signals, amount, &mut notes)?;
-    let works = works(args, &bench, &mut notes)?;
-    let (mut rows, mut ratios) = (Vec::new(), Map::new());
+    let most_bytes = working_set_bytes.max(program_bytes);
+    let dir = args.common.dir(most_bytes.saturating_mul(DISK_TIMES))?;
+    let (mut log, signals, mut sides) = (Log::start(), signals()?, vec![Side::Softswap]);
+    let mut bench = Bench::prepare(&dir.path, 0, &mut sides, &signals, &mut log.notes)?;
+    bench.working_set_bytes = working_set_bytes;
+    bench.seconds = args.seconds.as_secs_f64();
+    let works = works(args, &bench, program_bytes, &mut log.notes)?;
+    let mut rows = Vec::new();
     let all = if args.mechanisms.is_empty() { Mechanism::ALL } else { &args.mechanisms };
     for mechanism in all {
-        let name = mechanism.name();
-        let without = Config { without: Without::default().and(*mechanism), ..Config::default() };
-        let mut cells = Vec::new();
-        for &share_percent in &args.shares {
-            let how = How::Limited { side: Side::Softswap, share_percent, beside: None };
-            let configs = || [Config::default(), without.clone()];
-            let cell = |work: &Work| Cell {
-                work: work.clone(),
-                variants: configs().map(|config| Variant::new(how, config)).into(),
-            };
-            cells.extend(works.iter().map(cell));
-        }
-        bench.run(&mut cells, args.rounds as usize, &mut notes)?;
-        let mut gains = Vec::new();
-        for cell in &cells {
-            let [with, without] = &cell.variants[..] else { continue };
-            // What failed is noted, and compared with nothing.
-            let count = with.runs.len().min(without.runs.len());
-            if count < args.rounds as usize {
-                continue;
-            }
-            let (share_percent, threads) = (with.how.share_percent(), cell.work.threads());
-            let gain = without.over(with);
-            let suffix = of_share(share_percent) + &of_threads(threads);
-            let work = cell.work.name();
-            ratios.insert(format!("{work}_without_{name}_vs_with{suffix}"), gain.into());
-            gains.push(gain);
-            rows.push(Row {
-                mechanism: name,
-                work,
-                share_percent,
-                threads,
-                with_s: median(with.seconds()),
-                without_s: median(without.seconds()),
-                count,
-            });
-        }
-        if !gains.is_empty() {
-            let mean = geometric_mean(gains.into_iter());
-            ratios.insert(format!("without_{name}_vs_with"), mean.into());
-        }
+        rows.extend(without(*mechanism, args, &mut bench, &works, &mut log)?);
     }
-    let figures = Figures {
-        working_set_bytes: args.working_set,
-        program_bytes: args.program_size,
-        seconds: args.seconds,
-        rounds: args.rounds,
-        rows,
-    };
-    let machine = Machine::with_device(&dir.path, dir.file_system);
-    Ok(Findings { notes, ..Findings::new("ablation", machine, usage.since(), figures, ratios) })
+    let (seconds, rounds) = (bench.seconds, args.common.rounds);
+    let figures = Figures { working_set_bytes, program_bytes, seconds, rounds, rows };
+    Ok(log.findings("ablation", Machine::with_dir(&dir), figures))
+}
+
+/// Measures one mechanism.
+fn without(
+    mechanism: Mechanism,
+    args: &AblationArgs,
+    bench: &mut Bench<'_>,
+    works: &[Work],
+    log: &mut Log,
+) -> Result<Vec<Row>, Refusal> {
+    let (name, rounds) = (mechanism.name(), args.common.rounds);
+    let config = Config { without: Without::default().and(mechanism), ..Config::default() };
+    let mut cells = Vec::new();
+    for &share_percent in &args.shares {
+        let how = How::Limited { side: Side::Softswap, share_percent, beside: None };
+        let variants = || vec![Variant::new(how, &Config::default()), Variant::new(how, &config)];
+        cells.extend(works.iter().map(|work| Cell { work: work.clone(), variants: variants() }));
+    }
+    bench.run(&mut cells, rounds, &mut log.notes)?;
+    let (mut rows, mut gains) = (Vec::new(), Vec::new());
+    for cell in &cells {
+        let [with, without] = &cell.variants[..] else { continue };
+        // What failed is noted, and compared with nothing.
+        let count = with.runs.len().min(without.runs.len());
+        if count < rounds as usize {
+            continue;
+        }
+        let (share_percent, threads) = (with.how.share_percent(), cell.work.threads());
+        let (work, gain) = (cell.work.name(), without.over(with, |ran| ran.seconds));
+        let suffix = suffix(share_percent, threads);
+        log.ratio(format!("{work}_without_{name}_vs_with{suffix}"), gain);
+        gains.push(gain);
+        let with_s = with.median(|ran| ran.seconds);
+        let without_s = without.median(|ran| ran.seconds);
+        rows.push(row! { mechanism: name, work, share_percent, threads, with_s, without_s, count });
+    }
+    if !gains.is_empty() {
+        log.ratio(format!("without_{name}_vs_with"), geometric_mean(&gains));
+    }
+    Ok(rows)
 }
 
 fn works(
     args: &AblationArgs,
     bench: &Bench<'_>,
+    program_bytes: u64,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Work>, Refusal> {
-    let patterns = if args.no_patterns { &[][..] } else { &args.patterns };
-    let programs = if args.no_programs { &[][..] } else { &args.programs };
-    let ready = rounds::ready(programs, &bench.testbed.dir, args.program_size, notes);
+    let ready = bench.ready(args.work.programs(), program_bytes, notes);
     let mut works = Vec::new();
     for &threads in &args.threads {
-        let data = Data::Mixed;
-        works.extend(patterns.iter().map(|&pattern| Work::Pattern { pattern, data, threads }));
+        let pattern = |&pattern| Work::Pattern { pattern, data: Data::Mixed, threads };
+        works.extend(args.work.patterns().iter().map(pattern));
         for ready in &ready {
-            // A program that knows of no threads runs once.
+            // A program without an option for threads runs once.
             let asked = ready.on_threads(threads);
             if let Some(ready) = asked.or_else(|| (threads == 1).then(|| ready.clone())) {
                 works.push(bench.program(ready, threads)?);

@@ -3,9 +3,8 @@
 use serde::{Deserialize, Serialize};
 use softswap_engine::base::stats::{BUCKETS, bucket_floor, bucket_of};
 
-/// How many there were in each bucket.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
+/// The number of latencies in each bucket.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Latencies(Vec<u64>);
 
 impl Latencies {
@@ -21,20 +20,15 @@ impl Latencies {
         self.0.iter_mut().zip(&others.0).for_each(|(count, more)| *count += more);
     }
 
-    pub(super) fn count(&self) -> u64 {
-        self.0.iter().sum()
-    }
-
-    /// The middle of the bucket below whose end so large a share of them lies.
+    /// Returns the middle of the bucket in which the quantile is.
     pub(super) fn quantile_us(&self, share: f64) -> f64 {
-        let wanted = (self.count() as f64 * share).ceil().max(1.0) as u64;
+        let wanted = (self.0.iter().sum::<u64>() as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;
-        for (index, count) in self.0.iter().enumerate() {
+        let found = self.0.iter().position(|count| {
             seen += count;
-            if seen >= wanted {
-                return (bucket_floor(index) + bucket_floor(index + 1)) as f64 / 2000.0;
-            }
-        }
-        f64::NAN
+            seen >= wanted
+        });
+        let middle_us = |at| (bucket_floor(at) + bucket_floor(at + 1)) as f64 / 2000.0;
+        found.map_or(f64::NAN, middle_us)
     }
 }

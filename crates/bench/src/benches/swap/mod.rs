@@ -1,9 +1,7 @@
-//! softswap beside the kernel's own swap: the same program, the same limit,
-//! the same file system, in turns.
+//! softswap compared with the kernel's own swap: the same program, limit and file system.
 //!
-//! A memory control group holds each run to the limit. softswap's may not
-//! swap, so the kernel itself proves that the budget is kept; those of the
-//! kernel's sides may swap to the one area that is on at that time.
+//! A memory control group limits each run. softswap's may not swap, so the kernel itself proves that
+//! the budget is kept. The groups of the kernel's sides may swap to the one area that is on.
 
 pub(super) mod plan;
 pub(super) mod limits;
@@ -14,137 +12,102 @@ pub(super) mod task;
 mod watch;
 pub(super) mod testbed;
 pub(crate) mod programs;
-pub(super) mod runs;
+mod runs;
 mod rounds;
 mod ratios;
+mod options;
 pub(super) mod ablation;
 
-use crate::measure::machine::{Machine, Usage};
-use crate::measure::report::{Findings, Output};
-use crate::measure::sample::{median, variation};
+use crate::measure::machine::Machine;
+use crate::measure::options::{Named, parse_seconds};
+use crate::measure::report::{Findings, Log};
+use crate::measure::row::{Row, row};
+use crate::measure::sample::variation;
 use crate::measure::task_pipe::signals;
 use clap::Args;
-use plan::{How, PATTERN_SHARES, PROGRAM_SHARES, Pattern, QUICK_PROGRAM_SHARES, Side, compared};
-use programs::Program;
+use options::WorkOptions;
+use plan::{Data, How, PATTERN_SHARES, PROGRAM_SHARES, QUICK_PROGRAM_SHARES, Side, compared};
 use rounds::{Cell, Variant, check_size};
 use runs::{Bench, Run, Work};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use softswap_cli::library;
 use softswap_cli::refusal::Refusal;
-use softswap_cli::swapdir::{self, SwapDir};
-use softswap_cli::units::parse_size;
+use softswap_cli::swapdir;
 use softswap_engine::door::settings::Config;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::time::Duration;
 
-/// What can be asked of softswap's side: the rest is the bench's own.
+/// Settings of softswap's side that may be given.
 const SETTINGS: [&str; 6] = ["codec", "pool", "poll", "encrypt", "avoid_move", "without"];
-/// The kernel's areas are so many times as large as what is to go there, at most: of an area that
-/// is more than half full the kernel frees each page's slot as soon as it is read.
+/// Size of the kernel's areas over the most that goes there. If an area is more than half full, the
+/// kernel frees the slot of each page that is read.
 const AREA_TIMES: u64 = 4;
 
 /// Measure softswap beside the kernel's swap under the same memory limit.
 ///
-/// The sides are softswap, and the kernel's swap on a file, on zram (lz4), and
-/// on a file with zswap in front. For each pattern a program fills its working
-/// set, walks over it, and compares every page at the end; then whole programs
-/// run. Each run is held by a memory control group of the same
-/// limit. Without root softswap runs alone, without a group unless one may be
-/// made. What is changed on the machine (swap areas, a zram device, zswap's
-/// settings, control groups) is put back however the bench ends.
+/// The sides are softswap, and the kernel's swap on a file, on zram (lz4), and on a file with zswap in
+/// front. For each pattern a program fills its working set, touches it, and compares every page at
+/// the end; then whole programs run. A memory control group of the same limit holds each run. Without
+/// root softswap runs alone, without a group unless one may be made. Changes to the machine (swap
+/// areas, a zram device, zswap's settings, control groups) are undone however the bench exits.
 #[derive(Args)]
 #[command(after_long_help = "\
 The limit is 25 % or 50 % of the working set. Inside it softswap has a budget (--memory) that leaves
 room for what it does not manage: 3 MiB and 1/64 of the limit in the first round, later what was seen
-in the rounds before, and 1 MiB. Its group may not swap. For the
-kernel's sides swappiness and page-cluster are as they are on the machine, but for zswap, whose
-page-cluster is 0; the swap file has all its storage ahead and lies beside softswap's. Their areas are
-four times as large as what goes there: one that is half full is slower.
+in the rounds before, and 1 MiB. Its group may not swap. The kernel's sides run with the machine's
+swappiness and page-cluster (0 for zswap); their swap file has all its storage ahead and is in
+softswap's directory. Their areas are four times as large as what goes there: one that is half full is
+slower.
 
-The kernel counts zram's packed pages in no group, and zswap's in none of version 1: outside says how
-much DRAM these had beyond the limit. softswap_same_dram is softswap with that much more: right after
-such a side, its limit is the side's and what was outside at most. In groups of
-version 2 (settings: cgroup_version) zswap's packed pages are within the limit from Linux 5.19 on, so
-softswap_same_dram does not run beside it; outside is then by how much they passed the limit, because
-the kernel counts them while it makes room.
+The kernel counts zram's compressed pages in no group, and zswap's in none of version 1: outside_bytes
+is the DRAM that these had beyond the limit. softswap_same_dram is softswap with that much more, right
+after such a side. In groups of version 2 (settings: cgroup_version) zswap's compressed pages count
+within the limit from Linux 5.19 on, so softswap_same_dram does not run beside it; outside_bytes is
+then by how much they exceeded the limit, because the kernel counts them while it makes room.
 
-A touch reads or writes one word of a page. random_* go anywhere; sequential_* from page to page,
-each thread from a place of its own; of hot_set's accesses 90 % go to 10 % of the pages (15 % where half of
+A touch reads or writes one word of a page. random_* touch any page; sequential_* page after page, each
+thread from a place of its own; of hot_set's accesses 90 % go to 10 % of the pages (15 % if half of
 them fit), and one in four writes. Each pattern and number of threads has a process of its own. It is
-measured for a fixed time; before it as many pages are touched as
-fit, for four times as long at most. softswap meets kernel_zram on compressible data (pages of a
-Python process), kernel_file on incompressible, kernel_zswap on half of each.
+measured for a fixed time; before it as many pages are touched as fit, for four times as long at most.
+softswap meets kernel_zram on compressible data (pages of a Python process), kernel_file on
+incompressible, kernel_zswap on half of each.
 
-With --json: {\"schema\": 2, \"bench\": \"swap\", \"machine\": {...}, \"settings\", \"ratios\": {...}, \"rows\": [{\"side\",
-\"data\", \"pattern\", \"threads\", \"touches_per_s\", \"cpu_us\", \"p50_us\", \"p99_us\", and as for programs}],
-\"programs\": [{\"side\", \"program\", \"beside\", \"seconds\", \"cpu_seconds\", \"share_percent\", \"cov\",
-\"limit_bytes\", \"memory_bytes\", \"peak_bytes\", \"oom_kills\", \"outside_bytes\", \"dram_bytes\",
-\"swapped_bytes\", \"count\", \"came_through\"}]}. A side that the kernel kills five times in a row has
-not come through and has no other figures. Ratios are medians
-over the rounds of what softswap did over what the other did in the same round:
-PATTERN_softswap_vs_SIDE of touches a second, with _50 for 50 %, _tN for N threads;
+A side that the kernel kills five times in a row has not come through (came_through) and has no other
+figures. PATTERN_softswap_vs_SIDE is of touches a second, with _50 for 50 %, _tN for N threads;
 PATTERN_softswap_same_dram_vs_SIDE likewise. PROGRAM_softswap_vs_SIDE and
-PROGRAM_softswap_same_dram_vs_SIDE are softswap's time over the other's (_50, _75 likewise), ..._vs_best_kernel over
-that of the fastest of the kernel's sides; PROGRAM_SIDE_vs_in_memory and
-PROGRAM_cpu_SIDE_vs_in_memory over the program's own as it is, with _100 under softswap with everything
-fitting, softswap_same_dram_as_SIDE with the DRAM of that side.")]
+PROGRAM_softswap_same_dram_vs_SIDE are of times (_50, _75 likewise), ..._vs_best_kernel of the time of
+the fastest of the kernel's sides; PROGRAM_SIDE_vs_in_memory and PROGRAM_cpu_SIDE_vs_in_memory of the
+program's own without a limit, with _100 under softswap with everything fitting,
+softswap_same_dram_as_SIDE with the DRAM of that side.")]
 pub(crate) struct SwapArgs {
-    /// Who swaps; softswap is compared with the others
+    /// What swaps; softswap is compared with the others
     #[arg(long, value_name = "SIDE,...", value_delimiter = ',', value_enum,
-          default_values_t = Side::ALL)]
+          default_values_t = Side::all())]
     sides: Vec<Side>,
 
-    /// How memory is accessed
-    #[arg(long, value_name = "PATTERN,...", value_delimiter = ',', value_enum,
-          default_values_t = Pattern::ALL)]
-    patterns: Vec<Pattern>,
-
-    /// Leave the patterns out
-    #[arg(long, conflicts_with = "patterns")]
-    no_patterns: bool,
+    #[command(flatten)]
+    work: WorkOptions,
 
     /// Numbers of threads to try
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,4",
           value_parser = clap::value_parser!(u32).range(1..=64))]
     threads: Vec<u32>,
 
-    /// What the pattern program works on [default: 128M, with --quick 64M]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    working_set: Option<u64>,
-
     /// How long each pattern is measured [default: 0.5, with --quick 0.04]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
-    seconds: Option<f64>,
-
-    /// Whole programs
-    #[arg(long, value_name = "PROGRAM,...", value_delimiter = ',', value_enum,
-          default_values_t = Program::ALL)]
-    programs: Vec<Program>,
-
-    /// Leave the programs out
-    #[arg(long, conflicts_with = "programs")]
-    no_programs: bool,
-
-    /// What the programs take, about [default: 512M, with --quick 96M]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    program_size: Option<u64>,
+    seconds: Option<Duration>,
 
     /// Rounds [default: 5, with --quick 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
 
-    /// Less of everything, to see that it works
+    /// Less of everything (64M, programs of 96M at 50 %), to see that it works
     #[arg(long)]
     quick: bool,
 
     /// The directory for softswap's swap files and the kernel's
     #[arg(long, visible_alias = "dir", value_name = "DIR", default_value = "/var/tmp")]
     swap: PathBuf,
-
-    /// Also write one JSON object to FILE; - prints it instead of the table
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
 
     /// A setting of softswap's side, such as codec=lz4, pool=10% or without=standby; may be
     /// repeated
@@ -156,15 +119,7 @@ pub(crate) struct SwapArgs {
     damage: bool,
 }
 
-fn parse_seconds(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.01..=60.0).contains(&seconds) => Ok(seconds),
-        _ => Err("give between 0.01 and 60 seconds".into()),
-    }
-}
-
 impl SwapArgs {
-    /// How softswap is set up.
     fn softswap_config(&self) -> Result<Config, Refusal> {
         let mut config = Config::default();
         for given in &self.softswap {
@@ -189,26 +144,26 @@ impl SwapArgs {
     }
 
     fn working_set(&self) -> u64 {
-        self.pick(self.working_set, 128 << 20, 64 << 20)
+        self.pick(self.work.working_set, 128 << 20, 64 << 20)
     }
 
     fn program_size(&self) -> u64 {
-        // Less would compare how programs start and end.
-        self.pick(self.program_size, 512 << 20, 96 << 20)
+        // Less would compare how programs start and exit.
+        self.pick(self.work.program_size, 512 << 20, 96 << 20)
     }
 
     fn program_shares(&self) -> &'static [u32] {
         if self.quick { &QUICK_PROGRAM_SHARES } else { &PROGRAM_SHARES }
     }
 
-    /// Of an area of the kernel.
+    /// Returns the size of an area of the kernel.
     fn area_bytes(&self) -> u64 {
         let most_bytes = self.working_set().max(self.program_size());
         most_bytes.saturating_mul(AREA_TIMES).next_multiple_of(2 << 20)
     }
 
-    /// What everything may take on the file system: that area if it is a file, softswap's,
-    /// what programs read and what they write.
+    /// Returns the most that is stored at once: that area if it is a file, softswap's, and the
+    /// files of programs.
     fn disk_bytes(&self) -> u64 {
         let has_file = |side| matches!(side, &Side::KernelFile | &Side::KernelZswap);
         let areas = 1 + u64::from(self.sides.iter().any(has_file));
@@ -217,7 +172,7 @@ impl SwapArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Figures {
+pub(crate) struct Figures {
     working_set_bytes: u64,
     program_bytes: u64,
     seconds: f64,
@@ -229,163 +184,102 @@ struct Figures {
     /// Of the kernel's sides, in runs that were repeated or left out.
     kernel_oom_kills: u64,
     within_limits: bool,
-    rows: Vec<PatternRow>,
-    programs: Vec<ProgramRow>,
+    rows: Vec<Row>,
+    programs: Vec<Row>,
 }
 
-#[derive(Debug, Serialize)]
-struct PatternRow {
-    side: &'static str,
-    data: &'static str,
-    pattern: &'static str,
-    threads: u32,
-    touches_per_s: f64,
-    cpu_us: f64,
-    p50_us: f64,
-    p99_us: f64,
-    #[serde(flatten)]
-    held: Held,
-}
-
-#[derive(Debug, Serialize)]
-struct ProgramRow {
-    /// `in_memory`: as it is.
-    side: &'static str,
-    program: &'static str,
-    /// Whose DRAM softswap was given.
-    beside: Option<&'static str>,
-    seconds: f64,
-    cpu_seconds: f64,
-    #[serde(flatten)]
-    held: Held,
-}
-
-/// What runs were held to, and what the kernel said of their groups.
-#[derive(Debug, Serialize)]
-struct Held {
-    share_percent: u32,
-    cov: f64,
-    limit_bytes: Option<u64>,
-    /// softswap's budget within it.
-    memory_bytes: Option<u64>,
-    peak_bytes: Option<u64>,
-    oom_kills: u64,
-    outside_bytes: u64,
-    /// In all: in the group and outside.
-    dram_bytes: Option<u64>,
-    swapped_bytes: u64,
-    count: usize,
-    came_through: bool,
-}
-
-impl Held {
-    fn of(variant: &Variant, rounds: usize) -> Held {
-        let most = |figure: fn(&Run) -> Option<u64>| variant.runs.iter().filter_map(figure).max();
-        let is_ours = variant.how.side() == Some(Side::Softswap);
-        Held {
-            share_percent: variant.how.share_percent(),
-            cov: variation(&variant.seconds()),
-            limit_bytes: most(|ran| Some(ran.limits?.limit_bytes)),
-            memory_bytes: most(|ran| Some(ran.limits?.memory_bytes)).filter(|_| is_ours),
-            peak_bytes: most(|ran| ran.bounds.peak_bytes),
-            oom_kills: variant.kills,
-            outside_bytes: most(|ran| Some(ran.bounds.outside_bytes)).unwrap_or(0),
-            dram_bytes: most(|ran| Some(ran.bounds.peak_bytes? + ran.bounds.outside_bytes)),
-            swapped_bytes: most(|ran| Some(ran.bounds.swapped_bytes)).unwrap_or(0),
-            count: variant.runs.len(),
-            came_through: variant.runs.len() == rounds,
-        }
+/// Returns columns of limits of runs, and of the kernel's account of their groups.
+fn memory_columns(variant: &Variant, rounds: usize) -> Row {
+    let most = |figure: fn(&Run) -> Option<u64>| variant.runs.iter().filter_map(figure).max();
+    let is_ours = variant.how.is_softswap();
+    row! {
+        share_percent: variant.how.share_percent(),
+        cov: variation(&variant.of(|ran| ran.seconds)),
+        limit_bytes: most(|ran| Some(ran.limits?.limit_bytes)),
+        memory_bytes: most(|ran| Some(ran.limits?.memory_bytes)).filter(|_| is_ours),
+        peak_bytes: most(|ran| ran.bounds.peak_bytes),
+        oom_kills: variant.kills,
+        outside_bytes: most(|ran| Some(ran.bounds.outside_bytes)).unwrap_or(0),
+        dram_bytes: most(|ran| Some(ran.bounds.peak_bytes? + ran.bounds.outside_bytes)),
+        swapped_bytes: most(|ran| Some(ran.bounds.swapped_bytes)).unwrap_or(0),
+        count: variant.runs.len(),
+        came_through: variant.runs.len() == rounds,
     }
 }
 
-pub(super) fn run(args: &SwapArgs) -> Result<ExitCode, Refusal> {
+pub(super) fn measure(args: &SwapArgs) -> Result<Findings<Figures>, Refusal> {
     check_size("--working-set", args.working_set(), &PATTERN_SHARES)?;
     check_size("--program-size", args.program_size(), args.program_shares())?;
     let softswap = args.softswap_config()?;
     let dir = swapdir::check("--swap", &args.swap, args.disk_bytes())?;
-    let library = library::find()?;
-    let output = Output::open(args.json.as_deref())?;
-    output.finish(measure(args, &dir, library, &softswap))
+    let (mut log, signals, mut sides) = (Log::start(), signals()?, args.sides.clone());
+    let mut bench =
+        Bench::prepare(&dir.path, args.area_bytes(), &mut sides, &signals, &mut log.notes)?;
+    bench.working_set_bytes = args.working_set();
+    bench.seconds = args
+        .pick(args.seconds, Duration::from_millis(500), Duration::from_millis(40))
+        .as_secs_f64();
+    bench.damage = args.damage;
+    let mut cells = pattern_cells(args, &bench, &sides, &softswap);
+    cells.extend(program_cells(args, &bench, &sides, &softswap, &mut log.notes)?);
+    bench.run(&mut cells, args.rounds(), &mut log.notes)?;
+    ratios::add(&cells, args.rounds() as usize, &mut log);
+    let figures = figures(args, &bench, &cells);
+    Ok(log.findings("swap", Machine::with_dir(&dir), figures))
 }
 
-fn measure(
-    args: &SwapArgs,
-    dir: &SwapDir,
-    library: PathBuf,
-    softswap: &Config,
-) -> Result<Findings<Figures>, Refusal> {
-    let (usage, signals, mut notes) = (Usage::now(), signals()?, Vec::new());
-    let mut sides = args.sides.clone();
-    let seconds = args.pick(args.seconds, 0.5, 0.04);
-    let amount = (args.working_set(), seconds);
-    let mut bench = Bench::prepare(
-        &dir.path,
-        args.area_bytes(),
-        &mut sides,
-        library,
-        &signals,
-        amount,
-        &mut notes,
-    )?;
-    bench.damage = args.damage;
-    let mut cells = pattern_cells(args, &bench, &sides, softswap);
-    cells.extend(program_cells(args, &bench, &sides, softswap, &mut notes)?);
-    let rounds = args.rounds() as usize;
-    bench.run(&mut cells, rounds, &mut notes)?;
-
+fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Figures {
     let (mut rows, mut programs) = (Vec::new(), Vec::new());
-    for cell in &cells {
-        for variant in &cell.variants {
-            let (side, held) = (variant.how.name(), Held::of(variant, rounds));
-            let seconds = median(variant.seconds());
-            let cpu_seconds = median(variant.of(|ran| ran.cpu_seconds));
-            match &cell.work {
-                Work::Pattern { pattern, data, threads } => rows.push(PatternRow {
+    let variants = || cells.iter().flat_map(|cell| cell.variants.iter().map(move |v| (cell, v)));
+    for (cell, variant) in variants() {
+        let side = variant.how.name();
+        let seconds = variant.median(|ran| ran.seconds);
+        let cpu_seconds = variant.median(|ran| ran.cpu_seconds);
+        let (to, mut row) = match &cell.work {
+            Work::Pattern { pattern, data, threads } => (
+                &mut rows,
+                row! {
                     side,
                     data: data.name(),
                     pattern: pattern.name(),
-                    threads: *threads,
+                    threads,
                     touches_per_s: 1.0 / seconds,
                     cpu_us: cpu_seconds * 1e6,
-                    p50_us: median(variant.of(|ran| ran.p50_us)),
-                    p99_us: median(variant.of(|ran| ran.p99_us)),
-                    held,
-                }),
-                Work::Program { ready, .. } => {
-                    let beside = variant.how.beside().map(Side::name);
-                    let program = ready.program.name();
-                    programs.push(ProgramRow { side, program, beside, seconds, cpu_seconds, held });
-                }
+                    p50_us: variant.median(|ran| ran.p50_us),
+                    p99_us: variant.median(|ran| ran.p99_us),
+                },
+            ),
+            Work::Program { ready, .. } => {
+                let beside = variant.how.beside().map(|side| side.name());
+                (&mut programs, row! { side, program: ready.name, beside, seconds, cpu_seconds })
             }
-        }
+        };
+        row.0.extend(memory_columns(variant, args.rounds() as usize).0);
+        to.push(row);
     }
     let kills = |ours: bool| {
-        let variants = cells.iter().flat_map(|cell| &cell.variants);
-        let of = variants.filter(|variant| (variant.how.side() == Some(Side::Softswap)) == ours);
-        of.map(|variant| variant.kills).sum()
+        let of = variants().filter(|(_, variant)| variant.how.is_softswap() == ours);
+        of.map(|(_, variant)| variant.kills).sum()
     };
-    let mut helds = rows.iter().map(|row| &row.held).chain(programs.iter().map(|row| &row.held));
-    let is_within = |held: &Held| {
-        held.peak_bytes.zip(held.limit_bytes).is_none_or(|(peak, limit)| peak <= limit)
+    let is_within = |ran: &Run| {
+        ran.limits.is_none_or(|limits| ran.bounds.peak_bytes <= Some(limits.limit_bytes))
     };
-    let figures = Figures {
+    let within_limits = variants().flat_map(|(_, variant)| &variant.runs).all(is_within);
+    Figures {
         working_set_bytes: args.working_set(),
         program_bytes: args.program_size(),
-        seconds,
+        seconds: bench.seconds,
         rounds: args.rounds(),
         settings: bench.testbed.settings(),
         oom_kills: kills(true),
         kernel_oom_kills: kills(false),
-        within_limits: helds.all(is_within),
+        within_limits,
         rows,
         programs,
-    };
-    let machine = Machine::with_device(&dir.path, dir.file_system);
-    let ratios = ratios::of(&cells, rounds);
-    Ok(Findings { notes, ..Findings::new("swap", machine, usage.since(), figures, ratios) })
+    }
 }
 
-/// softswap with each of the others on the content that it is meant for.
+/// Returns softswap with each of the kernel's sides on the content that the side is meant for.
 fn pattern_cells(
     args: &SwapArgs,
     bench: &Bench<'_>,
@@ -396,18 +290,16 @@ fn pattern_cells(
     let rivals = sides.iter().filter_map(|side| Some((Some(*side), side.data()?)));
     let mut rivals: Vec<_> = rivals.collect();
     if rivals.is_empty() {
-        rivals.extend(plan::Data::ALL.map(|data| (None, data)));
+        rivals.extend(Data::all().into_iter().map(|data| (None, data)));
     }
-    let patterns = if args.no_patterns { &[][..] } else { &args.patterns };
     let mut cells = Vec::new();
     for share_percent in PATTERN_SHARES {
         for &(rival, data) in &rivals {
             let hows = compared(has_ours, rival, share_percent, bench.testbed.counts_zswap());
-            for &pattern in patterns {
-                cells.extend(args.threads.iter().map(|threads| {
-                    let variant = |how: &How| Variant::new(*how, softswap.clone());
-                    let work = Work::Pattern { pattern, data, threads: *threads };
-                    Cell { work, variants: hows.iter().map(variant).collect() }
+            for &pattern in args.work.patterns() {
+                cells.extend(args.threads.iter().map(|&threads| Cell {
+                    work: Work::Pattern { pattern, data, threads },
+                    variants: hows.iter().map(|how| Variant::new(*how, softswap)).collect(),
                 }));
             }
         }
@@ -415,7 +307,8 @@ fn pattern_cells(
     cells
 }
 
-/// Each program as it is, with everything fitting, and on all sides with each share of its memory.
+/// Returns each program without a limit, with everything fitting, and on all sides with each share
+/// of its memory.
 fn program_cells(
     args: &SwapArgs,
     bench: &Bench<'_>,
@@ -433,11 +326,10 @@ fn program_cells(
             hows.extend(all.into_iter().skip(usize::from(has_ours)));
         }
     }
-    let programs = if args.no_programs { &[][..] } else { &args.programs };
-    let ready = rounds::ready(programs, &bench.testbed.dir, args.program_size(), notes);
     let cell = |ready| {
-        let variant = |how: &How| Variant::new(*how, softswap.clone());
-        Ok(Cell { work: bench.program(ready, 1)?, variants: hows.iter().map(variant).collect() })
+        let variants = hows.iter().map(|how| Variant::new(*how, softswap)).collect();
+        Ok(Cell { work: bench.program(ready, 1)?, variants })
     };
+    let ready = bench.ready(args.work.programs(), args.program_size(), notes);
     ready.into_iter().map(cell).collect()
 }

@@ -1,6 +1,7 @@
-//! What the task's pages hold.
+//! The content of the task's pages.
 
 use super::plan::Data;
+use crate::measure::failure::OrRefuse;
 use crate::measure::noise::noise;
 use crate::measure::region::{Content, Noise, WORDS};
 use softswap_cli::refusal::plain;
@@ -13,9 +14,9 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Real pages that the content is made of. The task keeps them beside the
-/// memory that is measured, so they are few.
-pub(super) const SAMPLE_PAGES: usize = 256;
+/// Real pages of which the content is made. They are few, as the task keeps them in memory outside
+/// the region that is measured.
+const SAMPLE_PAGES: usize = 256;
 
 /// The content of each page, by its number.
 pub(super) struct Contents {
@@ -24,14 +25,15 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// With the pages of `sample`, which lie in memory that is not managed.
+    /// Reads the pages of `sample` into memory that is not managed.
     pub(super) fn load(data: Data, sample: Option<&Path>) -> Result<Contents, String> {
         let Some(sample) = sample else { return Ok(Contents { data, sample: &[] }) };
-        let failed = |error: std::io::Error| format!("{}: {}", sample.display(), plain(&error));
-        let pages = reserve_pages(SAMPLE_PAGES).map_err(failed)?;
-        let mut file = File::open(sample).map_err(failed)?;
-        pages.iter_mut().try_for_each(|page| file.read_exact(&mut page.0)).map_err(failed)?;
-        Ok(Contents { data, sample: pages })
+        let read = || {
+            let (pages, mut file) = (reserve_pages(SAMPLE_PAGES)?, File::open(sample)?);
+            pages.iter_mut().try_for_each(|page| file.read_exact(&mut page.0))?;
+            Ok(&*pages)
+        };
+        Ok(Contents { data, sample: read().or_text(sample.display())? })
     }
 
     fn is_real(&self, page: usize) -> bool {
@@ -50,7 +52,7 @@ impl Content for Contents {
         }
         let (from, _) = self.sample[page % self.sample.len()].0.as_chunks::<8>();
         words.iter_mut().zip(from).for_each(|(word, bytes)| *word = u64::from_ne_bytes(*bytes));
-        // No two pages are equal, nor is one the same as in the sample.
+        // All pages differ from each other and from those of the sample.
         words[page % WORDS] = number_of(page);
     }
 }
@@ -74,8 +76,8 @@ const RECORDS_PER_PAGE: usize = 8;
 /// The sample is taken from this many pages, spread over all of the process.
 const SAMPLE_OF_PAGES: usize = 4096;
 
-/// Returns pages of a Python process that LZ4 packs. Without Python they are of this program, and
-/// a note says so.
+/// Returns pages of a Python process that LZ4 compresses. Without Python they are of this program,
+/// with a note.
 pub(super) fn sample(notes: &mut Vec<String>) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
     of_python().or_else(|why| {
         notes.push(format!("compressible data is of this program, not of a Python process: {why}"));
@@ -93,16 +95,16 @@ fn of_python() -> Result<Vec<[u8; PAGE_SIZE]>, String> {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .map_err(|error| format!("python3: {}", plain(&error)))?;
+        .or_text("python3")?;
     let memory = child.stdout.take().ok_or("python3 has no output")?;
     let found = pages_that_pack(memory, SAMPLE_OF_PAGES);
-    // It may still be writing.
+    // It may still write.
     let _ = child.kill();
     let _ = child.wait();
     found
 }
 
-/// Reads `count` pages that pack and returns [`SAMPLE_PAGES`] of them, evenly spread.
+/// Reads `count` compressible pages and returns [`SAMPLE_PAGES`] of them, evenly spread.
 fn pages_that_pack(mut memory: impl Read, count: usize) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
     let mut scratch = Scratch::new(Default::default()).map_err(|error| plain(&error))?;
     let (mut room, mut page) = (vec![0; MAX_PACKED_BYTES], [0; PAGE_SIZE]);

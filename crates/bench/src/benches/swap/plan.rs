@@ -1,10 +1,10 @@
-//! What is compared: sides, access patterns, contents, and how much of the
-//! working set fits.
+//! What is compared: sides, access patterns, contents, and shares of memory that fit.
 
+use crate::measure::options::Named;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// Who swaps.
+/// An implementation of swapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Side {
@@ -16,20 +16,9 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    pub(super) const ALL: [Side; 4] =
-        [Side::Softswap, Side::KernelFile, Side::KernelZram, Side::KernelZswap];
+    pub(super) const KERNEL: [Side; 3] = [Side::KernelFile, Side::KernelZram, Side::KernelZswap];
 
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Side::Softswap => "softswap",
-            Side::KernelFile => "kernel_file",
-            Side::KernelZram => "kernel_zram",
-            Side::KernelZswap => "kernel_zswap",
-        }
-    }
-
-    /// Whether it has DRAM for packed pages that the kernel counts to nobody.
-    /// zswap's it may count in the group.
+    /// Returns true if its compressed pages are in DRAM that the kernel counts in no group.
     pub(super) fn keeps_outside(self, counts_zswap: bool) -> bool {
         match self {
             Side::Softswap | Side::KernelFile => false,
@@ -38,8 +27,8 @@ impl Side {
         }
     }
 
-    /// The content on which a pattern is compared with this one of the
-    /// kernel's: what it is meant for.
+    /// Returns the content on which softswap is compared with a side of the kernel's: that for which
+    /// the side is meant.
     pub(super) fn data(self) -> Option<Data> {
         match self {
             Side::Softswap => None,
@@ -50,9 +39,8 @@ impl Side {
     }
 }
 
-/// How a program goes about its memory.
+/// An order of touches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Pattern {
     RandomRead,
@@ -62,47 +50,14 @@ pub(crate) enum Pattern {
     HotSet,
 }
 
-impl Pattern {
-    pub(super) const ALL: [Pattern; 5] = [
-        Pattern::RandomRead,
-        Pattern::RandomWrite,
-        Pattern::SequentialRead,
-        Pattern::SequentialWrite,
-        Pattern::HotSet,
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Pattern::RandomRead => "random_read",
-            Pattern::RandomWrite => "random_write",
-            Pattern::SequentialRead => "sequential_read",
-            Pattern::SequentialWrite => "sequential_write",
-            Pattern::HotSet => "hot_set",
-        }
-    }
-}
-
-/// What the pages hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
+/// The content of pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub(crate) enum Data {
     /// Pages of a running program, each made unlike the others.
     Compressible,
     Incompressible,
     /// Half of one, half of the other.
     Mixed,
-}
-
-impl Data {
-    pub(super) const ALL: [Data; 3] = [Data::Compressible, Data::Incompressible, Data::Mixed];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Data::Compressible => "compressible",
-            Data::Incompressible => "incompressible",
-            Data::Mixed => "mixed",
-        }
-    }
 }
 
 /// How much of the working set fits in the limit, in percent.
@@ -122,29 +77,25 @@ pub(super) enum How {
     Limited {
         side: Side,
         share_percent: u32,
-        /// softswap with all the DRAM that this side of the kernel had in the same round: its
-        /// limit, and what was kept outside of it.
+        /// softswap with all the DRAM that this side of the kernel had in the same round: its limit
+        /// and the pages outside it.
         beside: Option<Side>,
     },
 }
 
 impl How {
-    /// What rows call it.
-    pub(super) fn name(self) -> &'static str {
+    /// Returns the name in rows.
+    pub(super) fn name(self) -> String {
         match self {
-            How::Plain => "in_memory",
+            How::Plain => "in_memory".into(),
             How::Roomy => Side::Softswap.name(),
-            How::Limited { beside: Some(_), .. } => "softswap_same_dram",
+            How::Limited { beside: Some(_), .. } => "softswap_same_dram".into(),
             How::Limited { side, .. } => side.name(),
         }
     }
 
-    pub(super) fn side(self) -> Option<Side> {
-        match self {
-            How::Plain => None,
-            How::Roomy => Some(Side::Softswap),
-            How::Limited { side, .. } => Some(side),
-        }
+    pub(super) fn is_softswap(self) -> bool {
+        matches!(self, How::Roomy | How::Limited { side: Side::Softswap, .. })
     }
 
     pub(super) fn beside(self) -> Option<Side> {
@@ -161,20 +112,22 @@ impl How {
         }
     }
 
-    /// For people.
+    /// Returns a description for people.
     pub(super) fn described(self) -> String {
         let beside = self.beside().map_or(String::new(), |side| format!(" as {}", side.name()));
         format!("{}{beside}, {} %", self.name(), self.share_percent())
     }
 }
 
-/// The part of a ratio's name that tells the share.
-pub(super) fn of_share(share_percent: u32) -> String {
-    if share_percent == USUAL_SHARE { String::new() } else { format!("_{share_percent}") }
+/// Returns the end of a ratio's name: the share of memory and the number of threads.
+pub(super) fn suffix(share_percent: u32, threads: u32) -> String {
+    let share = (share_percent != USUAL_SHARE).then(|| format!("_{share_percent}"));
+    let threads = (threads != 1).then(|| format!("_t{threads}"));
+    share.unwrap_or_default() + &threads.unwrap_or_default()
 }
 
-/// softswap and one of the kernel's sides at a share of memory, and softswap with the same DRAM
-/// where the kernel keeps packed pages outside of the limit.
+/// Returns softswap and one of the kernel's sides at a share of memory, and softswap with the same
+/// DRAM if the kernel keeps compressed pages outside the limit.
 pub(super) fn compared(
     has_ours: bool,
     rival: Option<Side>,

@@ -1,61 +1,61 @@
-//! Ratios of `bench swap`: medians over the rounds of what two sides did in the same round.
+//! Ratios of `bench swap`.
 
-use super::plan::{How, Side, of_share};
+use super::plan::{How, Side, suffix};
 use super::rounds::{Cell, Variant};
-use super::runs::Work;
-use crate::measure::sample::{median, over};
-use serde_json::{Map, Value};
+use super::runs::{Run, Work};
+use crate::measure::options::Named;
+use crate::measure::report::Log;
+use std::collections::BTreeSet;
 
-const KERNEL: [Side; 3] = [Side::KernelFile, Side::KernelZram, Side::KernelZswap];
-
-/// The part of a ratio's name that tells the number of threads.
-pub(super) fn of_threads(threads: u32) -> String {
-    if threads == 1 { String::new() } else { format!("_t{threads}") }
+fn seconds(ran: &Run) -> f64 {
+    ran.seconds
 }
 
-/// Of all cells. What did not come through all rounds is compared with nothing.
-pub(super) fn of(cells: &[Cell], rounds: usize) -> Map<String, Value> {
-    let mut ratios = Map::new();
+/// Adds the ratios of all cells. A variant that failed in some round is compared with nothing.
+pub(super) fn add(cells: &[Cell], rounds: usize, log: &mut Log) {
     for cell in cells {
         let complete = || cell.variants.iter().filter(|variant| variant.runs.len() == rounds);
         let find = |how: How| complete().find(|variant| variant.how == how);
-        let is_pattern = matches!(cell.work, Work::Pattern { .. });
-        let name = cell.work.name();
-        let mut shares: Vec<u32> =
-            cell.variants.iter().map(|variant| variant.how.share_percent()).collect();
-        shares.sort_unstable();
-        shares.dedup();
-        for share_percent in shares {
+        let shares = cell.variants.iter().map(|variant| variant.how.share_percent());
+        for share_percent in shares.collect::<BTreeSet<_>>() {
             let on = |side, beside| find(How::Limited { side, share_percent, beside });
-            let suffix = of_share(share_percent) + &of_threads(cell.work.threads());
-            for rival in KERNEL {
-                for beside in [None, Some(rival)] {
-                    let (ours, theirs) = (on(Side::Softswap, beside), on(rival, None));
-                    let (Some(ours), Some(theirs)) = (ours, theirs) else { continue };
-                    // Of patterns the rates are compared.
-                    let ratio = if is_pattern { theirs.over(ours) } else { ours.over(theirs) };
-                    let key = format!("{name}_{}_vs_{}{suffix}", ours.how.name(), rival.name());
-                    ratios.insert(key, ratio.into());
-                }
-            }
-            let theirs = KERNEL.into_iter().filter_map(|rival| on(rival, None));
-            let seconds = |variant: &&Variant| median(variant.seconds());
-            let best = theirs.min_by(|a, b| seconds(a).total_cmp(&seconds(b)));
-            if let (false, Some(ours), Some(best)) = (is_pattern, on(Side::Softswap, None), best) {
-                let key = format!("{name}_softswap_vs_best_kernel{suffix}");
-                ratios.insert(key, ours.over(best).into());
-            }
+            beside_the_kernel(cell, share_percent, on, log);
         }
         let Some(plain) = find(How::Plain) else { continue };
         for variant in complete().filter(|variant| variant.how != How::Plain) {
             let as_side = variant.how.beside().map(|side| format!("_as_{}", side.name()));
-            let side = format!("{}{}", variant.how.name(), as_side.unwrap_or_default());
-            let share = of_share(variant.how.share_percent());
-            let key = |what: &str| format!("{name}_{what}{side}_vs_in_memory{share}");
-            let cpu = |variant: &Variant| variant.of(|ran| ran.cpu_seconds);
-            ratios.insert(key(""), variant.over(plain).into());
-            ratios.insert(key("cpu_"), over(&cpu(variant), &cpu(plain)).into());
+            let side = variant.how.name() + &as_side.unwrap_or_default();
+            let end = format!("{side}_vs_in_memory{}", suffix(variant.how.share_percent(), 1));
+            let name = cell.work.name();
+            log.ratio(format!("{name}_{end}"), variant.over(plain, seconds));
+            let cpu = variant.over(plain, |ran| ran.cpu_seconds);
+            log.ratio(format!("{name}_cpu_{end}"), cpu);
         }
     }
-    ratios
+}
+
+/// Adds the ratios of softswap to the kernel's sides at one share of memory.
+fn beside_the_kernel<'c>(
+    cell: &Cell,
+    share_percent: u32,
+    on: impl Fn(Side, Option<Side>) -> Option<&'c Variant>,
+    log: &mut Log,
+) {
+    let (name, suffix) = (cell.work.name(), suffix(share_percent, cell.work.threads()));
+    let is_pattern = matches!(cell.work, Work::Pattern { .. });
+    for rival in Side::KERNEL {
+        for beside in [None, Some(rival)] {
+            let (ours, theirs) = (on(Side::Softswap, beside), on(rival, None));
+            let (Some(ours), Some(theirs)) = (ours, theirs) else { continue };
+            // Of patterns the rates are compared.
+            let (one, other) = if is_pattern { (theirs, ours) } else { (ours, theirs) };
+            let key = format!("{name}_{}_vs_{}{suffix}", ours.how.name(), rival.name());
+            log.ratio(key, one.over(other, seconds));
+        }
+    }
+    let theirs = Side::KERNEL.into_iter().filter_map(|rival| on(rival, None));
+    let best = theirs.min_by(|a, b| a.median(seconds).total_cmp(&b.median(seconds)));
+    if let (false, Some(ours), Some(best)) = (is_pattern, on(Side::Softswap, None), best) {
+        log.ratio(format!("{name}_softswap_vs_best_kernel{suffix}"), ours.over(best, seconds));
+    }
 }

@@ -1,49 +1,48 @@
-//! The program that is measured: the same one on every side. It fills its
-//! memory, walks over it as it is told, and compares every page at the end.
+//! The program that is measured, the same one on every side. It fills its memory, touches it in the
+//! order of a pattern, and compares every page at the end.
 
 use super::latency::Latencies;
 use super::page_content::Contents;
 use super::plan::{Data, Pattern};
 use super::touch::Touches;
+use crate::measure::failure::{OrRefuse, own};
+use crate::measure::managed_program::Counters;
 use crate::measure::region::{Region, WORDS, on_threads};
-use crate::measure::task_pipe::{process_cpu_seconds, receive, send, send_json};
+use crate::measure::task_pipe::{TaskPipe, process_cpu_seconds, receive, send, send_json};
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use softswap_cli::refusal::{Refusal, plain};
+use softswap_cli::refusal::Refusal;
+use softswap_engine::base::stats::Stats;
+use softswap_sys::child::SignalQueue;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Said instead of a phase, it asks for the comparison.
-pub(crate) const COMPARE: &str = "compare";
-/// Sent once the memory is filled.
-pub(crate) const FILLED: &str = "filled";
-pub(crate) const SAME: &str = "same";
+// Lines between the task and the benchmark.
+const FILLED: &str = "filled";
+const CONTINUE: &str = "continue";
+const SAME: &str = "same";
 
-/// The program that `bench swap` runs; of no use by itself.
+/// The program that `bench swap` and `bench swap-in` run; of no use by itself.
 #[derive(Args)]
 pub(crate) struct TaskArgs {
-    #[arg(long)]
-    pages: usize,
-    #[arg(long)]
-    data: Data,
-    /// For data that is not incompressible.
-    #[arg(long)]
-    sample: Option<PathBuf>,
-    /// Damages a page before the comparison, which must notice.
-    #[arg(long)]
-    damage: bool,
+    task: String,
 }
 
-/// What the task is told to do next.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Phase {
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Task {
+    pub(crate) pages: usize,
+    pub(crate) data: Data,
+    /// Pages of a program, for data that is not incompressible.
+    pub(crate) sample: Option<PathBuf>,
+    /// Damages a page before the comparison, which must notice.
+    pub(crate) damage: bool,
     pub(crate) pattern: Pattern,
     pub(crate) threads: usize,
-    /// Touches that are not counted, so that what came before does not case.
+    /// Touches of all threads that are not counted, so that what came before does not count.
     pub(crate) warm_touches: u64,
-    /// They may take so long.
+    /// The most time for them.
     pub(crate) warm_seconds: f64,
     pub(crate) seconds: f64,
     /// Of each thread.
@@ -52,7 +51,7 @@ pub(crate) struct Phase {
     pub(crate) seed: u64,
 }
 
-/// What a phase took.
+/// What the touches took.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Took {
     pub(crate) touches: u64,
@@ -62,49 +61,69 @@ pub(crate) struct Took {
     pub(crate) latencies: Latencies,
 }
 
-pub(crate) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
-    let contents = Contents::load(args.data, args.sample.as_deref()).map_err(Refusal::own)?;
-    let region = Region::filled(args.pages, &contents)
-        .map_err(|error| Refusal::own(format!("no memory: {}", plain(&error))))?;
-    send(FILLED)?;
-    loop {
-        let line = receive()?;
-        if line == COMPARE {
-            break;
+impl Task {
+    /// Runs the task by `command`. Returns what the touches took, and the engine's counts meanwhile.
+    pub(crate) fn run(
+        &self,
+        command: Command,
+        signals: &SignalQueue,
+        counters: &Counters,
+        has_engine: bool,
+    ) -> Result<(Took, Stats), Refusal> {
+        let mut pipe = TaskPipe::start(command, "swap-task", self, signals, &[counters.fd()])?;
+        pipe.expect(FILLED)?;
+        if has_engine {
+            counters.expect_engine()?;
         }
-        let phase: Phase = serde_json::from_str(&line)
-            .map_err(|error| Refusal::own(format!("the task was told {line:?}: {error}")))?;
-        send_json(&perform(&phase, &region))?;
+        let before = counters.values();
+        pipe.send(CONTINUE);
+        let took = pipe.receive_json()?;
+        let stats = counters.since(&before)?;
+        pipe.send(CONTINUE);
+        pipe.expect(SAME)?;
+        pipe.wait()?;
+        Ok((took, stats))
     }
-    if args.damage {
-        region.word(args.pages - 1, WORDS / 2).fetch_xor(1, Relaxed);
+
+    fn perform(&self, region: &Region) -> Took {
+        // Sequential threads start at places of their own. After warming up they continue where they
+        // were, because the last pages are still in memory.
+        let touches = |thread: usize, touched: u64| Touches {
+            pattern: self.pattern,
+            hot_share: self.hot_share,
+            first: (region.pages() * thread / self.threads) as u64 + touched,
+            seed: self.seed + 2 * thread as u64 + u64::from(touched > 0),
+        };
+        let warm_time = Duration::from_secs_f64(self.warm_seconds);
+        let each = self.warm_touches.div_ceil(self.threads as u64);
+        let (_, warm) =
+            on_threads(self.threads, |thread| touches(thread, 0).run(region, warm_time, each));
+        let cpu_before = process_cpu_seconds();
+        let time = Duration::from_secs_f64(self.seconds);
+        let (seconds, touched) = on_threads(self.threads, |thread| {
+            touches(thread, warm[thread].touches).run(region, time, self.most_touches)
+        });
+        let cpu_seconds = process_cpu_seconds() - cpu_before;
+        let mut latencies = Latencies::new();
+        touched.iter().for_each(|thread| latencies.add_all(&thread.latencies));
+        let touches = touched.iter().map(|thread| thread.touches).sum();
+        Took { touches, seconds, cpu_seconds, latencies }
+    }
+}
+
+pub(crate) fn run(args: &TaskArgs) -> Result<ExitCode, Refusal> {
+    let task: Task = serde_json::from_str(&args.task).map_err(own)?;
+    let contents = Contents::load(task.data, task.sample.as_deref()).map_err(Refusal::own)?;
+    let region = Region::filled(task.pages, &contents).or_own("no memory")?;
+    send(FILLED)?;
+    receive()?;
+    send_json(&task.perform(&region))?;
+    receive()?;
+    if task.damage {
+        region.word(task.pages - 1, WORDS / 2).fetch_xor(1, Relaxed);
     }
     match region.first_wrong(&contents) {
         None => send(SAME).map(|()| ExitCode::SUCCESS),
         Some(page) => Err(Refusal::own(format!("page {page} does not hold what was written"))),
     }
-}
-
-fn perform(phase: &Phase, region: &Region) -> Took {
-    // Who goes from page to page begins at a place of its own, and goes on from
-    // where it was: what was touched last is still there, and is not what is asked.
-    let walk = |thread: usize, touched: u64| Touches {
-        pattern: phase.pattern,
-        hot_share: phase.hot_share,
-        first: (region.pages() * thread / phase.threads) as u64 + touched,
-        seed: phase.seed + 2 * thread as u64 + u64::from(touched > 0),
-    };
-    let warm_time = Duration::from_secs_f64(phase.warm_seconds);
-    let each = phase.warm_touches.div_ceil(phase.threads as u64);
-    let (_, warm) = on_threads(phase.threads, |thread| walk(thread, 0).go(region, warm_time, each));
-    let cpu_before = process_cpu_seconds();
-    let time = Duration::from_secs_f64(phase.seconds);
-    let (seconds, touched) = on_threads(phase.threads, |thread| {
-        walk(thread, warm[thread].touches).go(region, time, phase.most_touches)
-    });
-    let cpu_seconds = process_cpu_seconds() - cpu_before;
-    let mut latencies = Latencies::new();
-    touched.iter().for_each(|thread| latencies.add_all(&thread.latencies));
-    let touches = touched.iter().map(|thread| thread.touches).sum();
-    Took { touches, seconds, cpu_seconds, latencies }
 }

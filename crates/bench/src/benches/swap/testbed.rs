@@ -1,15 +1,19 @@
-//! Where the sides run: a directory, the kernel's swap areas, and a memory
-//! control group for each run. All of it is the restorer's, so it goes however
-//! this process ends.
+//! Where the sides run: a directory, the kernel's swap areas, and a memory control group for each
+//! run. The restorer makes all of it, so that it is removed however this process exits.
 
 use super::plan::Side;
 use super::watch::{GroupWatch, Outside};
+use crate::measure::failure::OrRefuse;
+use crate::measure::managed_program;
+use crate::measure::options::Named;
 use crate::measure::restore::changes::Act;
 use crate::measure::restore::group::MemoryGroup;
 use crate::measure::restore::process::Restorer;
 use crate::measure::restore::zram;
 use softswap_cli::memory_limits::GroupVersion;
-use softswap_cli::refusal::{Refusal, plain};
+use softswap_cli::refusal::Refusal;
+use softswap_cli::units;
+use softswap_sys::PAGE_SIZE;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,58 +21,56 @@ use std::process::Command;
 
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
-/// For zswap. What it unpacks is dirty, and there are kernels (6.18 for one) in
-/// which dirty pages that were read ahead and never touched cannot leave: the
-/// group fills with them until the program is killed.
+/// For zswap. What it decompresses is dirty, and some kernels (6.18 for one) cannot reclaim dirty
+/// pages that were read ahead and never touched: the group fills with them until the program is
+/// killed.
 const ZSWAP_PAGE_CLUSTER: &str = "0";
 const ZSWAP_COUNTED: &str = "what zswap packs counts within the limit here (control groups of \
      version 2), so softswap has the same DRAM as kernel_zswap and runs once beside it";
 
 pub(crate) struct Testbed {
     restorer: Restorer,
-    /// For everything that needs a file; on the file system under test.
+    /// For all files; on the file system under test.
     pub(crate) dir: PathBuf,
     file: PathBuf,
     zram: Option<String>,
-    /// As it was; all sides but zswap's run with it.
+    /// As found on the machine; all sides but zswap's run with it.
     page_cluster: String,
-    /// Softswap runs without a group when there can be none.
+    /// None if none can be made: then softswap runs alone, without one.
     groups: Option<Groups>,
 }
 
-/// What control groups are like here.
+/// Properties of control groups on this machine.
 #[derive(Debug, Clone, Copy)]
 struct Groups {
     version: GroupVersion,
-    /// What zswap packs counts in them.
+    /// zswap's compressed pages count in them.
     count_zswap: bool,
 }
 
-/// What runs in it is held to a limit, and may swap to one place.
+/// A limit on what runs in it, and one swap area at most.
 pub(crate) struct Held {
     group: Option<MemoryGroup>,
     swap: Option<PathBuf>,
     watch: GroupWatch,
-    /// The limit that the kernel passes: what zswap packs it counts in any case,
-    /// because that is how it makes room.
-    passed_limit_bytes: Option<u64>,
+    /// The limit, if the kernel exceeds it: it counts what zswap compresses while it makes room.
+    exceeded_limit_bytes: Option<u64>,
 }
 
-/// How a run kept to its limit, by the kernel's account.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// The kernel's account of a run's memory.
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Bounds {
     /// `None` without a group.
     pub(crate) peak_bytes: Option<u64>,
     pub(crate) oom_kills: u64,
-    /// Packed pages that the kernel keeps in DRAM outside of the group, or in it
-    /// beyond the limit.
+    /// Compressed pages in DRAM outside the group, or in it beyond the limit.
     pub(crate) outside_bytes: u64,
     /// In the swap area of a side of the kernel's.
     pub(crate) swapped_bytes: u64,
 }
 
 impl Bounds {
-    /// What the group held beyond its limit is told as what lies outside.
+    /// Moves what the group had beyond its limit outside.
     fn within(self, limit_bytes: u64) -> Bounds {
         let beyond_bytes = self.peak_bytes.map_or(0, |peak| peak.saturating_sub(limit_bytes));
         Bounds {
@@ -77,11 +79,20 @@ impl Bounds {
             ..self
         }
     }
+
+    /// Fails if the group had more than its limit.
+    pub(crate) fn check(&self, limit_bytes: u64) -> Result<(), String> {
+        let limit = limit_bytes.next_multiple_of(PAGE_SIZE as u64);
+        self.peak_bytes.filter(|peak| *peak > limit).map_or(Ok(()), |peak| {
+            let (limit, peak) = (units::bytes(limit_bytes), units::bytes(peak));
+            Err(format!("the control group of {limit} held {peak} at its peak"))
+        })
+    }
 }
 
 impl Testbed {
-    /// Prepares what `sides` need below `under`, with room for `bytes`. Sides
-    /// that cannot be had are taken out, and `notes` say why.
+    /// Prepares `sides` below `under`, with areas of `bytes`. Removes sides that this machine cannot
+    /// have, with a note.
     pub(crate) fn prepare(
         under: &Path,
         bytes: u64,
@@ -89,9 +100,8 @@ impl Testbed {
         notes: &mut Vec<String>,
     ) -> Result<Testbed, Refusal> {
         let mut restorer = Restorer::start().map_err(Refusal::own)?;
-        let dir =
-            restorer.ask(&Act::MakeDirectory { under: under.into() }).map_err(Refusal::own)?;
-        let dir = PathBuf::from(dir);
+        let dir = restorer.ask(&Act::MakeDirectory { under: under.into() });
+        let dir = PathBuf::from(dir.map_err(Refusal::own)?);
         let file = dir.join("swapfile");
         let page_cluster = read_setting(PAGE_CLUSTER);
         let mut testbed = Testbed { restorer, dir, file, zram: None, page_cluster, groups: None };
@@ -105,8 +115,12 @@ impl Testbed {
             }
         }
         for side in std::mem::take(sides) {
-            match testbed.make_ready(side, bytes)? {
-                Ok(()) => sides.push(side),
+            match testbed.try_area(side, bytes) {
+                Ok(area) => {
+                    sides.push(side);
+                    // An area that stays on would serve the other sides, too.
+                    testbed.swap_off(area)?;
+                }
                 Err(why) => notes.push(format!("{} was left out: {why}", side.name())),
             }
         }
@@ -116,20 +130,19 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// A group can be made where no program may join it.
+    /// Makes a group and joins it, which may not be allowed although groups can be made.
     fn try_a_group(&mut self) -> Result<Groups, String> {
         let group = self.make_group(1 << 30, true)?;
         let groups = Groups { version: group.version, count_zswap: group.counts_zswap() };
         let joined = command_in(Some(&group), Vec::new(), Path::new("true")).output();
         self.restorer.ask(&Act::RemoveGroup { path: group.dir })?;
-        match joined {
-            Ok(output) if output.status.success() => Ok(groups),
-            Ok(output) => Err(format!(
-                "a control group can be made but not joined: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
-            )),
-            Err(error) => Err(plain(&error)),
-        }
+        let joined = joined.or_text("/bin/sh")?;
+        let errors = String::from_utf8_lossy(&joined.stderr);
+        joined
+            .status
+            .success()
+            .then_some(groups)
+            .ok_or_else(|| format!("a control group can be made but not joined: {}", errors.trim()))
     }
 
     fn make_group(&mut self, limit_bytes: u64, may_swap: bool) -> Result<MemoryGroup, String> {
@@ -137,59 +150,39 @@ impl Testbed {
         self.restorer.ask(&act).map(|path| MemoryGroup::at(path.into()))
     }
 
-    /// Whether what zswap packs counts within the limit.
+    /// Returns true if zswap's compressed pages count within the limit.
     pub(crate) fn counts_zswap(&self) -> bool {
         self.groups.is_some_and(|groups| groups.count_zswap)
     }
 
-    /// Why a side cannot be had, if that is so. An area that stays on would serve the
-    /// other sides, too: then there is no going on.
-    fn make_ready(&mut self, side: Side, bytes: u64) -> Result<Result<(), String>, Refusal> {
-        let area = match self.try_area(side, bytes) {
-            Ok(area) => area,
-            Err(why) => return Ok(Err(why)),
-        };
-        if let Some(path) = area {
-            self.restorer.ask(&Act::SwapOff { path }).map_err(Refusal::own)?;
-        }
-        Ok(Ok(()))
-    }
-
-    /// Makes a side's area and swaps to it, for a moment: a container may have all that it
-    /// takes and not be allowed to.
+    /// Makes a side's area and turns it on: a container may have devices and settings, but no right
+    /// to swap.
     fn try_area(&mut self, side: Side, bytes: u64) -> Result<Option<PathBuf>, String> {
         if side == Side::Softswap {
             return Ok(None);
         }
         self.restorer.ask(&Act::HoldSwap)?;
-        self.make_area(side, bytes)?;
+        if side == Side::KernelZram {
+            let name = self.restorer.ask(&Act::AddZram { bytes })?;
+            let path = Path::new("/dev").join(&name);
+            self.restorer.ask(&Act::Format { path })?;
+            self.zram = Some(name);
+        } else if !self.file.exists() {
+            self.restorer.ask(&Act::MakeSwapFile { path: self.file.clone(), bytes })?;
+        }
+        if side == Side::KernelZswap {
+            self.set_zswap("enabled", "N")?;
+            // Without lz4 it compresses with what it is set to.
+            let _ = self.set_zswap("compressor", zram::ALGORITHM);
+        }
         let path = self.area_of(side).ok_or("it has no area")?;
         self.restorer.ask(&Act::SwapOn { path: path.clone() })?;
         Ok(Some(path))
     }
 
-    fn make_area(&mut self, side: Side, bytes: u64) -> Result<(), String> {
-        match side {
-            Side::Softswap => {}
-            Side::KernelZram => {
-                let name = self.restorer.ask(&Act::AddZram { bytes })?;
-                let path = Path::new("/dev").join(&name);
-                self.restorer.ask(&Act::Format { path })?;
-                self.zram = Some(name);
-            }
-            Side::KernelFile | Side::KernelZswap => {
-                if !self.file.exists() {
-                    let path = self.file.clone();
-                    self.restorer.ask(&Act::MakeSwapFile { path, bytes })?;
-                }
-                if side == Side::KernelZswap {
-                    self.ask_zswap("enabled", "N")?;
-                    // Where it has no lz4 it packs with what it is set to.
-                    let _ = self.ask_zswap("compressor", zram::ALGORITHM);
-                }
-            }
-        }
-        Ok(())
+    fn swap_off(&mut self, area: Option<PathBuf>) -> Result<(), Refusal> {
+        let off = area.map(|path| self.restorer.ask(&Act::SwapOff { path }));
+        off.transpose().map(drop).map_err(Refusal::own)
     }
 
     fn area_of(&self, side: Side) -> Option<PathBuf> {
@@ -200,7 +193,7 @@ impl Testbed {
         }
     }
 
-    fn ask_zswap(&mut self, name: &str, value: &str) -> Result<(), String> {
+    fn set_zswap(&mut self, name: &str, value: &str) -> Result<(), String> {
         let path = Path::new(ZSWAP).join(name);
         if !path.exists() {
             return Err("this kernel has no zswap".into());
@@ -208,67 +201,59 @@ impl Testbed {
         self.restorer.ask(&Act::Set { path, value: value.into() }).map(drop)
     }
 
-    fn ask_page_cluster(&mut self, side: Side) -> Result<(), String> {
-        let value = match side {
-            Side::KernelZswap => ZSWAP_PAGE_CLUSTER.into(),
-            _ => self.page_cluster.clone(),
-        };
-        self.restorer.ask(&Act::Set { path: PAGE_CLUSTER.into(), value }).map(drop)
-    }
-
     /// Makes `side` the one that swaps, and a group of `limit_bytes`.
     pub(crate) fn enter(&mut self, side: Side, limit_bytes: u64) -> Result<Held, Refusal> {
         let failed = |why| Refusal::own(format!("{}: {why}", side.name()));
-        if side != Side::Softswap && Path::new(ZSWAP).exists() {
-            let value = if side == Side::KernelZswap { "Y" } else { "N" };
-            self.ask_zswap("enabled", value).map_err(failed)?;
-        }
-        if side != Side::Softswap {
-            self.ask_page_cluster(side).map_err(failed)?;
-        }
+        self.try_enter(side, limit_bytes).map_err(failed)
+    }
+
+    fn try_enter(&mut self, side: Side, limit_bytes: u64) -> Result<Held, String> {
         let swap = self.area_of(side);
+        if let Some(path) = swap.clone() {
+            let is_zswap = side == Side::KernelZswap;
+            if Path::new(ZSWAP).exists() {
+                self.set_zswap("enabled", if is_zswap { "Y" } else { "N" })?;
+            }
+            let value =
+                if is_zswap { ZSWAP_PAGE_CLUSTER.into() } else { self.page_cluster.clone() };
+            self.restorer.ask(&Act::Set { path: PAGE_CLUSTER.into(), value })?;
+            self.restorer.ask(&Act::SwapOn { path })?;
+        }
         let outside = match (side, &self.zram) {
             (Side::KernelZram, Some(name)) => Outside::Zram(name.clone()),
             (Side::KernelZswap, _) if !self.counts_zswap() => Outside::Zswap,
             _ => Outside::Nowhere,
         };
-        if let Some(path) = swap.clone() {
-            self.restorer.ask(&Act::SwapOn { path }).map_err(failed)?;
-        }
         let group = match self.groups {
-            Some(_) => Some(self.make_group(limit_bytes, side != Side::Softswap).map_err(failed)?),
+            Some(_) => Some(self.make_group(limit_bytes, side != Side::Softswap)?),
             None => None,
         };
         let dir = group.as_ref().map(|group| group.dir.clone());
         let watch = GroupWatch::start(dir, swap.clone(), outside);
-        let passes = side == Side::KernelZswap && self.counts_zswap();
-        let passed_limit_bytes = passes.then_some(limit_bytes);
-        Ok(Held { group, swap, watch, passed_limit_bytes })
+        let exceeds = side == Side::KernelZswap && self.counts_zswap();
+        Ok(Held { group, swap, watch, exceeded_limit_bytes: exceeds.then_some(limit_bytes) })
     }
 
-    /// Takes both away; what the kernel counted.
+    /// Removes the group and turns the area off. Returns the kernel's account.
     pub(crate) fn leave(&mut self, held: Held) -> Result<Bounds, Refusal> {
-        let Held { group, swap, watch, passed_limit_bytes } = held;
-        let peaks = watch.end();
-        let counted = group.as_ref().map_or(Ok(Bounds::default()), counted);
-        let mut bounds = counted.map_err(Refusal::own)?;
-        (bounds.outside_bytes, bounds.swapped_bytes) = (peaks.outside_bytes, peaks.swapped_bytes);
-        if let Some(limit_bytes) = passed_limit_bytes {
-            bounds = bounds.within(limit_bytes);
-        }
+        let Held { group, swap, watch, exceeded_limit_bytes } = held;
+        let peaks = watch.stop();
+        let mut bounds = Bounds {
+            outside_bytes: peaks.outside_bytes,
+            swapped_bytes: peaks.swapped_bytes,
+            ..Bounds::default()
+        };
         if let Some(group) = group {
+            bounds.peak_bytes = group.peak_bytes().map_err(Refusal::own)?;
+            bounds.oom_kills = group.oom_kills().map_err(Refusal::own)?;
             self.restorer.ask(&Act::RemoveGroup { path: group.dir }).map_err(Refusal::own)?;
         }
-        if let Some(path) = swap {
-            self.restorer.ask(&Act::SwapOff { path }).map_err(Refusal::own)?;
-        }
-        Ok(bounds)
+        self.swap_off(swap)?;
+        Ok(exceeded_limit_bytes.map_or(bounds, |limit_bytes| bounds.within(limit_bytes)))
     }
 
-    /// Settings of the machine that the kernel's sides work with.
+    /// Returns settings of the machine that the kernel's sides run with.
     pub(crate) fn settings(&self) -> serde_json::Map<String, serde_json::Value> {
-        let as_is = |(name, path): (&str, &str)| (name.to_string(), read_setting(path).into());
-        let ours = |(name, value): (&str, &str)| (name.to_string(), value.into());
         let read = [
             ("swappiness", "/proc/sys/vm/swappiness"),
             ("transparent_huge_pages", "/sys/kernel/mm/transparent_hugepage/enabled"),
@@ -286,12 +271,13 @@ impl Testbed {
             ("page_cluster_zswap", ZSWAP_PAGE_CLUSTER),
             ("zram_algorithm", zram::ALGORITHM),
         ];
-        read.into_iter().map(as_is).chain(set.into_iter().map(ours)).collect()
+        let read = read.into_iter().map(|(name, path)| (name.into(), read_setting(path).into()));
+        read.chain(set.into_iter().map(|(name, value)| (name.into(), value.into()))).collect()
     }
 }
 
 impl Held {
-    /// A command that runs `program` in the group, with more in its environment.
+    /// Returns a command that runs `program` in the group, with more in its environment.
     pub(crate) fn command(
         &self,
         environment: Vec<(OsString, OsString)>,
@@ -307,11 +293,11 @@ fn command_in(
     program: &Path,
 ) -> Command {
     let mut command = match group {
-        None => Command::new("env"),
+        None => managed_program::command("env"),
         Some(group) => {
-            let mut shell = Command::new("/bin/sh");
-            // The shell joins and then becomes the program. What it is to
-            // preload comes after it, so that it runs without.
+            let mut shell = managed_program::command("/bin/sh");
+            // The shell joins and then becomes the program. LD_PRELOAD is an argument of `env`, so
+            // that the shell runs without it.
             shell.args(["-c", r#"echo $$ > "$0" && exec env "$@""#]);
             shell.arg(group.dir.join("cgroup.procs"));
             shell
@@ -324,12 +310,6 @@ fn command_in(
     }));
     command.arg(program);
     command
-}
-
-/// What the kernel counted in a group.
-fn counted(group: &MemoryGroup) -> Result<Bounds, String> {
-    let (peak_bytes, oom_kills) = (group.peak_bytes()?, group.oom_kills()?);
-    Ok(Bounds { peak_bytes, oom_kills, ..Bounds::default() })
 }
 
 fn read_setting(path: &str) -> String {

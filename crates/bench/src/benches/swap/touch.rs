@@ -1,4 +1,4 @@
-//! Which page a pattern touches next, and the touching.
+//! Touches of the pages of a region in the order of a pattern.
 
 use super::latency::Latencies;
 use super::plan::Pattern;
@@ -8,11 +8,11 @@ use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Of the accesses of a hot set, those that go there.
+/// Of the accesses of a hot set, those to hot pages.
 const HOT_PERCENT: u64 = 90;
-/// Of the accesses of a hot set, one in so many writes.
+/// One access of a hot set in so many writes.
 const WRITE_EVERY: u64 = 4;
-/// A prime larger than any number of pages: hot pages lie scattered.
+/// A prime larger than any number of pages: hot pages are scattered.
 const STRIDE: u64 = 11_400_714_785_074_694_791;
 
 /// What one thread did.
@@ -21,32 +21,43 @@ pub(super) struct Touched {
     pub(super) latencies: Latencies,
 }
 
-/// How a thread walks over all pages.
+/// The order of one thread's touches.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Touches {
     pub(super) pattern: Pattern,
-    /// Of all pages, those that are hot.
+    /// The share of pages that are hot.
     pub(super) hot_share: f64,
-    /// Where going from page to page begins.
+    /// The first page of a sequential pattern.
     pub(super) first: u64,
     pub(super) seed: u64,
 }
 
 impl Touches {
-    /// Touches one page after the other, one word of each, until time is up or
-    /// so many have been touched.
-    pub(super) fn go(&self, region: &Region, time: Duration, most_touches: u64) -> Touched {
+    /// Touches one word of page after page, until time is up or so many have been touched.
+    pub(super) fn run(&self, region: &Region, time: Duration, most_touches: u64) -> Touched {
         let pages = region.pages() as u64;
         let hot_pages = ((pages as f64 * self.hot_share) as u64).clamp(1, pages);
         let mut touched = Touched { touches: 0, latencies: Latencies::new() };
         let start = Instant::now();
         let mut before = start;
         for (at, number) in (0..).zip(noise(self.seed)) {
-            let index = self.index(at, number, pages, hot_pages) as usize;
-            if self.writes(number) {
-                region.write(index);
+            let (index, is_write) = match self.pattern {
+                Pattern::RandomRead => (below(number, pages), false),
+                Pattern::RandomWrite => (below(number, pages), true),
+                Pattern::SequentialRead => ((self.first + at) % pages, false),
+                Pattern::SequentialWrite => ((self.first + at) % pages, true),
+                Pattern::HotSet => {
+                    // The lower bits choose the kind of page, the upper ones the page.
+                    let within = if number % 100 < HOT_PERCENT { hot_pages } else { pages };
+                    let is_write = (number >> 8).is_multiple_of(WRITE_EVERY);
+                    (scattered(below(number, within), pages), is_write)
+                }
+            };
+            if is_write {
+                region.write(index as usize);
             } else {
-                black_box(region.word(index, (number % WORDS as u64) as usize).load(Relaxed));
+                let word = region.word(index as usize, (number % WORDS as u64) as usize);
+                black_box(word.load(Relaxed));
             }
             let now = Instant::now();
             touched.latencies.add(now.duration_since(before).as_nanos() as u64);
@@ -58,29 +69,9 @@ impl Touches {
         }
         touched
     }
-
-    fn index(&self, at: u64, number: u64, pages: u64, hot_pages: u64) -> u64 {
-        match self.pattern {
-            Pattern::RandomRead | Pattern::RandomWrite => below(number, pages),
-            Pattern::SequentialRead | Pattern::SequentialWrite => (self.first + at) % pages,
-            Pattern::HotSet => {
-                // The lower bits choose the kind of page, the upper ones the page.
-                let within = if number % 100 < HOT_PERCENT { hot_pages } else { pages };
-                scattered(below(number, within), pages)
-            }
-        }
-    }
-
-    fn writes(&self, number: u64) -> bool {
-        match self.pattern {
-            Pattern::RandomWrite | Pattern::SequentialWrite => true,
-            Pattern::RandomRead | Pattern::SequentialRead => false,
-            Pattern::HotSet => (number >> 8).is_multiple_of(WRITE_EVERY),
-        }
-    }
 }
 
-/// A page for each of `0..pages`, neighbours far apart.
+/// Maps the numbers in `0..pages` to each other, neighbours far apart.
 fn scattered(number: u64, pages: u64) -> u64 {
     (u128::from(number) * u128::from(STRIDE) % u128::from(pages)) as u64
 }

@@ -1,11 +1,9 @@
-//! Looks at a group and what lies outside of it, again and again.
+//! Reads the figures of a group, and of compressed pages outside it, again and again.
 //!
-//! The looking has an effect that the kernel's sides need. Reclaim in a group
-//! decides by the group's statistics whether pages are to leave the active
-//! list, and these are brought up to date every few seconds at most, or when
-//! somebody reads them. A program that fills its group sooner has all its pages
-//! on the active list while the statistics still say the opposite: nothing is
-//! scanned, and the program is killed with swap to spare.
+//! The kernel's sides need this. Reclaim in a group decides by the group's statistics whether to
+//! deactivate pages. The kernel updates them every few seconds, or when they are read. A program that
+//! fills its group sooner has all its pages on the active list while the statistics say the
+//! opposite: nothing is scanned, and the program is killed with swap to spare.
 
 use crate::measure::restore::zram;
 use std::fs;
@@ -15,10 +13,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_millis(5);
-/// What lies outside changes slowly: it is looked at once in so many times.
+/// Memory outside changes slowly, and is read once in so many times.
 const OUTSIDE_EVERY: usize = 4;
 
-/// Where the kernel keeps packed pages that it does not count.
+/// Where the kernel keeps compressed pages that it does not count in the group.
 #[derive(Debug, Clone)]
 pub(super) enum Outside {
     Nowhere,
@@ -27,25 +25,25 @@ pub(super) enum Outside {
 }
 
 impl Outside {
-    pub(super) fn bytes(&self) -> u64 {
+    fn bytes(&self) -> u64 {
         match self {
             Outside::Nowhere => 0,
             Outside::Zram(name) => zram::used_bytes(name),
             // The same figure as pool_total_size, which not every kernel shows.
-            Outside::Zswap => meminfo("Zswap:"),
+            Outside::Zswap => kib_of("/proc/meminfo", "Zswap:", 1) << 10,
         }
     }
 }
 
-fn meminfo(name: &str) -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
+/// Returns a word of the line that begins with the word `first`, as a number.
+fn kib_of(path: &str, first: &str, word: usize) -> u64 {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(first));
+    line.and_then(|line| line.split_whitespace().nth(word)?.parse().ok()).unwrap_or(0)
 }
 
-/// The most that was seen.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// The largest figures.
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Peaks {
     /// More than before.
     pub(super) outside_bytes: u64,
@@ -53,7 +51,7 @@ pub(super) struct Peaks {
     pub(super) swapped_bytes: u64,
 }
 
-/// A thread that looks, until this goes.
+/// A thread that reads until this is dropped.
 pub(super) struct GroupWatch {
     until: Sender<()>,
     thread: JoinHandle<Peaks>,
@@ -77,8 +75,10 @@ impl GroupWatch {
                 if last || at % OUTSIDE_EVERY == 0 {
                     let more = outside.bytes().saturating_sub(before_bytes);
                     peaks.outside_bytes = peaks.outside_bytes.max(more);
-                    let swapped = swap.as_deref().map_or(0, used_of);
-                    peaks.swapped_bytes = peaks.swapped_bytes.max(swapped);
+                    // Name, kind, size, used.
+                    let used = |path: &Path| Some(kib_of("/proc/swaps", path.to_str()?, 3) << 10);
+                    let used = swap.as_deref().and_then(used).unwrap_or(0);
+                    peaks.swapped_bytes = peaks.swapped_bytes.max(used);
                 }
                 if last {
                     break;
@@ -89,17 +89,8 @@ impl GroupWatch {
         GroupWatch { until, thread }
     }
 
-    pub(super) fn end(self) -> Peaks {
+    pub(super) fn stop(self) -> Peaks {
         drop(self.until);
         self.thread.join().unwrap_or_default()
     }
-}
-
-/// What of an area is in use, by /proc/swaps.
-fn used_of(path: &Path) -> u64 {
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let line = swaps.lines().find(|line| line.split_whitespace().next() == path.to_str());
-    // Name, kind, size, used.
-    let kib = line.and_then(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
 }

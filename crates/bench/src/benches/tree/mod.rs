@@ -1,28 +1,27 @@
-//! Two programs that want the same DRAM, one with a hot set, one that streams: with one budget for
-//! both, and with half of it for each, in turn.
+//! Two programs that compete for DRAM, one with a hot set, one that streams: with one budget for
+//! both, and with half of it for each.
 
 use super::swap::programs::compiled;
-use crate::measure::machine::{Machine, Usage};
-use crate::measure::managed_program::{temporary_directory, without_settings};
-use crate::measure::report::{Findings, Output};
-use crate::measure::sample::{median, over, rotated, variation};
-use crate::measure::task_pipe::this_program;
+use crate::measure::failure::OrRefuse;
+use crate::measure::machine::Machine;
+use crate::measure::managed_program::{softswap_run, temporary_directory};
+use crate::measure::options::{InRounds, parse_seconds};
+use crate::measure::report::{Findings, Log};
+use crate::measure::row::{Row, row};
+use crate::measure::sample::{Cell, take_turns};
 use clap::Args;
 use serde::Serialize;
-use softswap_cli::refusal::{Refusal, plain};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use softswap_cli::refusal::Refusal;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
 
 /// Measure what one budget for two programs gains over half of it for each.
 #[derive(Args)]
 #[command(after_long_help = "\
 One program reads pages at random in three quarters of the budget, the other one after the other in
-one and a half times as much. Both count pages a second, in the second half of their time.
-
-With --json: {\"schema\": 2, \"bench\": \"tree\", \"machine\": {...}, budget_bytes, \"ratios\": {...},
-\"rows\": [{\"budget\", \"hot_per_s\", \"stream_per_s\", \"total_per_s\", \"total_cov\", \"count\"}]}.
-budget is shared or halves. Ratios: total_shared_vs_halves, hot_shared_vs_halves,
-stream_shared_vs_halves, the median over the rounds of a round's two rates.")]
+one and a half times as much. Both count pages a second, in the second half of their time. The budget
+is shared, or each has a half (halves).")]
 pub(crate) struct TreeArgs {
     /// The budget of both together, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 128,
@@ -30,84 +29,61 @@ pub(crate) struct TreeArgs {
     budget: u32,
 
     /// How long a run takes
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
-    seconds: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    seconds: Duration,
 
-    /// Rounds
-    #[arg(long, value_name = "N", default_value_t = 5,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-
-    /// Where pages go
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
-    swap: PathBuf,
-
-    /// Also write one JSON object to FILE; - prints it instead of the table
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    common: InRounds<5>,
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
-    budget: &'static str,
-    hot_per_s: f64,
-    stream_per_s: f64,
-    total_per_s: f64,
-    total_cov: f64,
-    count: usize,
-}
-
-#[derive(Debug, Serialize)]
-struct Figures {
+pub(crate) struct Figures {
     budget_bytes: u64,
     rows: Vec<Row>,
 }
 
-/// Pages a second of the hot set, of the stream and of both, by rounds.
-type Rates = [Vec<f64>; 3];
-
-pub(super) fn run(args: &TreeArgs) -> Result<ExitCode, Refusal> {
-    let output = Output::open(args.json.as_deref())?;
-    output.finish(measure(args))
+/// Pages a second of the hot set and of the stream.
+struct Rates {
+    hot: f64,
+    stream: f64,
 }
 
-fn measure(args: &TreeArgs) -> Result<Findings<Figures>, Refusal> {
-    let dir = temporary_directory()?;
-    let program =
-        compiled(dir.path(), "pair", include_str!("pair.c"), &[]).map_err(Refusal::own)?;
-    let usage = Usage::now();
-    let mut rates: [Rates; 2] = Default::default();
-    for round in 0..args.rounds as usize {
-        for side in rotated(2, round) {
-            let (hot, stream) = one_run(args, &program, side == 0)?;
-            for (all, rate) in rates[side].iter_mut().zip([hot, stream, hot + stream]) {
-                all.push(rate);
-            }
-        }
+impl Rates {
+    fn total(&self) -> f64 {
+        self.hot + self.stream
     }
-    let [shared, halves] = &rates;
-    let names = ["hot", "stream", "total"].into_iter().enumerate();
-    let ratio = |(at, name): (usize, &str)| {
-        (format!("{name}_shared_vs_halves"), over(&shared[at], &halves[at]).into())
-    };
-    let figures = Figures {
-        budget_bytes: u64::from(args.budget) << 20,
-        rows: vec![row("shared", shared), row("halves", halves)],
-    };
-    let machine = Machine::without_device();
-    Ok(Findings::new("tree", machine, usage.since(), figures, names.map(ratio).collect()))
 }
 
-fn row(budget: &'static str, rates: &Rates) -> Row {
-    let [hot_per_s, stream_per_s, total_per_s] = rates.clone().map(median);
-    let (total_cov, count) = (variation(&rates[2]), rates[2].len());
-    Row { budget, hot_per_s, stream_per_s, total_per_s, total_cov, count }
+pub(super) fn measure(args: &TreeArgs) -> Result<Findings<Figures>, Refusal> {
+    let dir = temporary_directory()?;
+    let program = compiled(dir.path(), "pair", include_str!("pair.c")).map_err(Refusal::own)?;
+    let mut log = Log::start();
+    let mut cells = ["shared", "halves"].map(Cell::new);
+    take_turns(&mut cells, args.common.rounds, |budget, _| {
+        one_run(args, &program, *budget == "shared")
+    })?;
+    let [shared, halves] = &cells;
+    log.ratio("hot_shared_vs_halves", shared.over(halves, |rates| rates.hot));
+    log.ratio("stream_shared_vs_halves", shared.over(halves, |rates| rates.stream));
+    log.ratio("total_shared_vs_halves", shared.over(halves, Rates::total));
+    let rows = cells.iter().map(|cell| {
+        row! {
+            budget: cell.key,
+            hot_per_s: cell.median(|rates| rates.hot),
+            stream_per_s: cell.median(|rates| rates.stream),
+            total_per_s: cell.median(Rates::total),
+            total_cov: cell.cov(Rates::total),
+            count: cell.rounds.len(),
+        }
+    });
+    let rows = rows.collect();
+    let figures = Figures { budget_bytes: u64::from(args.budget) << 20, rows };
+    Ok(log.findings("tree", Machine::without_device(), figures))
 }
 
-/// Runs both programs at once, with one budget or with half of it each. Returns their rates.
-fn one_run(args: &TreeArgs, program: &Path, is_shared: bool) -> Result<(f64, f64), Refusal> {
-    let own = this_program()?;
-    let (budget, seconds) = (args.budget, args.seconds);
+/// Runs both programs at once.
+fn one_run(args: &TreeArgs, program: &Path, is_shared: bool) -> Result<Rates, Refusal> {
+    let (budget, seconds) = (args.budget, args.seconds.as_secs_f64());
     let memory = match is_shared {
         true => format!("--memory={budget}M"),
         false => format!("--memory-per-process={}M", budget / 2),
@@ -116,21 +92,17 @@ fn one_run(args: &TreeArgs, program: &Path, is_shared: bool) -> Result<(f64, f64
     let script = format!(
         "\"$0\" hot {hot} {seconds} & \"$0\" stream {stream} {seconds}; s=$?; wait $! && exit $s"
     );
-    let mut command = Command::new(own.with_file_name("softswap"));
-    without_settings(&mut command);
-    command.args(["run", "--quiet", "--reserve", "0", "--swap"]).arg(&args.swap);
-    command.args([&memory, "--", "sh", "-c", &script]);
+    let mut command = softswap_run()?;
+    command.arg("--swap").arg(&args.common.swap).args([&memory, "--", "sh", "-c", &script]);
     command.arg(program).stdin(Stdio::null()).stderr(Stdio::inherit());
-    let output = command
-        .output()
-        .map_err(|error| Refusal::own(format!("softswap run: {}", plain(&error))))?;
+    let output = command.output().or_own("softswap run")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let rate = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok())
     };
     match (output.status.success(), rate("hot"), rate("stream")) {
-        (true, Some(hot), Some(stream)) => Ok((hot, stream)),
+        (true, Some(hot), Some(stream)) => Ok(Rates { hot, stream }),
         _ => Err(Refusal::own(format!("the two programs failed: {}", output.status))),
     }
 }

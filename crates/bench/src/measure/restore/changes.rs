@@ -1,6 +1,7 @@
 //! Changes to the machine, each noted so that it can be undone.
 
 use super::{group, zram};
+use crate::measure::failure::OrRefuse;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
@@ -17,17 +18,17 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Every process may lock it, and it is the same one for all.
+/// Locked by the one restorer that may change swap. Every process may open it.
 const LOCK: &str = "/proc/swaps";
-/// Retries for a lock of another restorer, for a group whose last process has not exited yet, and
-/// for an area whose pages are not freed yet.
+/// Retries for the lock, for a group whose last process has not exited, and for an area whose pages
+/// are not freed yet.
 const ATTEMPTS: u32 = 1500;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A request to the restorer, one JSON object in a line.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Act {
-    /// Be the only restorer that swaps: settings of the machine have one owner.
+    /// Be the only restorer that changes swap.
     HoldSwap,
     /// Make a directory below this one.
     MakeDirectory {
@@ -62,13 +63,13 @@ pub(crate) enum Act {
         limit_bytes: u64,
         may_swap: bool,
     },
-    /// Kill what runs in a group and remove it.
+    /// Kill all processes in a group and remove it.
     RemoveGroup {
         path: PathBuf,
     },
 }
 
-/// A text, or why the request failed.
+/// A text, or the reason of a failure.
 pub(crate) type Answer = Result<String, String>;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -80,12 +81,12 @@ enum Change {
         path: PathBuf,
         was: String,
     },
-    /// By a group of version 2 to those in it.
+    /// By a group of version 2 to its children.
     MemoryHandedDown(PathBuf),
     Group(PathBuf),
 }
 
-/// What has been changed so far, the latest change last.
+/// All changes so far, the latest last.
 #[derive(Default)]
 pub(super) struct Changes {
     all: Vec<Change>,
@@ -106,13 +107,13 @@ impl Changes {
                 Ok(format!("zram{number}"))
             }
             Act::MakeSwapFile { path, bytes } => {
-                make_file(&path, bytes).map_err(|why| format!("{}: {why}", path.display()))?;
+                make_file(&path, bytes).or_text(path.display())?;
                 format(&path).map(nothing)
             }
             Act::Format { path } => format(&path).map(nothing),
             Act::SwapOn { path } => {
                 swap_on(&path, HIGHEST_PRIORITY)
-                    .map_err(|e| format!("`swapon {}` failed: {}", path.display(), plain(&e)))?;
+                    .or_text(format!("`swapon {}` failed", path.display()))?;
                 self.all.push(Change::Swapping(path));
                 Ok(String::new())
             }
@@ -127,7 +128,7 @@ impl Changes {
         if self.held.is_some() {
             return Ok(());
         }
-        let file = File::open(LOCK).map_err(|error| format!("{LOCK}: {}", plain(&error)))?;
+        let file = File::open(LOCK).or_text(LOCK)?;
         retried(|| Ok(flock(&file, FlockOperation::NonBlockingLockExclusive)?)).map_err(|_| {
             let seconds = (PAUSE * ATTEMPTS).as_secs();
             format!("another benchmark changes the kernel's swap for more than {seconds} s")
@@ -139,22 +140,19 @@ impl Changes {
     fn make_directory(&mut self, under: &Path) -> Answer {
         let path = under.join(format!("softswap-bench-{}", Uuid::new_v4()));
         // It may hold swapped pages.
-        fs::DirBuilder::new().mode(0o700).create(&path).map_err(|error| {
-            format!("no directory can be made in {}: {}", under.display(), plain(&error))
-        })?;
+        let made = fs::DirBuilder::new().mode(0o700).create(&path);
+        made.or_text(format!("no directory can be made in {}", under.display()))?;
         self.all.push(Change::Directory(path.clone()));
         text_of(&path)
     }
 
     fn set(&mut self, path: PathBuf, value: &str) -> Result<(), String> {
-        let failed = |e: io::Error| format!("{} cannot be {value}: {}", path.display(), plain(&e));
-        let now = fs::read_to_string(&path).map_err(failed)?.trim().to_string();
-        let is_noted = self
-            .all
-            .iter()
-            .any(|change| matches!(change, Change::Setting { path: noted, .. } if *noted == path));
+        let failed = format!("{} cannot be {value}", path.display());
+        let now = fs::read_to_string(&path).or_text(&failed)?.trim().to_string();
+        let is_it = |change: &Change| matches!(change, Change::Setting { path: noted, .. } if *noted == path);
+        let is_noted = self.all.iter().any(is_it);
         if now != value {
-            fs::write(&path, value).map_err(failed)?;
+            fs::write(&path, value).or_text(&failed)?;
         }
         if !is_noted {
             self.all.push(Change::Setting { path, was: now });
@@ -162,7 +160,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Makes a group in the first place that takes one.
+    /// Makes a group in the first directory that allows it.
     fn make_group(&mut self, limit_bytes: u64, may_swap: bool) -> Answer {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let hierarchy = group::with_memory(hierarchies()).ok_or(
@@ -203,7 +201,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Undoes everything; returns what could not be undone.
+    /// Undoes everything, and returns the failures.
     pub(super) fn undo_all(mut self) -> Vec<String> {
         let mut failed = Vec::new();
         while let Some(change) = self.all.pop() {
@@ -215,15 +213,15 @@ impl Changes {
 
 fn undo(change: &Change) -> Result<(), String> {
     match change {
-        Change::Directory(path) => fs::remove_dir_all(path)
-            .map_err(|e| format!("{} could not be removed: {}", path.display(), plain(&e))),
+        Change::Directory(path) => {
+            fs::remove_dir_all(path).or_text(format!("{} could not be removed", path.display()))
+        }
         Change::Zram(number) => zram::remove(*number),
-        Change::Swapping(path) => retried(|| swap_off(path)).map_err(|e| {
-            format!("`swapoff {}` is left to do, it failed: {}", path.display(), plain(&e))
-        }),
-        Change::Setting { path, was } => fs::write(path, was).map_err(|e| {
-            format!("{} could not be set back to {was}: {}", path.display(), plain(&e))
-        }),
+        Change::Swapping(path) => {
+            retried(|| swap_off(path)).or_text(format!("`swapoff {}` failed", path.display()))
+        }
+        Change::Setting { path, was } => fs::write(path, was)
+            .or_text(format!("{} could not be set to {was} again", path.display())),
         Change::MemoryHandedDown(parent) => group::keep_memory_back(parent),
         Change::Group(path) => retried(|| {
             let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
@@ -232,7 +230,7 @@ fn undo(change: &Change) -> Result<(), String> {
             }
             fs::remove_dir(path)
         })
-        .map_err(|e| format!("{} could not be removed: {}", path.display(), plain(&e))),
+        .or_text(format!("{} could not be removed", path.display())),
     }
 }
 
@@ -248,10 +246,9 @@ fn retried(act: impl Fn() -> io::Result<()>) -> io::Result<()> {
     tried
 }
 
-fn make_file(path: &Path, bytes: u64) -> Result<(), String> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let file = file.map_err(|error| plain(&error))?;
-    fallocate(&file, FallocateFlags::empty(), 0, bytes).map_err(|error| plain(&error.into()))
+fn make_file(path: &Path, bytes: u64) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    Ok(fallocate(&file, FallocateFlags::empty(), 0, bytes)?)
 }
 
 fn format(path: &Path) -> Result<(), String> {
@@ -264,8 +261,7 @@ fn format(path: &Path) -> Result<(), String> {
         label: Default::default(),
         is_swapped: false,
     };
-    let failed = |error| format!("{}: no swap header could be written: {error}", path.display());
-    storage.format(&header).map_err(|error| failed(plain(&error)))
+    storage.format(&header).or_text(format!("{}: no swap header could be written", path.display()))
 }
 
 fn text_of(path: &Path) -> Answer {

@@ -1,16 +1,17 @@
-//! Memory control groups of version 1 and 2: where they can be made, what holds
-//! a program to a limit in them, and what the kernel counts.
+//! Memory control groups of version 1 and 2: where they can be made, their limits, and the kernel's
+//! counts.
 //!
-//! Version 2 knows memory in a group only where the group around it hands the
-//! controller down, which one that has processes may not do, but for the root.
+//! In version 2 a group has limits of memory only if its parent hands the controller down. A parent
+//! with processes cannot do that, except for the root.
 
+use crate::measure::failure::OrRefuse;
 use softswap_cli::memory_limits::{GroupVersion, Hierarchy};
 use softswap_cli::refusal::plain;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Of the names of all benches' groups.
+/// How the names of all benches' groups begin.
 pub(crate) const PREFIX: &str = "softswap-bench-";
 const HANDED_DOWN: &str = "cgroup.subtree_control";
 /// Only groups of version 2 have it.
@@ -18,7 +19,7 @@ const TO_HAND_DOWN: &str = "cgroup.controllers";
 const LIMIT: &str = "memory.max";
 const SWAP_LIMIT: &str = "memory.swap.max";
 
-/// The hierarchy that has the memory controller: only one can.
+/// Returns the one hierarchy that has the memory controller.
 pub(crate) fn with_memory(hierarchies: Vec<Hierarchy>) -> Option<Hierarchy> {
     let has_memory = |hierarchy: &Hierarchy| match hierarchy.version {
         GroupVersion::One => true,
@@ -27,8 +28,8 @@ pub(crate) fn with_memory(hierarchies: Vec<Hierarchy>) -> Option<Hierarchy> {
     hierarchies.into_iter().find(has_memory)
 }
 
-/// Where a group may be made, the best place first. What may be at the top of a
-/// container or of what an unprivileged user was given is only known by trying.
+/// Returns the directories in which a group may be made, the best first. Rights in a container or
+/// of an unprivileged user are only known by trying.
 pub(crate) fn parents(hierarchy: &Hierarchy) -> Vec<PathBuf> {
     let top = hierarchy.top.as_path();
     let around = match hierarchy.version {
@@ -38,7 +39,7 @@ pub(crate) fn parents(hierarchy: &Hierarchy) -> Vec<PathBuf> {
     [top].into_iter().chain(around.into_iter().flatten()).map(Path::to_path_buf).collect()
 }
 
-/// Lets groups in `parent` have limits of memory; whether they could not before.
+/// Lets groups in `parent` have limits of memory. Returns true if they could not before.
 pub(crate) fn hand_down_memory(parent: &Path) -> Result<bool, String> {
     if names_memory(&parent.join(HANDED_DOWN)) {
         return Ok(false);
@@ -55,8 +56,7 @@ pub(crate) fn hand_down_memory(parent: &Path) -> Result<bool, String> {
     Ok(true)
 }
 
-/// The opposite, unless somebody would lose a limit by it: another bench, or whoever has
-/// set one meanwhile, because it was possible.
+/// Undoes [`hand_down_memory`], unless another bench or a group with a limit would lose it.
 pub(crate) fn keep_memory_back(parent: &Path) -> Result<(), String> {
     let file = parent.join(HANDED_DOWN);
     let left = |why: String| format!("`echo -memory > {}` is left to do: {why}", file.display());
@@ -79,7 +79,7 @@ fn names_memory(list: &Path) -> bool {
     names.split_whitespace().any(|name| name == "memory")
 }
 
-/// Limits a group that has just been made.
+/// Limits a new group.
 pub(crate) fn hold_to(
     version: GroupVersion,
     dir: &Path,
@@ -87,8 +87,8 @@ pub(crate) fn hold_to(
     may_swap: bool,
 ) -> Result<(), String> {
     let set = |file: &str, value: &str| {
-        let what = || format!("{file} of a control group cannot be {value}");
-        fs::write(dir.join(file), value).map_err(|e| format!("{}: {}", what(), plain(&e)))
+        let written = fs::write(dir.join(file), value);
+        written.or_text(format!("{file} of a control group cannot be {value}"))
     };
     let limit = limit_bytes.to_string();
     match version {
@@ -114,7 +114,7 @@ pub(crate) fn hold_to(
     }
 }
 
-/// A group, and what the kernel counted in it.
+/// A group with the kernel's counts.
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryGroup {
     pub(crate) version: GroupVersion,
@@ -128,7 +128,7 @@ impl MemoryGroup {
         MemoryGroup { version, dir }
     }
 
-    /// Not every kernel with version 2 tells it: from 5.19 on they do.
+    /// Known in version 1, and in version 2 from Linux 5.19 on.
     pub(crate) fn peak_bytes(&self) -> Result<Option<u64>, String> {
         let text = match self.version {
             GroupVersion::One => self.read("memory.max_usage_in_bytes")?,
@@ -147,15 +147,13 @@ impl MemoryGroup {
         Ok(kills.and_then(|count| count.trim().parse().ok()).unwrap_or(0))
     }
 
-    /// Whether what zswap packs of a group is counted in it, as version 2 does from
-    /// Linux 5.19 on.
+    /// Returns true if zswap's compressed pages count in the group: in version 2 from Linux 5.19 on.
     pub(crate) fn counts_zswap(&self) -> bool {
         self.dir.join("memory.zswap.current").exists()
     }
 
     fn read(&self, file: &str) -> Result<String, String> {
-        fs::read_to_string(self.dir.join(file))
-            .map_err(|error| format!("{file} of a control group: {}", plain(&error)))
+        fs::read_to_string(self.dir.join(file)).or_text(format!("{file} of a control group"))
     }
 }
 
@@ -173,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_handed_down_once_and_kept_back_when_nobody_needs_it() {
+    fn memory_is_handed_down_once_and_taken_back_if_no_group_needs_it() {
         let top = tempfile::tempdir().unwrap();
         write(top.path(), &[(TO_HAND_DOWN, "cpu memory\n"), (HANDED_DOWN, "cpu\n")]);
         assert_eq!(hand_down_memory(top.path()), Ok(true));
@@ -198,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_swap_is_held_to_dram() {
+    fn a_group_that_may_not_swap_is_limited_to_dram() {
         let top = tempfile::tempdir().unwrap();
         let dir = top.path();
         hold_to(GroupVersion::One, dir, 4096, false).unwrap();
@@ -217,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_counted_is_read_in_both_versions() {
+    fn counts_of_the_kernel_are_read_in_both_versions() {
         let top = tempfile::tempdir().unwrap();
         let (first, second) = (top.path().join("1"), top.path().join("2"));
         write(&first, &[("memory.max_usage_in_bytes", "12288\n")]);

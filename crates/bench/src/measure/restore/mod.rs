@@ -1,12 +1,10 @@
-//! What a benchmark changes on the machine (swap areas, zram, settings, control groups), and
-//! who restores it.
+//! Changes of a benchmark to the machine (swap areas, zram, settings, control groups), and their
+//! reversal.
 //!
-//! All of it is changed by a process of its own, the restorer, which undoes it
-//! in reverse order when its standard input ends: that happens however the
-//! benchmark ends, also by SIGKILL. The restorer is in a process group of its
-//! own and holds signals back, so what the terminal or a shell ends does not
-//! include it. It changes settings of the machine and things of its own, never
-//! somebody else's device, swap area or control group.
+//! A process of its own, the restorer, makes all of them. It undoes them in reverse order when its
+//! standard input ends, so they are undone however the benchmark exits, also by SIGKILL. The
+//! restorer is in a process group of its own and holds signals, so that signals of the terminal do
+//! not reach it. It never changes a device, swap area or control group that it has not made.
 
 pub(crate) mod group;
 pub(crate) mod zram;

@@ -1,6 +1,7 @@
-//! The restorer's process, and how a benchmark reaches it.
+//! The restorer's process, and requests to it.
 
 use super::changes::{Act, Answer, Changes};
+use crate::measure::failure::OrRefuse;
 use clap::Args;
 use softswap_cli::refusal::{Refusal, plain};
 use softswap_sys::child::SignalQueue;
@@ -8,15 +9,14 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
-/// Undoes what a benchmark changed when standard input ends; of no use by itself.
+/// Undoes the changes of a benchmark when standard input ends; of no use by itself.
 #[derive(Args)]
 pub(crate) struct RestorerArgs {}
 
-/// The restorer's process.
-pub(crate) fn restore(_args: &RestorerArgs) -> Result<ExitCode, Refusal> {
+/// Runs the restorer's process.
+pub(crate) fn restore() -> Result<ExitCode, Refusal> {
     let ends = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
-    let _held = SignalQueue::hold(&ends)
-        .map_err(|error| Refusal::own(format!("cannot hold signals: {}", plain(&error))))?;
+    let _held = SignalQueue::hold(&ends).or_own("cannot hold signals")?;
     let mut changes = Changes::default();
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         let answer: Answer = serde_json::from_str(&line)
@@ -32,7 +32,7 @@ pub(crate) fn restore(_args: &RestorerArgs) -> Result<ExitCode, Refusal> {
     }
 }
 
-/// The restorer, seen from the benchmark; everything is undone when this goes.
+/// The restorer, seen from the benchmark. Everything is undone when it is dropped.
 pub(crate) struct Restorer {
     child: Child,
     to: Option<ChildStdin>,
@@ -42,27 +42,23 @@ pub(crate) struct Restorer {
 impl Restorer {
     pub(crate) fn start() -> Result<Restorer, String> {
         let program = std::env::current_exe().map_err(|error| plain(&error))?;
-        let mut child = Command::new(program)
-            .arg("restorer")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .map_err(|error| plain(&error))?;
+        let mut command = Command::new(program);
+        command.arg("restorer").stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().map_err(|error| plain(&error))?;
         let (to, from) = (child.stdin.take(), child.stdout.take());
         let from = BufReader::new(from.ok_or("the restorer has no standard output")?);
         Ok(Restorer { child, to, from })
     }
 
-    /// Has the restorer do something, and waits until it is done.
+    /// Makes a change, and waits until it is made.
     pub(crate) fn ask(&mut self, act: &Act) -> Answer {
-        let silent = || "the restorer of what is changed on the machine has ended".to_string();
+        let exited = || "the restorer of changes to the machine has exited".to_string();
         let text = serde_json::to_string(act).map_err(|error| error.to_string())?;
-        let to = self.to.as_mut().ok_or_else(silent)?;
-        writeln!(to, "{text}").map_err(|_| silent())?;
+        let to = self.to.as_mut().ok_or_else(exited)?;
+        writeln!(to, "{text}").map_err(|_| exited())?;
         let mut line = String::new();
         self.from.read_line(&mut line).map_err(|error| plain(&error))?;
-        serde_json::from_str(&line).map_err(|_| silent())?
+        serde_json::from_str(&line).map_err(|_| exited())?
     }
 }
 

@@ -1,5 +1,6 @@
-//! A zram device of one's own.
+//! A zram device of the benchmark's own.
 
+use crate::measure::failure::OrRefuse;
 use softswap_cli::refusal::plain;
 use std::fs;
 use std::io;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 const CONTROL: &str = "/sys/class/zram-control";
 pub(crate) const ALGORITHM: &str = "lz4";
-/// What looks at new devices may have this one open for a moment.
+/// Device managers open new devices for a moment.
 const ATTEMPTS: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -26,31 +27,29 @@ pub(crate) fn add() -> Result<u32, String> {
 pub(crate) fn set_up(number: u32, bytes: u64) -> Result<(), String> {
     let set = |name: &str, value: &str| {
         fs::write(format!("/sys/block/zram{number}/{name}"), value)
-            .map_err(|error| format!("its {name} cannot be {value}: {}", plain(&error)))
+            .or_text(format!("its {name} cannot be {value}"))
     };
     set("comp_algorithm", ALGORITHM)?;
     set("disksize", &bytes.to_string())
 }
 
 pub(crate) fn remove(number: u32) -> Result<(), String> {
-    let mut tried = Ok(());
-    for _ in 0..ATTEMPTS {
-        tried = fs::write(format!("/sys/block/zram{number}/reset"), "1")
-            .and_then(|()| fs::write(format!("{CONTROL}/hot_remove"), number.to_string()));
-        match &tried {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::sleep(PAUSE),
-            _ => break,
+    let remove = || {
+        fs::write(format!("/sys/block/zram{number}/reset"), "1")
+            .and_then(|()| fs::write(format!("{CONTROL}/hot_remove"), number.to_string()))
+    };
+    let mut tried = remove();
+    for _ in 1..ATTEMPTS {
+        if !matches!(&tried, Err(error) if error.kind() == io::ErrorKind::ResourceBusy) {
+            break;
         }
+        std::thread::sleep(PAUSE);
+        tried = remove();
     }
-    tried.map_err(|error| {
-        format!(
-            "zram{number} could not be removed: {}; `echo {number} > {CONTROL}/hot_remove`",
-            plain(&error)
-        )
-    })
+    tried.or_text(format!("`echo {number} > {CONTROL}/hot_remove` is left to do"))
 }
 
-/// The DRAM that a device takes for packed pages.
+/// Returns the DRAM that a device uses for compressed pages.
 pub(crate) fn used_bytes(name: &str) -> u64 {
     let text = fs::read_to_string(format!("/sys/block/{name}/mm_stat")).unwrap_or_default();
     // orig_data_size compr_data_size mem_used_total ...

@@ -1,6 +1,8 @@
-//! `softswap bench policy`: what it counts, and what it refuses.
+//! `softswap bench policy`: counts and refusals.
 
-use super::{assert_refused, json_of, softswap};
+use super::assert_refused;
+use crate::common::softswap;
+use crate::{assert_header, json_of};
 use serde_json::Value;
 
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/traces/sqlite.touches");
@@ -20,7 +22,7 @@ fn stalls(found: &Value, without: &str) -> Vec<f64> {
 #[test]
 fn every_pattern_is_simulated_and_the_same_seed_gives_the_same_figures() {
     let found = json_of(&mut policy(&["--seed", "3"]));
-    assert_eq!((&found["schema"], &found["bench"]), (&2.into(), &"policy".into()));
+    assert_header(&found, "policy");
     let rows = found["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 6 * 3);
     for row in rows {
@@ -51,7 +53,7 @@ fn a_recorded_trace_is_simulated_without_mechanisms_and_with_other_costs() {
 }
 
 #[test]
-fn a_program_is_recorded_and_what_it_touched_simulated() {
+fn a_program_is_recorded_and_its_touches_are_simulated() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let (lines, trace) = (dir.path().join("lines"), dir.path().join("sort.touches"));
     let text: String = (0..300_000_u64).map(|at| format!("{}\n", at * 7919 % 1_000_003)).collect();
@@ -74,7 +76,7 @@ fn a_program_is_recorded_and_what_it_touched_simulated() {
 }
 
 #[test]
-fn what_is_no_trace_is_refused() {
+fn other_files_than_traces_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let taken = dir.path().join("loop.touches");
     std::fs::copy(RECORDED, &taken).unwrap();

@@ -1,31 +1,30 @@
-//! `softswap bench swap`: beside the kernel's swap, and nothing of it stays.
+//! `softswap bench swap`: with the kernel's sides, and that all changes are undone.
 
-use super::{
-    assert_empty, assert_refused, has_zram, json_of, machine_alone, wait_until, zram_devices,
-};
+use super::{assert_refused, has_zram, machine_alone, wait_until, zram_devices};
 use crate::common::{self, as_nobody, is_root, softswap, std_softswap};
+use crate::{assert_contains, assert_empty, assert_header, json_of};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Stdio;
 
-/// Who is a side, and what is softswap by another budget.
+/// All sides, and softswap with another budget.
 const SIDES: [&str; 5] =
     ["softswap", "softswap_same_dram", "kernel_file", "kernel_zram", "kernel_zswap"];
 
-/// What a bench of the kernel's swap changes on the machine.
+/// The state that a bench of the kernel's swap changes on the machine.
 #[derive(Debug, PartialEq, Eq)]
 struct Machine {
     zram: Vec<String>,
     swaps: String,
     zswap: Vec<String>,
     page_cluster: String,
-    /// Those whose restorer has ended; somebody else's bench may be under way.
+    /// Those whose restorer has exited; another bench may run.
     left_groups: Vec<String>,
-    /// What the root of version 2 lets other groups have.
+    /// Controllers that the root of version 2 hands down.
     handed_down: String,
 }
 
-/// Where version 1 and version 2 are mounted.
+/// Mount points of version 1 and version 2.
 const GROUPS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
 
 /// The groups of all benches.
@@ -35,7 +34,7 @@ fn groups() -> Vec<String> {
     names.filter(|name| name.starts_with("softswap-bench-")).collect()
 }
 
-fn restorer_has_ended(group: &str) -> bool {
+fn restorer_has_exited(group: &str) -> bool {
     let pid = group.split('-').nth(2).unwrap_or_default();
     !Path::new("/proc").join(pid).exists()
 }
@@ -50,14 +49,14 @@ impl Machine {
         let zswap = "/sys/module/zswap/parameters";
         let mut settings = names(zswap);
         settings.sort();
-        // Somebody else may swap meanwhile.
+        // Other areas may change meanwhile.
         let swaps = read(Path::new("/proc/swaps"));
         Machine {
             zram: zram_devices(),
             swaps: swaps.lines().filter(|line| line.contains("softswap-bench")).collect(),
             zswap: settings.iter().map(|name| read(&Path::new(zswap).join(name))).collect(),
             page_cluster: read(Path::new("/proc/sys/vm/page-cluster")),
-            left_groups: groups().into_iter().filter(|group| restorer_has_ended(group)).collect(),
+            left_groups: groups().into_iter().filter(|group| restorer_has_exited(group)).collect(),
             handed_down: read(Path::new("/sys/fs/cgroup/cgroup.subtree_control")),
         }
     }
@@ -71,7 +70,7 @@ fn swap(dir: &Path, options: &[&str]) -> assert_cmd::Command {
 }
 
 fn assert_swap_figures_are_plausible(found: &Value, sides: &[&str]) {
-    assert_eq!((&found["schema"], &found["bench"]), (&2.into(), &"swap".into()));
+    assert_header(found, "swap");
     assert_eq!((&found["oom_kills"], &found["within_limits"]), (&0.into(), &true.into()));
     for row in found["rows"].as_array().unwrap() {
         let of = |name: &str| row[name].as_f64().unwrap();
@@ -90,12 +89,12 @@ fn assert_swap_figures_are_plausible(found: &Value, sides: &[&str]) {
 }
 
 #[test]
-fn softswap_is_measured_beside_the_kernels_swap_and_the_machine_is_as_before() {
+fn softswap_is_measured_with_the_kernels_swap_and_all_changes_are_undone() {
     let _alone = machine_alone();
     let (dir, before) = (tempfile::tempdir().unwrap(), Machine::now());
     let options = ["--no-programs", "--patterns", "random_read,hot_set"];
     let found = json_of(&mut swap(dir.path(), &options));
-    // A bench of somebody else's may be under way.
+    // Another bench may run.
     wait_until("something stays", || Machine::now() == before);
     assert_empty(dir.path());
     assert_swap_figures_are_plausible(&found, &SIDES);
@@ -202,13 +201,12 @@ fn without_rights_softswap_is_measured_alone() {
 }
 
 #[test]
-fn a_damaged_page_beside_the_kernels_swap_is_noticed_too() {
+fn a_damaged_page_is_noticed_in_a_group_too() {
     let _alone = machine_alone();
     let dir = tempfile::tempdir().unwrap();
     let options = ["--damage", "--no-programs", "--sides", "softswap", "--patterns", "hot_set"];
     let output = swap(dir.path(), &options).assert().code(125);
-    let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
-    assert!(text.contains("does not hold what was written"), "{text}");
+    assert_contains(&output.get_output().stderr, &["does not hold what was written"]);
     assert_empty(dir.path());
 }
 
@@ -219,7 +217,7 @@ fn a_swap_that_cannot_be_measured_is_refused() {
         (&["--working-set", "16M"], &["--working-set", "too little", "64M or more"]),
         (&["--program-size", "16M"], &["--program-size", "too little", "64M or more"]),
         (&["--program-size", "9T"], &["--program-size", "available", "ask for less"]),
-        (&["--seconds", "0"], &["--seconds", "0.01"]),
+        (&["--seconds", "0"], &["--seconds", "0.001"]),
         (&["--rounds", "0"], &["--rounds", "1..="]),
         (&["--sides", "moon"], &["--sides", "moon", "kernel_zram"]),
         (&["--patterns", "x"], &["--patterns", "random_read"]),
@@ -236,7 +234,7 @@ fn a_swap_that_cannot_be_measured_is_refused() {
 }
 
 #[test]
-fn a_bench_of_swap_that_is_ended_puts_everything_back() {
+fn a_bench_of_swap_that_is_killed_undoes_everything() {
     if !has_zram() {
         return common::skip("no zram device to be had");
     }

@@ -1,4 +1,4 @@
-//! From what the engine writes down to a trace.
+//! Conversion of the engine's recording to a trace.
 
 use super::{Content, Event, Recorded, UNIT_BYTES, WHOLE};
 use softswap_engine::base::access::Access;
@@ -6,19 +6,19 @@ use softswap_engine::core::recorder::{Event as Noted, HEADER_WORDS, MAGIC};
 use softswap_sys::PAGE_SIZE;
 use std::collections::BTreeMap;
 
-/// Pages between others that were never touched: of each gap, so many are kept at most.
+/// The most pages kept of a gap between touched pages.
 const MOST_GAP_PAGES: u64 = 16;
 
-/// Which part of a recording becomes the trace, and how much of it at most.
+/// The part of a recording that becomes the trace.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
-    /// Touches that are passed over; what there is after them is told.
+    /// Touches before it. The trace begins with the pages that exist after them.
     pub(crate) skip: usize,
-    /// Touches after these.
+    /// The most touches in it.
     pub(crate) most: usize,
 }
 
-/// Makes a trace of the words of a recording. `None` where it is none.
+/// Converts the words of a recording. Returns `None` if they are none.
 pub(crate) fn convert(words: impl Iterator<Item = u64>, part: Part) -> Option<Recorded> {
     let mut words = words;
     let header = [words.next()?, words.next()?];
@@ -31,16 +31,16 @@ pub(crate) fn convert(words: impl Iterator<Item = u64>, part: Part) -> Option<Re
     Some(script.finish(part))
 }
 
-/// All events, with the numbers that contents of pages have, whatever page they are on.
+/// All events, with a number for each content, whatever page it is on.
 #[derive(Default)]
 struct Script {
-    /// Which content each page of the window has: moved pages keep theirs.
+    /// The content of each page of the window: moved pages keep theirs.
     owners: BTreeMap<u64, u64>,
-    /// Where its last touch is, and what it holds.
+    /// The last touch of a content, and its sizes.
     last: BTreeMap<u64, (usize, Content)>,
     events: Vec<(u64, Event)>,
     cpu_ns: Vec<(usize, u64)>,
-    /// Numbers for contents whose page's own number another one took along.
+    /// The next number for a content whose page's own number has moved.
     next: u64,
 }
 
@@ -68,7 +68,7 @@ impl Script {
             }
             Noted::Filled { page } => self.holds(page, Content::default()),
             Noted::Gone { page, pages } => {
-                // Only what was there.
+                // Only pages that existed.
                 let range = page..page.saturating_add(pages);
                 let moved: Vec<_> = self.owners.range(range.clone()).map(|(at, _)| *at).collect();
                 let numbers: Vec<_> =
@@ -83,7 +83,7 @@ impl Script {
                 let number = self.number(page);
                 self.owners.insert(to, number);
                 self.next += 1;
-                // What comes to lie on the page it left is another content.
+                // The old page gets another content.
                 self.owners.insert(page, (1 << 40) + self.next);
             }
         }
@@ -127,7 +127,7 @@ impl Script {
     }
 }
 
-/// What there is after these events: each page that is, in the order of their last touches.
+/// Returns the pages that exist after these events, in the order of their last touches.
 fn at_beginning(events: &[(u64, Event)]) -> Vec<(u64, Event)> {
     let mut there: BTreeMap<u64, (usize, Content)> = BTreeMap::new();
     for (at, (number, event)) in events.iter().enumerate() {
@@ -145,7 +145,7 @@ fn at_beginning(events: &[(u64, Event)]) -> Vec<(u64, Event)> {
     in_order.into_iter().map(|(number, (_, content))| (number, touch(content))).collect()
 }
 
-/// New numbers in the same order, with short gaps only; and how many there are.
+/// Returns new numbers in the same order with short gaps only, and their count.
 fn without_gaps(numbers: impl Iterator<Item = u64>) -> (BTreeMap<u64, u32>, u32) {
     let mut all: BTreeMap<u64, u32> = numbers.map(|number| (number, 0)).collect();
     let (mut next, mut last) = (0, None);
@@ -157,7 +157,7 @@ fn without_gaps(numbers: impl Iterator<Item = u64>) -> (BTreeMap<u64, u32>, u32)
     (all, next)
 }
 
-/// Neighbours that go one after the other go together.
+/// Merges frees of neighbours.
 fn joined(events: impl Iterator<Item = Event>) -> Vec<Event> {
     let mut all: Vec<Event> = Vec::new();
     for event in events {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_touch_is_told_what_its_page_holds_when_it_leaves() {
+    fn a_touch_has_the_content_of_its_page_when_it_is_evicted() {
         let left = Noted::Left { page: 900, lz4_bytes: 100, zstd_bytes: 4096 };
         let found = of(&[touch(900), touch(7), left, touch(900), left], ALL);
         let expected = [touched(17, Some((2, 64))), touched(0, None), touched(17, None)];
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_is_another_page_afterwards() {
+    fn a_freed_page_is_another_page_afterwards() {
         let gone = Noted::Gone { page: 0, pages: 1000 };
         let filled = Noted::Filled { page: 7 };
         let found = of(&[touch(7), touch(8), filled, gone, gone, touch(7)], ALL);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_is_the_same_page_and_what_comes_in_its_place_another() {
+    fn a_moved_page_is_the_same_and_its_old_place_another() {
         let moved = Noted::Moved { page: 7, to: 20 };
         let found = of(&[touch(7), touch(8), moved, touch(20), touch(7)], ALL);
         let [a, b, c, d] = [0, 1, 2, 3].map(|at| match found.events[at] {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_begins_with_what_there_is() {
+    fn a_part_begins_with_the_pages_that_exist() {
         let events = [touch(3), touch(4), touch(5), touch(3), touch(9), touch(4), touch(3)];
         let found = of(&events, Part { skip: 4, most: 2 });
         let none = Some((0, 0));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_recording_is_none() {
+    fn other_words_are_no_recording() {
         assert_eq!(convert([1, 2, 3].into_iter(), ALL), None);
         assert_eq!(convert([MAGIC].into_iter(), ALL), None);
     }

@@ -1,4 +1,4 @@
-//! Recorded traces: which pages a real program touched, what for, and how these pages pack.
+//! Recorded traces: the touches of a real program, and the compressed sizes of its pages.
 //! The format is described in `crates/bench/traces/README.md`.
 
 pub(crate) mod convert;
@@ -6,36 +6,35 @@ pub(crate) mod convert;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
 
-/// How a file of this kind begins.
+/// The first bytes of a file.
 const MAGIC: &[u8; 8] = b"touches2";
-/// Sizes are noted in so many bytes.
+/// The unit of sizes.
 pub(crate) const UNIT_BYTES: usize = 64;
-/// What a page takes that does not pack, in units.
+/// An incompressible page in units.
 pub(crate) const WHOLE: u8 = 64;
-/// More than any trace takes, unpacked, and has.
+/// Limits of what is read, larger than any trace.
 const MOST_BYTES: u64 = 1 << 30;
 const MOST_EVENTS: usize = 1 << 26;
 const MOST_PAGES: u32 = 1 << 24;
-/// Small files count for more than the time that it takes to make them.
+/// Small files matter more than the time to write them.
 const ZSTD_LEVEL: i32 = 22;
-/// Of what an event is: a touch that writes, one that tells a new content, pages given up.
+/// Kinds of events: a touch that writes, a touch with a new content, pages that are freed.
 const WRITES: u8 = 1;
 const TELLS: u8 = 2;
 const GONE: u8 = 4;
 
-/// How a page packs, in units of [`UNIT_BYTES`]: nothing where all its words are the same.
+/// Compressed sizes of a page in units of [`UNIT_BYTES`]: zero if all its words are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Content {
     pub(crate) lz4: u8,
     pub(crate) zstd: u8,
 }
 
-/// What happened next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A page was touched, and will hold this when it leaves, if that is another than before.
+    /// A page was touched. Its content when it is evicted, if that differs from before.
     Touch { page: u32, is_write: bool, content: Option<Content> },
-    /// Pages were given up.
+    /// Pages were freed.
     Gone { page: u32, pages: u32 },
 }
 
@@ -44,7 +43,7 @@ pub(crate) enum Event {
 pub(crate) struct Recorded {
     /// Page numbers are below this.
     pub(crate) pages: u32,
-    /// How many of the first events only tell what there was at the beginning.
+    /// The first events that describe the pages at the beginning.
     pub(crate) before: u32,
     /// Processor time that the program used, without faults, after these.
     pub(crate) cpu_us: u32,
@@ -52,10 +51,7 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// As it lies in a file.
-    ///
-    /// # Errors
-    /// When there is no memory for it.
+    /// Returns the bytes of a file.
     pub(crate) fn to_bytes(&self) -> io::Result<Vec<u8>> {
         let columns = postcard::to_stdvec(&Columns::from(self)).map_err(io::Error::other)?;
         let mut bytes = MAGIC.to_vec();
@@ -63,7 +59,7 @@ impl Recorded {
         Ok(bytes)
     }
 
-    /// The pages that were touched.
+    /// Returns the touched pages in order.
     pub(crate) fn touches(&self) -> Vec<u32> {
         let touched = |event: &Event| match *event {
             Event::Touch { page, .. } => Some(page),
@@ -72,10 +68,7 @@ impl Recorded {
         self.events.iter().filter_map(touched).collect()
     }
 
-    /// Reads what [`Recorded::to_bytes`] made.
-    ///
-    /// # Errors
-    /// When the file is none, damaged, or larger than any trace.
+    /// Reads the bytes of a file. Fails if they are damaged or larger than any trace.
     pub(crate) fn from_bytes(bytes: &[u8]) -> io::Result<Recorded> {
         let bad = |why| io::Error::new(io::ErrorKind::InvalidData, why);
         let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| bad("it is no recorded trace"))?;
@@ -89,9 +82,8 @@ impl Recorded {
     }
 }
 
-/// A trace in columns, which pack better than rows: one entry for each event, but for what
-/// only some have.
-#[derive(Serialize, Deserialize)]
+/// A trace in columns, which compress better than rows.
+#[derive(Default, Serialize, Deserialize)]
 struct Columns {
     pages: u32,
     before: u32,
@@ -107,16 +99,7 @@ struct Columns {
 impl From<&Recorded> for Columns {
     fn from(recorded: &Recorded) -> Columns {
         let Recorded { pages, before, cpu_us, ref events } = *recorded;
-        let mut columns = Columns {
-            pages,
-            before,
-            cpu_us,
-            kinds: Vec::new(),
-            steps: Vec::new(),
-            lz4: Vec::new(),
-            zstd: Vec::new(),
-            gone: Vec::new(),
-        };
+        let mut columns = Columns { pages, before, cpu_us, ..Columns::default() };
         let mut last = 0;
         for event in events {
             let (kind, page) = match *event {
@@ -139,7 +122,7 @@ impl From<&Recorded> for Columns {
 }
 
 impl Columns {
-    /// `None` where the columns do not fit together, or name what there cannot be.
+    /// Returns `None` if the columns do not match, or a page is out of range.
     fn to_recorded(&self) -> Option<Recorded> {
         let Columns { pages, before, cpu_us, .. } = *self;
         let count = self.kinds.len();

@@ -1,18 +1,30 @@
-//! Whole programs: what they are, what they need, and how they are made ready.
+//! Whole programs: their files, and their runs.
 
-use clap::ValueEnum;
-use serde::Serialize;
-use softswap_cli::refusal::plain;
-use std::ffi::OsString;
-use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
+use crate::measure::failure::OrRefuse;
+use crate::measure::managed_program::Counters;
 use crate::measure::noise::noise;
+use crate::measure::options::Named;
+use clap::ValueEnum;
+use rustix::process::{Pid, Signal, kill_process};
+use softswap_cli::refusal::plain;
+use softswap_sys::child::SignalQueue;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
+/// How often the peak of a program is read.
+const INTERVAL: Duration = Duration::from_millis(5);
+/// A program that runs longer is killed.
+const LONGEST: Duration = Duration::from_secs(900);
+/// Of a tick of /proc.
+const TICKS_PER_S: f64 = 100.0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Program {
     /// A large numeric sort in Python
@@ -32,112 +44,169 @@ pub(crate) enum Program {
 /// A program that can be started.
 #[derive(Clone)]
 pub(crate) struct Ready {
-    pub(crate) program: Program,
+    pub(crate) name: String,
     pub(crate) path: PathBuf,
     pub(crate) arguments: Vec<OsString>,
     /// What it reads; brought into the page cache before every run.
     pub(crate) input: Option<PathBuf>,
 }
 
+/// What a run of a program took.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProgramRun {
+    pub(crate) seconds: f64,
+    pub(crate) cpu_seconds: f64,
+    /// Of its output.
+    pub(crate) digest: u64,
+    /// The most DRAM that it had.
+    pub(crate) peak_bytes: u64,
+}
+
 impl Program {
-    pub(crate) const ALL: [Program; 6] = [
-        Program::NumericSort,
-        Program::Sqlite,
-        Program::GnuSort,
-        Program::TextSort,
-        Program::HashJoin,
-        Program::GraphWalk,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Program::NumericSort => "numeric_sort",
-            Program::Sqlite => "sqlite",
-            Program::GnuSort => "gnu_sort",
-            Program::TextSort => "text_sort",
-            Program::HashJoin => "hash_join",
-            Program::GraphWalk => "graph_walk",
-        }
-    }
-
-    /// Makes the program ready to take about `bytes`; what it needs goes to
-    /// `dir`. Or says what is missing here.
+    /// Makes the program ready to use about `bytes`, with its files in `dir`. Fails if something is
+    /// missing on this machine.
     pub(crate) fn make_ready(self, dir: &Path, bytes: u64) -> Result<Ready, String> {
-        let ready = |path, arguments, input| Ready { program: self, path, arguments, input };
-        let goal = || OsString::from(bytes.to_string());
+        let ready = |path, arguments, input| Ready { name: self.name(), path, arguments, input };
+        let goal = OsString::from(bytes.to_string());
         Ok(match self {
             Program::NumericSort => {
-                let script = include_str!("numbers.py");
-                ready(python()?, vec!["-c".into(), script.into(), goal()], None)
+                let script = include_str!("numbers.py").into();
+                ready(python()?, vec!["-c".into(), script, goal], None)
             }
             Program::Sqlite => {
-                let script = include_str!("database.py");
-                ready(python()?, vec!["-c".into(), script.into(), goal()], None)
+                let script = include_str!("database.py").into();
+                ready(python()?, vec!["-c".into(), script, goal], None)
             }
-            Program::GnuSort => {
-                let input = dir.join("lines");
-                write_lines(&input, bytes).map_err(|error| plain(&error))?;
-                ready(gnu_sort()?, sort_arguments(&input, bytes), Some(input))
-            }
-            Program::TextSort => {
-                let input = dir.join("text");
-                write_text(&input, bytes).map_err(|error| plain(&error))?;
+            Program::GnuSort | Program::TextSort => {
+                let input = dir.join(self.name());
+                let file = File::create_new(&input).or_text(input.display())?;
+                let write = if self == Program::GnuSort { write_lines } else { write_text };
+                write(BufWriter::new(file), bytes).or_text(input.display())?;
                 ready(gnu_sort()?, sort_arguments(&input, bytes), Some(input))
             }
             Program::HashJoin => {
-                let path = compiled(dir, "hash_join", include_str!("hash_join.c"), &[])?;
-                ready(path, vec![goal()], None)
+                ready(compiled(dir, "hash_join", include_str!("hash_join.c"))?, vec![goal], None)
             }
             Program::GraphWalk => {
-                let path = compiled(dir, "graph_walk", include_str!("graph_walk.c"), &[])?;
-                // Few enough that a disk serves them in seconds.
+                let path = compiled(dir, "graph_walk", include_str!("graph_walk.c"))?;
+                // So few that a disk serves them in seconds.
                 let steps = (bytes / 8192).to_string();
-                ready(path, vec![goal(), steps.into()], None)
+                ready(path, vec![goal, steps.into()], None)
             }
         })
     }
 }
 
 impl Ready {
-    /// The same on so many threads, if it can be told.
+    /// Returns the same program with so many threads, if it has an option for them.
     pub(super) fn on_threads(&self, threads: u32) -> Option<Ready> {
-        let asked =
-            |argument: &OsString| argument.to_str().is_some_and(|a| a.starts_with(PARALLEL));
-        let at = self.arguments.iter().position(asked)?;
+        let is_parallel = |a: &OsString| a.to_str().is_some_and(|a| a.starts_with(PARALLEL));
+        let at = self.arguments.iter().position(is_parallel)?;
         let mut ready = self.clone();
         ready.arguments[at] = format!("{PARALLEL}{threads}").into();
         Some(ready)
     }
+
+    /// Runs the program by `command`, which lacks its arguments only.
+    pub(crate) fn run(
+        &self,
+        mut command: Command,
+        signals: &SignalQueue,
+        counters: &Counters,
+    ) -> Result<ProgramRun, String> {
+        if let Some(input) = &self.input {
+            let read = File::open(input).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
+            read.or_text(input.display())?;
+        }
+        command.args(&self.arguments).env("LC_ALL", "C");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        signals.prepare(&mut command, &[counters.fd()]);
+        let (start, cpu_before) = (Instant::now(), children_cpu_seconds());
+        let mut child = command.spawn().map_err(|error| plain(&error))?;
+        let (exited, wait) = channel::<()>();
+        let (pid, id) = (Pid::from_child(&child), child.id());
+        let watch = std::thread::spawn(move || {
+            let mut peak_bytes = peak_of(id);
+            while wait.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                peak_bytes = peak_bytes.max(peak_of(id));
+                if start.elapsed() > LONGEST {
+                    let _ = kill_process(pid, Signal::KILL);
+                }
+            }
+            peak_bytes
+        });
+        let ended = output_and_status(&mut child);
+        let seconds = start.elapsed().as_secs_f64();
+        drop(exited);
+        let peak_bytes = watch.join().unwrap_or(0);
+        let (digest, status) = ended.map_err(|error| plain(&error))?;
+        let cpu_seconds = children_cpu_seconds() - cpu_before;
+        match status.success() {
+            true => Ok(ProgramRun { seconds, cpu_seconds, digest, peak_bytes }),
+            false if seconds > LONGEST.as_secs_f64() => {
+                Err(format!("it took more than {} s", LONGEST.as_secs()))
+            }
+            false => Err(format!("it failed: {status}")),
+        }
+    }
 }
 
-/// The interpreter itself: what lies on PATH may be a script that looks for it.
+/// Reads the output to its end, and waits. Returns a digest of the output.
+fn output_and_status(child: &mut Child) -> io::Result<(u64, std::process::ExitStatus)> {
+    let (mut hasher, mut room) = (DefaultHasher::new(), vec![0; 1 << 16]);
+    if let Some(mut output) = child.stdout.take() {
+        loop {
+            match output.read(&mut room)? {
+                0 => break,
+                count => hasher.write(&room[..count]),
+            }
+        }
+    }
+    Ok((hasher.finish(), child.wait()?))
+}
+
+/// Returns the most that a process has had in DRAM so far.
+fn peak_of(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+/// Returns the processor time of children of this process that have exited.
+fn children_cpu_seconds() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // After the name, which may hold any character: cutime cstime.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().skip(13);
+    fields.take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS_PER_S
+}
+
+/// Returns the interpreter itself: python3 on PATH may be a script that starts it.
 fn python() -> Result<PathBuf, String> {
     const WAY_OUT: &str = "install it (`apt install python3`)";
     let script = "import os, sys; print(os.path.realpath(sys.executable))";
     let output = Command::new("python3").args(["-c", script]).stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("python3: {}; {WAY_OUT}", plain(&error)))?;
     match String::from_utf8_lossy(&output.stdout).trim() {
-        "" => Err(format!("python3 does not say where it is; {WAY_OUT}")),
+        "" => Err(format!("python3 does not print its path; {WAY_OUT}")),
         path => Ok(path.into()),
     }
 }
 
 fn gnu_sort() -> Result<PathBuf, String> {
     let output = Command::new("sort").arg("--version").stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("sort: {}", plain(&error)))?;
-    if !String::from_utf8_lossy(&output.stdout).contains("GNU coreutils") {
+    if !String::from_utf8_lossy(&output.or_text("sort")?.stdout).contains("GNU coreutils") {
         return Err("the sort here is not GNU's; install coreutils".into());
     }
     Ok("sort".into())
 }
 
-/// A line has 1 KiB, and sort takes about 80 bytes more for it.
+/// A line has 1 KiB, and sort needs about 80 bytes more for it.
 const LINE_BYTES: u64 = 1024;
 const BYTES_PER_LINE: u64 = LINE_BYTES + 80;
 
-/// Numbers without pattern and a text that all lines share.
-fn write_lines(path: &Path, bytes: u64) -> std::io::Result<()> {
-    let mut file = BufWriter::new(File::create_new(path)?);
+/// Writes numbers without pattern and a text that all lines share.
+fn write_lines(mut file: BufWriter<File>, bytes: u64) -> io::Result<()> {
     let shared = "and words that all lines share ".repeat(31);
     for number in noise(11).take((bytes / BYTES_PER_LINE) as usize) {
         let text = format!("{number:016x} {:016x} {shared}", number.rotate_left(7));
@@ -146,14 +215,13 @@ fn write_lines(path: &Path, bytes: u64) -> std::io::Result<()> {
     file.flush()
 }
 
-/// What sort takes for a line of random text, measured: the line, and 60 bytes to find it by.
+/// What sort needs for a line of random text, measured: the line, and 60 bytes to find it by.
 const BYTES_PER_TEXT_LINE: u64 = TEXT_LINE_BYTES + 60;
 const TEXT_LINE_BYTES: u64 = 41;
 
-/// Random hexadecimal digits and the line's number: half of each byte is noise, which zstd
-/// packs and LZ4 does not.
-fn write_text(path: &Path, bytes: u64) -> std::io::Result<()> {
-    let mut file = BufWriter::new(File::create_new(path)?);
+/// Writes random hexadecimal digits and the line's number: half of each byte is noise, which zstd
+/// compresses and LZ4 does not.
+fn write_text(mut file: BufWriter<File>, bytes: u64) -> io::Result<()> {
     let mut digits = noise(12);
     for number in 0..bytes / BYTES_PER_TEXT_LINE {
         let [upper, lower] = [(); 2].map(|()| digits.next().unwrap_or(number));
@@ -164,12 +232,11 @@ fn write_text(path: &Path, bytes: u64) -> std::io::Result<()> {
 
 const PARALLEL: &str = "--parallel=";
 
-/// With a buffer that holds everything, so that it needs no files of its own.
+/// Returns arguments with a buffer that holds everything, so that sort needs no temporary files.
 fn sort_arguments(input: &Path, bytes: u64) -> Vec<OsString> {
-    let buffer = bytes * 2;
     let dir = input.parent().unwrap_or(Path::new("/"));
     vec![
-        format!("--buffer-size={buffer}b").into(),
+        format!("--buffer-size={}b", bytes * 2).into(),
         format!("{PARALLEL}2").into(),
         "--temporary-directory".into(),
         dir.into(),
@@ -177,23 +244,17 @@ fn sort_arguments(input: &Path, bytes: u64) -> Vec<OsString> {
     ]
 }
 
-/// A program, or a library (`flags`), of a text in C.
-pub(crate) fn compiled(
-    dir: &Path,
-    name: &str,
-    text: &str,
-    flags: &[&str],
-) -> Result<PathBuf, String> {
+/// Compiles a program of a text in C.
+pub(crate) fn compiled(dir: &Path, name: &str, text: &str) -> Result<PathBuf, String> {
     let (path, source) = (dir.join(name), dir.join(format!("{name}.c")));
-    std::fs::write(&source, text).map_err(|error| plain(&error))?;
-    let output =
-        Command::new("gcc").arg("-O2").args(flags).arg("-o").args([&path, &source]).output();
+    fs::write(&source, text).or_text(source.display())?;
+    let output = Command::new("gcc").args(["-O2", "-o"]).args([&path, &source]).output();
     let output = output.map_err(|error| {
         format!("gcc: {}; install it (`apt install gcc libc6-dev`)", plain(&error))
     })?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("gcc: {}", said.lines().next().unwrap_or("it failed")));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("gcc: {}", errors.lines().next().unwrap_or("it failed")));
     }
     Ok(path)
 }

@@ -1,0 +1,48 @@
+//! Options that several benchmarks have, and values that options name.
+
+use clap::{Args, ValueEnum};
+use softswap_cli::refusal::Refusal;
+use softswap_cli::swapdir::{self, SwapDir};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Options of a benchmark with swap files; `ROUNDS` is the default.
+#[derive(Args)]
+pub(crate) struct InRounds<const ROUNDS: u32> {
+    /// Rounds, in which the variants take turns
+    #[arg(long, value_name = "N", default_value_t = ROUNDS,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+
+    /// The directory for swap files
+    #[arg(long, alias = "dir", value_name = "DIR", default_value = "/var/tmp")]
+    pub(crate) swap: PathBuf,
+}
+
+impl<const ROUNDS: u32> InRounds<ROUNDS> {
+    /// Returns the directory, if it can take `bytes`.
+    pub(crate) fn dir(&self, bytes: u64) -> Result<SwapDir, Refusal> {
+        swapdir::check("--swap", &self.swap, bytes)
+    }
+}
+
+/// Parses the seconds for which something is measured.
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.001..=600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("give between 0.001 and 600 seconds".into()),
+    }
+}
+
+/// A value that has a name on the command line, in tables and in JSON.
+pub(crate) trait Named: ValueEnum {
+    fn name(&self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().into())
+    }
+
+    fn all() -> Vec<Self> {
+        Self::value_variants().to_vec()
+    }
+}
+
+impl<T: ValueEnum> Named for T {}
