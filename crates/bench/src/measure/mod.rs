@@ -1,4 +1,4 @@
-//! What measurements share: options, orders and content without pattern, figures over rounds,
+//! Common parts of measurements: options, orders and content without pattern, figures over rounds,
 //! reports, measured programs, and changes to the machine that are restored.
 
 pub(crate) mod failure;

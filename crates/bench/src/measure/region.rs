@@ -85,7 +85,7 @@ impl Content for Noise {
     }
 }
 
-/// Runs `body` in so many threads at the same time. Returns the seconds from the first start to the
+/// Runs `body` in `threads` threads at the same time. Returns the seconds from the first start to the
 /// last end, and the results. The threads read the clock themselves: the joining thread may run late
 /// if memory is short.
 pub(crate) fn on_threads<T: Send>(

@@ -29,7 +29,7 @@ pub(crate) struct Findings<F> {
     notes: Vec<String>,
 }
 
-/// What a benchmark writes down while it runs.
+/// Ratios and notes that a benchmark collects.
 pub(crate) struct Log {
     usage: Usage,
     ratios: Map<String, Value>,

@@ -1,4 +1,4 @@
-//! What the order of the search for bounce buffers is worth, and what a buffer costs.
+//! The value of the order in which bounce buffers are searched, and the cost of a buffer.
 //!
 //! The published comparison is of Linux's swiotlb: one task with requests of 4 KiB (small), one with
 //! 64 KiB (big), four with 4 KiB (fourway). The primary pool is too small for them, so that the

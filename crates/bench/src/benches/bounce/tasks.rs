@@ -126,7 +126,7 @@ impl Task {
     }
 }
 
-/// What a workload did.
+/// Figures of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ran {
     pub(super) mib_per_s: f64,

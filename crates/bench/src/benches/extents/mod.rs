@@ -1,4 +1,4 @@
-//! What looking up extents costs: in the list and the red-black tree that Linux had and has, and in
+//! The cost of looking up extents: in the list and the red-black tree that Linux had and has, and in
 //! softswap's map.
 //!
 //! Tasks swap to RAM, so that nothing hides the look-ups; all variants run in every round.

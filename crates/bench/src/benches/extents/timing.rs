@@ -1,4 +1,4 @@
-//! What is measured of maps: look-ups alone, and tasks that swap pages out to RAM and back in, with a
+//! Measurements of maps: look-ups alone, and tasks that swap pages out to RAM and back in, with a
 //! look-up for each page.
 
 use super::maps::{Lookup, Map};

@@ -1,4 +1,4 @@
-//! What a fault costs the thread that takes it, by where the page was, with the costs of its parts.
+//! The cost of a fault to the thread that takes it, by the place of the page, and of its parts.
 //!
 //! All variants touch pages in the same random order, and so far apart that no touch brings in another
 //! page that is measured.

@@ -1,5 +1,5 @@
-//! What softswap costs a program that fits its budget: the same program without and with softswap, in
-//! turn.
+//! The cost of softswap to a program that fits its budget: the same program without and with
+//! softswap, in turn.
 
 use super::swap::programs::{Program, Ready, compiled};
 use crate::measure::machine::Machine;

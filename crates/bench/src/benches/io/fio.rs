@@ -16,7 +16,7 @@ pub(super) const DEPTH: usize = 32;
 /// Characters of an error of fio's that are shown.
 const MOST_SHOWN: usize = 160;
 
-/// What a job is compared with.
+/// Variants of softswap with which a job is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Interrupt,

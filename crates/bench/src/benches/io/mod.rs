@@ -1,4 +1,4 @@
-//! What a read of a file or device costs by how it is waited for, beside fio's reads of the same file.
+//! The cost of reading a file or device by the way of waiting, compared with fio.
 //!
 //! All variants read the same bytes in every round, in turn, each for the same time.
 
@@ -31,7 +31,7 @@ const WARM_UP: Duration = Duration::from_millis(250);
 ///
 /// 4 KiB at random places, past the page cache: one at a time, waited for by interrupt, poll, hybrid
 /// and auto, then 32 at once. Without FILE, a file of its own is filled and read; it has no name and
-/// is removed when the command exits. What exists is opened for reading only.
+/// is removed when the command exits. An existing file is opened for reading only.
 #[derive(Args)]
 #[command(after_long_help = "\
 fio is run in the same rounds on the same file if it is installed (Debian: apt-get install fio; tried

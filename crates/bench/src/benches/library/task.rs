@@ -117,7 +117,7 @@ impl Words for Mapped {
 }
 
 const WORDS: usize = PAGE_SIZE / 8;
-/// One word in so many is unlike all others, so that a page compresses to about a quarter.
+/// Distance of words that differ from all others, so that a page compresses to about a quarter.
 const ONE_IN: usize = 4;
 
 /// Returns a word of a page after `writes` rounds of writing.

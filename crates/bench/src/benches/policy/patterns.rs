@@ -21,7 +21,7 @@ const PATTERNS: [(&str, Pattern); 6] = [
     ("loop", |pages, _| (0..pages).cycle().take(pages * TOUCHES_PER_PAGE / 4).collect()),
 ];
 
-/// Returns each pattern over so many pages, by name.
+/// Returns each pattern over `pages` pages, by name.
 pub(super) fn all(pages: usize, seed: u64) -> impl Iterator<Item = (String, Recorded)> {
     PATTERNS.into_iter().map(move |(name, pattern)| {
         let touches = pattern(pages, seed);

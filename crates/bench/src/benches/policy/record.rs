@@ -121,7 +121,7 @@ fn record(args: &RecordArgs, recording: &Path) -> Result<Recorded, Refusal> {
     trace.ok_or_else(|| Refusal::own("the engine has recorded nothing"))
 }
 
-/// Waits until the program exits, or kills it after so many touches and returns `None`.
+/// Waits until the program exits, or kills it after that number of touches and returns `None`.
 fn wait_for(child: &mut Child, recording: &Path, touches: usize) -> io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {

@@ -34,7 +34,7 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// Starts primaries that share all slots, each with so much memory at most.
+    /// Starts primaries that share all slots, each with at most `limit_bytes` of memory.
     pub(super) fn start(primaries: u16, limit_bytes: u64) -> Result<Servers, Refusal> {
         let directory = tempfile::tempdir().or_own("no temporary directory")?;
         let ports = free_ports(2 * usize::from(primaries)).or_own("no port of 127.0.0.1")?;

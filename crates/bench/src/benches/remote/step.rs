@@ -1,4 +1,4 @@
-//! What is measured of a store.
+//! The steps that are measured of a store.
 
 use crate::measure::sample::Round;
 use clap::ValueEnum;

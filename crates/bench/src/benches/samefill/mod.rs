@@ -1,4 +1,4 @@
-//! What detecting same-filled pages costs, over the memory of real programs: in three orders of
+//! The cost of detecting same-filled pages, over the memory of real programs: in three orders of
 //! words, and by softswap's own check.
 
 mod programs;

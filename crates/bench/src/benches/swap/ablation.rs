@@ -121,7 +121,7 @@ fn without(
     let (mut rows, mut gains) = (Vec::new(), Vec::new());
     for cell in &cells {
         let [with, without] = &cell.variants[..] else { continue };
-        // What failed is noted, and compared with nothing.
+        // Failed runs are noted, and not compared.
         let count = with.runs.len().min(without.runs.len());
         if count < rounds as usize {
             continue;

@@ -80,7 +80,7 @@ the fastest of the kernel's sides; PROGRAM_SIDE_vs_in_memory and PROGRAM_cpu_SID
 program's own without a limit, with _100 under softswap with everything fitting,
 softswap_same_dram_as_SIDE with the DRAM of that side.")]
 pub(crate) struct SwapArgs {
-    /// What swaps; softswap is compared with the others
+    /// Implementations of swapping; softswap is compared with the others
     #[arg(long, value_name = "SIDE,...", value_delimiter = ',', value_enum,
           default_values_t = Side::all())]
     sides: Vec<Side>,

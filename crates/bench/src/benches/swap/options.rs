@@ -17,7 +17,7 @@ pub(crate) struct WorkOptions {
     #[arg(long, conflicts_with = "patterns")]
     no_patterns: bool,
 
-    /// What the pattern program works on [default: 128M]
+    /// Working set of the pattern program [default: 128M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) working_set: Option<u64>,
 
@@ -30,7 +30,7 @@ pub(crate) struct WorkOptions {
     #[arg(long, conflicts_with_all = ["programs", "no_patterns"])]
     no_programs: bool,
 
-    /// What the programs take, about [default: 512M; of `bench ablation` 96M]
+    /// Approximate size of the programs [default: 512M; of `bench ablation` 96M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) program_size: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! What is compared: sides, access patterns, contents, and shares of memory that fit.
+//! The comparisons: sides, access patterns, contents, and shares of memory that fit.
 
 use crate::measure::options::Named;
 use clap::ValueEnum;

@@ -100,7 +100,7 @@ impl Bench<'_> {
         Ok(Work::Program { ready, first, threads })
     }
 
-    /// Runs all cells in so many rounds.
+    /// Runs all cells in `rounds` rounds.
     pub(super) fn run(
         &mut self,
         cells: &mut [Cell],
@@ -120,7 +120,7 @@ impl Bench<'_> {
                         format!("{}, {}", cell.work.described(), cell.variants[at].how.described());
                     bar.set_message(format!("round {}: {what}", round + 1));
                     bar.inc(1);
-                    // What failed once would fail again.
+                    // A variant that failed once would fail again.
                     if cell.variants[at].runs.len() < round {
                         continue;
                     }

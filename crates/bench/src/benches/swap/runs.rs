@@ -90,12 +90,12 @@ impl From<ProgramRun> for Run {
 
 /// Why a run has no result.
 pub(super) enum Failure {
-    /// The kernel killed so many processes because the group outgrew its limit.
+    /// Processes that the kernel killed because the group outgrew its limit.
     Killed(u64),
     Other(String),
 }
 
-/// What all runs share.
+/// State that all runs share.
 pub(super) struct Bench<'b> {
     pub(super) testbed: Testbed,
     pub(super) signals: &'b SignalQueue,

@@ -51,7 +51,7 @@ pub(crate) struct Task {
     pub(crate) seed: u64,
 }
 
-/// What the touches took.
+/// Figures of the touches.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Took {
     pub(crate) touches: u64,

@@ -21,7 +21,7 @@ use std::process::Command;
 
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
-/// For zswap. What it decompresses is dirty, and some kernels (6.18 for one) cannot reclaim dirty
+/// For zswap. Decompressed pages are dirty, and some kernels (6.18 for one) cannot reclaim dirty
 /// pages that were read ahead and never touched: the group fills with them until the program is
 /// killed.
 const ZSWAP_PAGE_CLUSTER: &str = "0";

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Of the accesses of a hot set, those to hot pages.
 const HOT_PERCENT: u64 = 90;
-/// One access of a hot set in so many writes.
+/// Accesses of a hot set for each write among them.
 const WRITE_EVERY: u64 = 4;
 /// A prime larger than any number of pages: hot pages are scattered.
 const STRIDE: u64 = 11_400_714_785_074_694_791;
@@ -33,7 +33,7 @@ pub(super) struct Touches {
 }
 
 impl Touches {
-    /// Touches one word of page after page, until time is up or so many have been touched.
+    /// Touches one word of page after page, until `time` is up or after `most_touches`.
     pub(super) fn run(&self, region: &Region, time: Duration, most_touches: u64) -> Touched {
         let pages = region.pages() as u64;
         let hot_pages = ((pages as f64 * self.hot_share) as u64).clamp(1, pages);

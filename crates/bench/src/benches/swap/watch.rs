@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_millis(5);
-/// Memory outside changes slowly, and is read once in so many times.
+/// Readings of the group for each of memory outside, which changes slowly.
 const OUTSIDE_EVERY: usize = 4;
 
 /// Where the kernel keeps compressed pages that it does not count in the group.

@@ -1,5 +1,5 @@
-//! What a program that touches random pages of four times its budget gains by the way in which its
-//! swap-ins are waited for.
+//! The gain of a program that touches random pages of four times its budget by the way of waiting for
+//! swap-ins.
 //!
 //! The whole path: a program of its own with the runtime preloaded, faults by SIGBUS, background
 //! reclaim, writes to disk. The modes take turns, with a fresh program each time.

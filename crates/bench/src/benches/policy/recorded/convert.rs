@@ -31,7 +31,7 @@ pub(crate) fn convert(words: impl Iterator<Item = u64>, part: Part) -> Option<Re
     Some(script.finish(part))
 }
 
-/// All events, with a number for each content, whatever page it is on.
+/// All events, with a number for each content that does not depend on its page.
 #[derive(Default)]
 struct Script {
     /// The content of each page of the window: moved pages keep theirs.

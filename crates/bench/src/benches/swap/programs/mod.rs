@@ -51,7 +51,7 @@ pub(crate) struct Ready {
     pub(crate) input: Option<PathBuf>,
 }
 
-/// What a run of a program took.
+/// Figures of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProgramRun {
     pub(crate) seconds: f64,
@@ -98,7 +98,7 @@ impl Program {
 }
 
 impl Ready {
-    /// Returns the same program with so many threads, if it has an option for them.
+    /// Returns the same program with another number of threads, if it has an option for it.
     pub(super) fn on_threads(&self, threads: u32) -> Option<Ready> {
         let is_parallel = |a: &OsString| a.to_str().is_some_and(|a| a.starts_with(PARALLEL));
         let at = self.arguments.iter().position(is_parallel)?;
@@ -215,7 +215,7 @@ fn write_lines(mut file: BufWriter<File>, bytes: u64) -> io::Result<()> {
     file.flush()
 }
 
-/// What sort needs for a line of random text, measured: the line, and 60 bytes to find it by.
+/// Memory that sort needs for a line of random text, measured: the line and 60 bytes.
 const BYTES_PER_TEXT_LINE: u64 = TEXT_LINE_BYTES + 60;
 const TEXT_LINE_BYTES: u64 = 41;
 
