@@ -159,7 +159,7 @@ mod tests {
             json!([{"a": "poll", "cov": 0.125, "us": 44.96}, {"a": "x", "cov": 1.0, "us": null}]);
         assert_eq!(
             super::of(&json!({"schema": 2, "rows": rows})),
-            "\nrows\na        cov    us\npoll  12.5 %  45.0\nx    100.0 %     -\n"
+            "\nrows\na         cov    us\npoll   12.5 %  45.0\nx     100.0 %     -\n"
         );
         let lines = json!({"size_bytes": 4096, "ratios": {"a_vs_b": 1.5}});
         assert_eq!(super::of(&lines), "\na_vs_b: 1.50\nsize_bytes: 4.0 KiB\n");
