@@ -403,12 +403,13 @@ static void main_ends(void)
     pthread_exit(NULL);
 }
 
-/* Starts a program where userfaultfd is refused, as in some containers. */
-static int without_userfaultfd(char **arguments)
+/* Starts a program with what Docker's default profile refuses. */
+static int contained(char **arguments)
 {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -421,8 +422,8 @@ static int without_userfaultfd(char **arguments)
 
 int main(int count, char **arguments)
 {
-    if (count > 2 && !strcmp(arguments[1], "without-userfaultfd"))
-        return without_userfaultfd(arguments + 2);
+    if (count > 2 && !strcmp(arguments[1], "contained"))
+        return contained(arguments + 2);
     static const struct {
         const char *name;
         void (*run)(void);

@@ -10,9 +10,10 @@ use crate::signals::{lifecycle, page_fault};
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::engine::waking::Before;
 use softswap_engine::door::open_areas::{OpenError, open};
-use softswap_engine::door::settings::{Config, ENV_PREFIX};
+use softswap_engine::door::settings::{Config, ENV_PREFIX, Faults};
 use softswap_engine::store::swap::Backing;
 use softswap_sys::linked::is_go_program;
+use softswap_sys::signals::{self, SIGBUS, SIGSEGV, SIGSYS};
 use softswap_sys::{exemption, raw, seccomp};
 use std::ffi::CString;
 
@@ -29,6 +30,9 @@ pub(crate) fn fail(why: &str) -> ! {
 /// What must be so from the start, though there may be no engine yet: where the C library's
 /// own memory lies, and who sees a fork first.
 pub(crate) fn prepare(config: &Config) -> Result<(), String> {
+    if config.faults == Faults::Protection {
+        signals::never_block_segv();
+    }
     if !config.manage_children {
         leave_children_alone();
     }
@@ -89,16 +93,21 @@ fn open_areas(config: &Config) -> Result<Vec<Backing>, String> {
     }
 }
 
-/// The engine's two signals come to it from now on. The process has one thread.
+/// The engine's signals come to it from now on. The process has one thread.
 pub(crate) fn take_signals() -> Result<(), String> {
     let bus = page_fault::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
+    let segv = match signals::never_blocked() & signals::bit(SIGSEGV) {
+        0 => None,
+        _ => Some(page_fault::install_segv().map_err(|e| format!("cannot handle SIGSEGV: {e}"))?),
+    };
     let sys = sigsys::install().map_err(|e| format!("cannot handle SIGSYS: {e}"))?;
     program_threads::adopt_main().map_err(|e| format!("cannot make a signal stack: {e}"))?;
     signal_stack::manage_stacks();
     if is_go_program() {
         signal_stack::lend_half();
     }
-    lifecycle::remember(bus, sys);
+    let segv = segv.map(|action| (SIGSEGV, action));
+    lifecycle::remember([(SIGBUS, bus), (SIGSYS, sys)].into_iter().chain(segv));
     Ok(())
 }
 

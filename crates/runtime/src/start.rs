@@ -44,7 +44,10 @@ extern "C" fn on_load() {
         _ if is_started && is_under_valgrind() => false,
         None => false,
         Some(Err(name)) => fail(&format!("the setting {ENV_PREFIX}{name} cannot be understood")),
-        Some(Ok(config)) => start(&config, is_started).unwrap_or_else(|why| fail(&why)),
+        Some(Ok(config)) => {
+            let config = Config { faults: config.faults.settled(), ..config };
+            start(&config, is_started).unwrap_or_else(|why| fail(&why))
+        }
     };
     if !instance::is_asleep() {
         instance::settle(is_managed);
@@ -103,7 +106,7 @@ fn start(config: &Config, is_started: bool) -> Result<bool, String> {
     if waking::fall_asleep(config) {
         return Ok(true);
     }
-    if is_started && uffd::is_unknown() {
+    if is_started && config.faults.check().is_err() && uffd::is_unknown() {
         return Ok(false);
     }
     signals::with_all_blocked(|| with_room(|| bring_up::bring_up(config, None)))?;

@@ -31,7 +31,7 @@ use softswap_sys::descriptor::with_room;
 use softswap_sys::file::may_make_files;
 use softswap_sys::linked::{is_go_program, is_single_threaded};
 use softswap_sys::window::{longest_at, settle_gate};
-use softswap_sys::{exemption, raw, signals, threads, uffd};
+use softswap_sys::{exemption, raw, signals, threads};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -69,7 +69,7 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
         // What calls the kernel by itself is seen by the filter alone.
         || is_go_program()
         || !are_usable()
-        || !uffd::is_allowed()
+        || config.faults.check().is_err()
     {
         return false;
     }

@@ -8,14 +8,14 @@ use softswap_engine::core::errors::FaultError;
 use softswap_engine::door::engine::pinning::{Pinned, Then};
 use softswap_engine::door::engine::{Engine, StartError};
 use softswap_engine::door::open_areas::{OpenError, open};
-use softswap_engine::door::settings::{Config, MIN_MEMORY_BYTES};
+use softswap_engine::door::settings::{Config, Faults, MIN_MEMORY_BYTES};
 use softswap_engine::memory::context::PREFETCH_THREADS;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::on_disk;
 use softswap_sys::memory::{Reservations, reserve_u64};
 use softswap_sys::own_threads::Thread;
 use softswap_sys::raw::{self, now_ns};
-use softswap_sys::signals::{self, Mask, NEVER_BLOCKED};
+use softswap_sys::signals::{self, Mask, never_blocked};
 use softswap_sys::touches::{self, Hold, MOST_WINDOWS, Resolver, Served};
 use softswap_sys::window::WindowError;
 use softswap_sys::{guarded_calls, window};
@@ -201,7 +201,11 @@ impl Running {
     /// `is_guarded`: system calls may be given its memory.
     pub(crate) fn start(config: &Config, is_guarded: bool) -> Result<Running> {
         // Under `softswap run` this process's own heap may be swapped out, by another engine.
-        signals::leave_open(NEVER_BLOCKED);
+        let config = &Config { faults: config.faults.settled(), ..config.clone() };
+        if config.faults == Faults::Protection {
+            signals::never_block_segv();
+        }
+        signals::leave_open(never_blocked());
         // The limit on descriptors is raised for a moment meanwhile, too.
         let alone = Alone::new()?;
         let reservations = Arc::new(Reservations::default());

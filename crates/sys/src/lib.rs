@@ -28,6 +28,8 @@
 //! |              | [`shared`]            | counters shared with `softswap run`            |
 //! | `managed`    | [`aslr`]              | where the window and the gate lie (ASLR)       |
 //! |              | [`uffd`]              | userfaultfd                                    |
+//! |              | `self_memory`         | `/proc/self/mem`                               |
+//! |              | [`faults`]            | the ways to take faults                        |
 //! |              | [`committed`]         | what is committed while there is no engine     |
 //! |              | [`found`]             | what lies in a range, as /proc tells           |
 //! |              | [`window`]            | managed memory: pages in, pages out            |
@@ -84,7 +86,8 @@ pub use base::{
 pub use codec::{lz4, simd, zstd};
 pub use filters::{exemption, guarded_calls, nested_pointers, pointer_arguments, seccomp};
 pub(crate) use filters::{pointee, system_calls};
-pub use managed::{aslr, attach_count, committed, found, touches, uffd, window};
+pub(crate) use managed::self_memory;
+pub use managed::{aslr, attach_count, committed, faults, found, touches, uffd, window};
 pub use own_memory::{alloc, secret, segment, shared};
 pub use process::{
     child, code, control_socket, inline_calls, linked, load, own_threads, pinners,

@@ -4,6 +4,7 @@ use super::check::Check;
 use super::limits::Surroundings;
 use crate::refusal::plain;
 use softswap_sys::aslr::Bases;
+use softswap_sys::faults::Faults;
 use softswap_sys::probe::{self, Privilege};
 use softswap_sys::window::WINDOW_SIZES;
 use std::io;
@@ -14,6 +15,7 @@ pub(super) fn checks(surroundings: &Surroundings) -> Vec<Check> {
     let machine = uname.machine().to_string_lossy();
     let mut checks = vec![Check::ok("kernel", format!("Linux {release} on {machine}"))];
     checks.extend(userfaultfd(surroundings));
+    checks.push(page_protection());
     checks.push(seccomp(surroundings));
     checks.push(io_uring(surroundings));
     checks.push(window(surroundings));
@@ -26,14 +28,13 @@ fn userfaultfd(around: &Surroundings) -> Vec<Check> {
         Ok(offered) => offered,
         Err(error) => {
             let detail = format!("refused: {}", plain(&error));
-            return vec![
-                Check::fatal(
-                    USER,
-                    detail,
-                    refused_call(around, &error, "5.11", "CONFIG_USERFAULTFD=y"),
-                ),
-                privileged(around),
-            ];
+            let fix = refused_call(around, &error, "5.11", "CONFIG_USERFAULTFD=y");
+            let instead = "touches of absent pages are taken by page protection, which is slower";
+            let check = match Faults::Protection.check() {
+                Ok(()) => Check::missing(USER, detail, instead, fix),
+                Err(_) => Check::fatal(USER, detail, fix),
+            };
+            return vec![check, privileged(around)];
         }
     };
     let mut checks = vec![Check::ok(USER, format!("open to this user (features {offered:#x})"))];
@@ -66,6 +67,19 @@ fn userfaultfd(around: &Surroundings) -> Vec<Check> {
     });
     checks.push(privileged(around));
     checks
+}
+
+fn page_protection() -> Check {
+    const NAME: &str = "page-protection";
+    match Faults::Protection.check() {
+        Ok(()) => Check::ok(NAME, "inaccessible memory was filled through /proc/self/mem"),
+        Err(error) => Check::missing(
+            NAME,
+            format!("the trial failed: {}", plain(&error)),
+            "nothing is lost where userfaultfd is allowed",
+            "mount -t proc proc /proc, and boot without proc_mem.force_override=never".to_string(),
+        ),
+    }
 }
 
 fn privileged(around: &Surroundings) -> Check {

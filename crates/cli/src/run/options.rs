@@ -130,6 +130,14 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "MODE")]
     pub(super) poll: Option<String>,
 
+    /// How touches of absent pages are taken: userfaultfd, protection or auto [default: auto]
+    ///
+    /// `protection` is page protection (PROT_NONE, SIGSEGV, /proc/self/mem): it needs no system
+    /// call that containers forbid, and is slower. `auto` is userfaultfd where that is allowed,
+    /// else protection.
+    #[arg(long, value_name = "WAY", hide_short_help = true)]
+    pub(super) faults: Option<String>,
+
     /// Take pages out by write-protect and copy even where UFFDIO_MOVE works
     #[arg(long, hide_short_help = true)]
     pub(super) no_move: bool,

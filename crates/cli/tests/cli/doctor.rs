@@ -31,6 +31,7 @@ fn every_check_is_there_and_what_is_missing_has_a_way_out() {
         "kernel",
         "userfaultfd-user-mode",
         "userfaultfd-privileged",
+        "page-protection",
         "seccomp",
         "io_uring",
         "managed-window",

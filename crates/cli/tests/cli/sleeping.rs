@@ -1,7 +1,7 @@
 //! A process has no engine as long as it fits its budget, and gets one when it does not. The
 //! programs compare all that they have, before and after.
 
-use crate::support::{LIMIT, Running, compiled, softswap};
+use crate::support::{Ended, LIMIT, Running, compiled, softswap};
 use std::process::Command;
 
 /// What a case says, with a budget.
@@ -65,14 +65,29 @@ fn the_summary_and_the_report_say_that_it_slept() {
     assert_eq!(report["engine_started"], false);
 }
 
+/// `softswap run` where userfaultfd and io_uring are refused, as in a container.
+fn contained(options: &[&str], program: &[&str]) -> Ended {
+    let mut command = Command::new(compiled("sleeping"));
+    command.arg("contained").arg(softswap()).args(["run", "-q"]).args(options).arg("--");
+    Running::start(command.args(program)).finish(LIMIT)
+}
+
 #[test]
 fn where_no_engine_could_come_up_the_start_says_so() {
-    let mut command = Command::new(compiled("sleeping"));
-    command.arg("without-userfaultfd").arg(softswap());
-    command.args(["run", "-q", "--memory", "256M", "--", "true"]);
-    let ended = Running::start(&mut command).finish(LIMIT);
+    let ended = contained(&["--memory", "256M", "--faults", "userfaultfd"], &["true"]);
     assert_eq!(ended.status.code(), Some(125), "{}", ended.stderr);
     assert!(ended.stderr.contains("userfaultfd"), "{}", ended.stderr);
+}
+
+#[test]
+fn where_userfaultfd_is_refused_pages_are_protected_instead() {
+    let sleeping = compiled("sleeping").display().to_string();
+    for case in ["wakes", "threads", "small_stack", "vforks", "cancels", "main_ends"] {
+        let options = ["--reserve", "0", "--memory-per-process", "64M"];
+        let ended = contained(&options, &[&sleeping, case]);
+        ended.expect_ok(case);
+        assert!(ended.stdout_text().ends_with(&format!("awake 1\nok {case}\n")), "{case}");
+    }
 }
 
 #[test]

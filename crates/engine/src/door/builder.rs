@@ -21,10 +21,10 @@ use crate::store::standby::Standby;
 use crate::store::swap::child_areas::{Growing, Medium};
 use crate::store::swap::{Area, AreaError, Areas, Backing, ChildAreas, Layout, Place};
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::descriptor;
 use softswap_sys::load::Load;
 use softswap_sys::ring::timer_overshoot_ns;
 use softswap_sys::window::{Occupied, Window, WindowError};
+use softswap_sys::{descriptor, faults};
 use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::io;
@@ -119,10 +119,10 @@ pub(crate) fn build(
     let bounce = Pools::new(shape_of_buffers(memory, cpus, contexts))?;
     areas.expect_buffers(bounce.fixed_range());
     let frames = contexts * BATCH_PAGES;
-    let window = match occupied {
-        None => Window::reserve(frames, config.avoid_move)?,
-        Some(occupied) => Window::adopt(frames, config.avoid_move, occupied)?,
-    };
+    let window = faults::taken(config.faults, || match occupied {
+        None => Window::reserve(frames, config.avoid_move),
+        Some(occupied) => Window::adopt(frames, config.avoid_move, occupied),
+    })?;
     let contexts = Contexts::new(contexts, || areas.open_lanes())?;
     let child_areas = child_areas(config, shared, cpus, pressure, &window);
     let core = assemble(config, stats, window, areas, bounce, child_areas, &contexts)?;

@@ -25,7 +25,7 @@ use crate::walks::page_in;
 use crate::walks::prefetch;
 use crate::walks::reclaim;
 use softswap_sys::signals::{self, Mask};
-use softswap_sys::window::Protection;
+use softswap_sys::window::{Protection, Touch};
 use softswap_sys::{PAGE_SIZE, own_descriptors};
 use std::io;
 use std::ops::Range;
@@ -229,6 +229,13 @@ impl Engine {
             reclaim::keep_room(&self.core, &self.contexts, self.held.pages());
         }
         Ok(from)
+    }
+
+    /// Returns true if an access to a managed address that raised SIGSEGV is not one that the
+    /// program itself has forbidden. `access` is one bit of a protection.
+    #[must_use]
+    pub fn is_absent(&self, address: usize, access: Protection) -> bool {
+        self.core.memory.window.touch(self.page_of(address), access) == Touch::Absent
     }
 
     /// How many bytes from `address` on may be accessed as `wanted` says, up to

@@ -11,6 +11,7 @@ pub use crate::policy::pool_limit::{BadPoolLimit, PoolLimit, size_of_text};
 use crate::store::io::poll::mode::Mode;
 use crate::store::swap::Discard;
 use softswap_sys::aslr::Bases;
+pub use softswap_sys::faults::Faults;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -232,6 +233,8 @@ settings! {
     CODEC codec: Choice = Choice::Auto;
     /// Programs started by the program run under softswap too, each with its own budget.
     CHILDREN manage_children: bool = true;
+    /// How a touch of an absent page reaches the engine.
+    FAULTS faults: Faults = Faults::Auto;
     /// Take pages out by write-protect and copy even where UFFDIO_MOVE works.
     AVOID_MOVE avoid_move: bool = false;
     /// Use pread/pwrite even where io_uring works.
@@ -356,6 +359,7 @@ mod tests {
             manage_children: false,
             encrypt: false,
             avoid_move: true,
+            faults: Faults::Protection,
             codec: Choice::Fixed(Some(Packer::Zstd { level: -3 })),
             poll: Mode::Hybrid,
             stats_fd: Some(9),

@@ -35,9 +35,10 @@ pub(crate) type Unmapped<'t> = [Victim<'t>; BATCH_PAGES];
 /// Whether a batch had better be unmapped here than moved: it costs fewer shootdowns.
 pub(crate) fn is_better(core: &Core, victims: &[Victim<'_>]) -> bool {
     let memory = &core.memory;
-    // Without MOVE each page would be copied and dropped as well.
-    !memory.window.uses_move()
+    // Without runs each page would be copied and dropped as well.
+    !memory.window.takes_runs()
         || (core.policies.has(Mechanism::BatchUnmap)
+            && memory.window.uses_move()
             && memory.pinners.is_safe_now()
             && takes_fewer_shootdowns(memory, victims))
 }

@@ -67,7 +67,7 @@ pub(crate) fn stage(
     let mut next = 0;
     while let Some(Some((first, _))) = victims.get(next) {
         let (first, run) = (*first, run_length(&victims[next..]));
-        let moved = if window.uses_move() {
+        let moved = if window.takes_runs() {
             window.take_out(first, run, staged.next_frame()).pages
         } else {
             0
@@ -95,7 +95,7 @@ fn run_length(victims: &[Victim<'_>]) -> usize {
 fn stage_one(core: &Core, context: &mut Context, staged: &mut Staged, victim: &mut Victim<'_>) {
     let Some((page, _)) = victim else { return };
     let (page, frame, window) = (*page, staged.next_frame(), &core.memory.window);
-    let refused = if window.uses_move() {
+    let refused = if window.takes_runs() {
         window.take_out(page, 1, frame).error
     } else {
         Some(io::ErrorKind::Unsupported.into())

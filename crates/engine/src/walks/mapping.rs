@@ -213,7 +213,9 @@ pub(crate) fn discard(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     let mut start = range.start;
     for foreign in layout.foreign_in(&range) {
         drop_content(core, start..foreign.start)?;
-        core.memory.window.discard(foreign.start, (foreign.end - foreign.start) as usize)?;
+        core.memory
+            .window
+            .discard_foreign(foreign.start, (foreign.end - foreign.start) as usize)?;
         start = foreign.end;
     }
     drop_content(core, start..range.end)

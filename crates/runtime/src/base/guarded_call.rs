@@ -7,7 +7,7 @@
 
 use super::issue_call::{Arguments, issue};
 use super::signal_stack;
-use softswap_sys::signals::{self, Action, Mask, NEVER_BLOCKED, bit, siginfo_t};
+use softswap_sys::signals::{self, Action, Mask, bit, never_blocked, siginfo_t};
 use softswap_sys::waiting_call::waiting_call;
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -15,7 +15,10 @@ use std::ffi::c_void;
 const NONE: i64 = -1;
 
 /// The mask in force in the guard.
-pub(crate) const CLOSED: Mask = !NEVER_BLOCKED;
+#[inline]
+pub(crate) fn closed() -> Mask {
+    !never_blocked()
+}
 
 /// A signal whose handler starts when the guard is done.
 #[derive(Clone, Copy)]
@@ -139,7 +142,7 @@ pub(crate) fn issue_waiting(number: i64, arguments: Arguments) -> isize {
     note_effect();
     match open_mask() {
         // SAFETY: as `issue`. Handlers that run meanwhile are `handler_entry`'s and `deliver`'s.
-        Some(open) => unsafe { waiting_call(number, arguments, open, CLOSED, true) },
+        Some(open) => unsafe { waiting_call(number, arguments, open, closed(), true) },
         None => issue(number, arguments),
     }
 }

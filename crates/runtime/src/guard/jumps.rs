@@ -8,7 +8,7 @@ use crate::base::instance;
 use crate::base::real::{Real, real};
 use crate::memory::{pins, sleep_gate};
 use crate::signals::pending;
-use crate::signals::sets::OURS;
+use crate::signals::sets::ours;
 use crate::signals::virtual_mask;
 use crate::signals::virtual_mask::settle;
 use softswap_sys::signals::Mask;
@@ -48,8 +48,8 @@ unsafe fn store_mask(at: *mut u8) {
 /// As [`store_mask`].
 unsafe fn stored_mask(at: *const u8) -> Option<Mask> {
     // SAFETY: two words of a `sigset_t` can be read there.
-    let [_, ours] = unsafe { at.cast::<Words>().read_unaligned() };
-    (ours & MARK_BITS == MARK).then_some(ours & OURS)
+    let [_, second] = unsafe { at.cast::<Words>().read_unaligned() };
+    (second & MARK_BITS == MARK).then_some(second & ours())
 }
 
 /// The stack pointer that a jump restores. The C library hides it: turned by 17 bits and
@@ -141,15 +141,15 @@ unsafe fn adopt(context: *mut u8) {
         let wanted = match stored_mask(at) {
             // Emptied since it was kept.
             Some(_) if mask == 0 && word.add(1).read_unaligned() & HAD_OTHERS != 0 => 0,
-            kept => kept.unwrap_or(0) | mask & OURS,
+            kept => kept.unwrap_or(0) | mask & ours(),
         };
-        if mask & OURS != 0 {
-            word.write_unaligned(mask & !OURS);
+        if mask & ours() != 0 {
+            word.write_unaligned(mask & !ours());
             // Whoever comes back here has the same blocked; not where the kernel's context
             // goes on with a signal's number.
-            let ours = word.add(1).read_unaligned();
-            if matches!(ours, 0 | u64::MAX) || ours & MARK_BITS == MARK {
-                let others = if mask & !OURS == 0 { 0 } else { HAD_OTHERS };
+            let second = word.add(1).read_unaligned();
+            if matches!(second, 0 | u64::MAX) || second & MARK_BITS == MARK {
+                let others = if mask & !ours() == 0 { 0 } else { HAD_OTHERS };
                 word.add(1).write_unaligned(MARK | wanted | others);
             }
         }

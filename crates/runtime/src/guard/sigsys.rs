@@ -15,7 +15,7 @@ use super::pinned_call::pinned_call;
 use super::transfers::dispatch;
 use super::{credentials, kernel_async_io, signal_calls};
 use crate::base::errno::refused;
-use crate::base::guarded_call::{self, CLOSED};
+use crate::base::guarded_call::{self, closed};
 use crate::base::instance;
 use crate::base::issue_call::{Arguments, issue};
 use crate::memory::mappings::memory_calls;
@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) fn install() -> io::Result<Action> {
     // All is blocked but what the engine needs. Calls that may wait open the program's signals
     // themselves (`guarded_call::issue_waiting`).
-    signals::install(SIGSYS, on_sigsys, CLOSED, libc::SA_NODEFER)
+    signals::install(SIGSYS, on_sigsys, closed(), libc::SA_NODEFER)
 }
 
 /// Whether a filter inherited through exec already does what ours would:

@@ -3,7 +3,7 @@
 
 use crate::base::issue_call::Arguments;
 use crate::base::uaccess;
-use crate::signals::sets::OURS;
+use crate::signals::sets::ours;
 use crate::signals::temporary_mask;
 use softswap_sys::signals::Mask;
 
@@ -50,7 +50,7 @@ impl StrippedMask {
         }
         // SAFETY: any bits are a mask.
         let Some(mask) = (unsafe { uaccess::get_user::<Mask>(from) }) else { return };
-        self.mask = mask & !OURS;
+        self.mask = mask & !ours();
         temporary_mask::note(self.mask);
         let stripped = &raw const self.mask as usize;
         if is_pair {

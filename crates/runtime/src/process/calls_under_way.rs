@@ -5,7 +5,7 @@
 use super::{own_threads, thread_end};
 use crate::base::issue_call::{Arguments, ask};
 use crate::base::{instance, uaccess};
-use crate::signals::sets::OURS;
+use crate::signals::sets::ours;
 use crate::signals::{lifecycle, user_mode};
 use libc::{iovec, mmsghdr, msghdr};
 use softswap_engine::door::engine::Engine;
@@ -43,7 +43,7 @@ pub(crate) fn all_have_entered() -> bool {
             lifecycle::knows(*thread)
                 || own_threads::is_own(*thread)
                 || matches!(threads::activity(*thread), Ok(Activity::Gone))
-                || threads::blocked(*thread).is_ok_and(|mask| mask & OURS == 0)
+                || threads::blocked(*thread).is_ok_and(|mask| mask & ours() == 0)
         };
         if threads::all().is_ok_and(|all| all.iter().all(has_entered)) {
             return true;

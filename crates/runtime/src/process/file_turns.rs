@@ -13,7 +13,7 @@ use crate::base::guarded_call;
 use crate::base::issue_call::ask;
 use softswap_sys::futex::Lock;
 use softswap_sys::raw::now_ns;
-use softswap_sys::signals::{self, Mask, NEVER_BLOCKED, bit};
+use softswap_sys::signals::{self, Mask, bit};
 use softswap_sys::{exemption, futex};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -42,8 +42,12 @@ struct Taken {
 }
 
 /// Signals that a fault or a filter raises: they kill if they are blocked.
-const OPEN: Mask =
-    NEVER_BLOCKED | bit(libc::SIGSEGV) | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP);
+const OPEN: Mask = bit(libc::SIGBUS)
+    | bit(libc::SIGSYS)
+    | bit(libc::SIGSEGV)
+    | bit(libc::SIGILL)
+    | bit(libc::SIGFPE)
+    | bit(libc::SIGTRAP);
 
 /// A turn at a file, until it is dropped.
 pub(crate) struct Turn {

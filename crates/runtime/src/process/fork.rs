@@ -31,7 +31,7 @@ use softswap_engine::door::engine::{AtRest, Engine};
 use softswap_sys::alloc::HEAP;
 use softswap_sys::exemption;
 use softswap_sys::raw;
-use softswap_sys::signals::{self, Mask, NEVER_BLOCKED, with_engine_stack};
+use softswap_sys::signals::{self, Mask, never_blocked, with_engine_stack};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::MutexGuard;
@@ -160,7 +160,7 @@ pub(super) extern "C" fn prepare() {
     lifecycle::begin_fork();
     // What the C library does between here and the fork may touch managed
     // memory (the name-service database, say): this thread can still fault.
-    signals::set_mask(!NEVER_BLOCKED);
+    signals::set_mask(!never_blocked());
     // Before the engine rests: a thread that has this lock may need a page.
     // SAFETY: released in `parent`, made new in `child`.
     unsafe { _IO_list_lock() };
@@ -334,7 +334,7 @@ fn stop_child(error: &std::io::Error) -> ! {
     write_stderr(
         format!(
             "softswap: stopping a forked child: its swapped-out memory cannot be reached \
-             (userfaultfd: {error}); raise the limit on open files, or start the child with exec\n"
+             ({error}); raise the limit on open files, or start the child with exec\n"
         )
         .as_bytes(),
     );

@@ -105,7 +105,7 @@ fn keep_stack(base: usize) -> bool {
 
 extern "C" fn begin(job: *mut c_void) -> *mut c_void {
     // By the C library's own a `setuid` reaches all threads, and waits for them.
-    let unblocked = signals::NEVER_BLOCKED | INTERNAL;
+    let unblocked = signals::never_blocked() | INTERNAL;
     // First: a handler of the program's would run by what this thread does not block as yet.
     // Nothing that is managed is touched meanwhile, for which a signal would have to come: not
     // this stack (`without_managed_stack`), nor by the C library, which keeps the value of one

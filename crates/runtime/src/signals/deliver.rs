@@ -1,16 +1,16 @@
-//! Delivers SIGBUS and SIGSYS to the program if they do not concern the engine.
+//! Delivers the engine's signals to the program if they do not concern the engine.
 
 use super::force_signal::force_signal;
 use super::handler_frame;
 use super::pending::is_poke;
-use super::program_actions::{ON_SIGBUS, ON_SIGSYS};
-use super::sets::{OURS, kinds};
+use super::program_actions::of_engines;
+use super::sets::{kinds, ours};
 use super::{pending, virtual_mask, waiting};
-use crate::base::guarded_call::{self, CLOSED};
+use crate::base::guarded_call::{self, closed};
 use crate::base::{instance, signal_stack};
 use softswap_engine::base::stats::Counter;
 use softswap_sys::signal_frame::resume;
-use softswap_sys::signals::{self, Action, SIGBUS, TrappedCall, siginfo_t};
+use softswap_sys::signals::{self, Action, TrappedCall, siginfo_t};
 use softswap_sys::waiting_call;
 use std::ffi::c_void;
 
@@ -87,9 +87,8 @@ unsafe fn end_call(pointer: usize, context: *mut c_void) {
 unsafe fn strike(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the details are valid.
     let was_sent = unsafe { (*info).si_code } <= 0;
-    let remembered = if signal == SIGBUS { &ON_SIGBUS } else { &ON_SIGSYS };
     let is_blocked = virtual_mask::get() & signals::bit(signal) != 0;
-    let action = remembered.take_action();
+    let action = of_engines(signal).take_action();
     match action.handler {
         // The kernel kills for a synchronous signal that is ignored or blocked; one that
         // was sent is dropped.
@@ -98,7 +97,7 @@ unsafe fn strike(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
         _ if is_blocked => {}
         _ if signal_stack::contains(context as usize) => {
             // The handler's stack may be out.
-            signals::set_mask(CLOSED);
+            signals::set_mask(closed());
             // SAFETY: the kernel's context, on the engine's stack.
             unsafe { handler_frame::push(signal, &action, info, context, None) };
             return;
@@ -120,7 +119,7 @@ unsafe fn strike(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
 /// # Safety
 /// `context` is the one that the kernel puts in force next, on the engine's stack.
 pub(crate) unsafe fn deliver_held(context: *mut c_void) {
-    for signal in kinds(OURS) {
+    for signal in kinds(ours()) {
         while virtual_mask::get() & signals::bit(signal) == 0
             && !pending::takes_nothing()
             && let Some(mut info) = pending::take(signal)
@@ -167,7 +166,7 @@ unsafe fn call_handler(signal: i32, action: &Action, info: *mut siginfo_t, conte
     }
     // SAFETY: the context that the kernel gave to the running handler, which alone has it.
     let mask = unsafe { &mut *signals::interrupted_mask(context) };
-    let wanted = *mask & OURS;
-    *mask &= !OURS;
+    let wanted = *mask & ours();
+    *mask &= !ours();
     virtual_mask::settle(wanted);
 }

@@ -1,12 +1,12 @@
 //! The mask and the actions that a program which is started finds: as the program has
 //! set them, without the engine.
 
-use super::program_actions::{ON_SIGBUS, ON_SIGSYS};
-use super::sets::set_of;
+use super::program_actions::of_engines;
+use super::sets::{kinds, ours, set_of};
 use super::virtual_mask;
 use crate::base::{guarded_call, instance};
 use libc::sigset_t;
-use softswap_sys::signals::{self, Action, Mask, SIGBUS, SIGSYS};
+use softswap_sys::signals::{self, Action, Mask};
 
 /// Calls exec while the kernel blocks, and ignores, what the program has blocked and ignored: what is
 /// started finds it as it would without the engine. Returns only where exec has failed.
@@ -21,9 +21,8 @@ pub(crate) fn with_program_mask<R>(exec: impl FnOnce(Option<Mask>) -> R) -> R {
     }
     let blocked = virtual_mask::get();
     let is_forked = virtual_mask::is_forked();
-    let ours = [(SIGBUS, &ON_SIGBUS), (SIGSYS, &ON_SIGSYS)]
-        .map(|(signal, remembered)| (signal, is_forked && remembered.is_ignored()));
-    if blocked == 0 && !ours.iter().any(|(_, ignored)| *ignored) {
+    let ignored = || kinds(ours()).filter(|signal| is_forked && of_engines(*signal).is_ignored());
+    if blocked == 0 && ignored().next().is_none() {
         return exec(open);
     }
     let mask = signals::current_mask();
@@ -33,16 +32,16 @@ pub(crate) fn with_program_mask<R>(exec: impl FnOnce(Option<Mask>) -> R) -> R {
         virtual_mask::give_back(blocked);
     }
     let ignore = Action::new(libc::SIG_IGN, 0, 0);
-    let before = ours.map(|(signal, ignored)| {
+    let mut before = [None; 3];
+    for (before, signal) in before.iter_mut().zip(ignored()) {
         // SAFETY: no handler is installed.
-        if ignored { unsafe { signals::change_action(signal, Some(&ignore)) }.ok() } else { None }
-    });
+        let action = unsafe { signals::change_action(signal, Some(&ignore)) };
+        *before = action.ok().map(|action| (signal, action));
+    }
     let result = exec(open.map(|open| open | blocked));
-    for ((signal, _), before) in ours.iter().zip(&before) {
-        if let Some(before) = before {
-            // SAFETY: what was in force: the engine's.
-            let _ = unsafe { signals::change_action(*signal, Some(before)) };
-        }
+    for (signal, action) in before.into_iter().flatten() {
+        // SAFETY: the action that was in force: the engine's.
+        let _ = unsafe { signals::change_action(signal, Some(&action)) };
     }
     signals::set_mask(mask);
     result

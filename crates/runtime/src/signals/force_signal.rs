@@ -1,6 +1,6 @@
 //! A signal for the interrupted instruction, as if the kernel had raised it (force_sig).
 
-use softswap_sys::signals::{self, NEVER_BLOCKED, siginfo_t};
+use softswap_sys::signals::{self, never_blocked, siginfo_t};
 use std::ffi::c_void;
 
 /// Whether the signal's action is to ignore it.
@@ -24,5 +24,5 @@ pub(crate) unsafe fn force_signal(signal: i32, info: *const siginfo_t, context: 
     if unsafe { signals::raise_with(signal, info) }.is_err() {
         std::process::abort();
     }
-    *mask &= !NEVER_BLOCKED;
+    *mask &= !never_blocked();
 }

@@ -5,7 +5,7 @@
 
 use super::program_actions::ASKED;
 use super::{handler_frame, temporary_mask};
-use crate::base::guarded_call::{self, CLOSED, Deferred};
+use crate::base::guarded_call::{self, Deferred, closed};
 use crate::base::signal_stack;
 use softswap_sys::signals::{self, siginfo_t};
 use softswap_sys::{raw, waiting_call};
@@ -32,7 +32,7 @@ unsafe fn enter_with_errno(signal: i32, info: *mut siginfo_t, context: *mut c_vo
             // The guard's: signals are open there only while it waits in a call.
             guarded_call::defer(Deferred { signal, action, info: *info, temporary });
             waiting_call::interrupt(context);
-            *signals::interrupted_mask(context) = CLOSED;
+            *signals::interrupted_mask(context) = closed();
         } else {
             handler_frame::push(signal, &action, info, context, temporary);
         }

@@ -5,9 +5,9 @@
 //! blocked, and put in force from there.
 
 use super::deliver::deliver_held;
-use super::sets::OURS;
+use super::sets::ours;
 use super::{alternate_stack, virtual_mask};
-use crate::base::guarded_call::CLOSED;
+use crate::base::guarded_call::closed;
 use crate::base::{instance, signal_stack};
 use softswap_sys::signal_frame::{copy_context, copy_place};
 use softswap_sys::{raw, signals};
@@ -25,7 +25,7 @@ unsafe extern "C" fn place_of(context: *mut c_void) -> usize {
         return 0;
     };
     // A handler that had begun before signals were emulated may have blocked SIGBUS.
-    signals::set_mask(CLOSED);
+    signals::set_mask(closed());
     // SAFETY: the same; as the kernel, which reads what it names.
     unsafe { copy_place(context, stack.end) }
 }
@@ -37,8 +37,8 @@ unsafe extern "C" fn place_of(context: *mut c_void) -> usize {
 unsafe fn settle_mask(context: *mut c_void) {
     // SAFETY: this thread alone has the context.
     let mask = unsafe { &mut *signals::interrupted_mask(context) };
-    virtual_mask::set(*mask & OURS);
-    *mask &= !OURS;
+    virtual_mask::set(*mask & ours());
+    *mask &= !ours();
 }
 
 /// Copies the context of a handler that returns to the engine's stack, at `place`, below which this

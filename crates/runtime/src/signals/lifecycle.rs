@@ -1,14 +1,16 @@
 //! When the signals of a process or a thread begin and end to be emulated: at the start, for
 //! each thread, around a fork.
 
-use super::sets::OURS;
+use super::sets::ours;
 use super::{pending, program_actions, sigaction, virtual_mask};
 use softswap_sys::signals::{self, Action};
 
-/// Notes what the engine's signals did before its handlers came.
-pub(crate) fn remember(bus: Action, sys: Action) {
+/// Notes the actions that the engine's signals had before its handlers were installed.
+pub(crate) fn remember(before: impl IntoIterator<Item = (i32, Action)>) {
     virtual_mask::become_child();
-    program_actions::remember(bus, sys);
+    for (signal, action) in before {
+        program_actions::remember(signal, action);
+    }
 }
 
 /// Takes over what the program was started with: the mask, and handlers that
@@ -38,7 +40,7 @@ pub(crate) fn end_fork() {
 
 /// Takes what was sent meanwhile.
 pub(crate) fn look() {
-    virtual_mask::release(OURS & !virtual_mask::get());
+    virtual_mask::release(ours() & !virtual_mask::get());
 }
 
 /// Whether a thread has its signal stack, and its mask from here.

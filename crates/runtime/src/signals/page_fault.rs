@@ -1,7 +1,9 @@
-//! SIGBUS: the program touched a page that is out, or made a mistake.
+//! SIGBUS, or SIGSEGV where faults are taken by page protection: the program touched an absent
+//! page, or made a mistake.
 
 use super::deliver::deliver;
 use super::force_signal::force_signal;
+use super::sets::ours;
 use super::user_mode;
 use crate::base::{fault_samples, instance};
 use softswap_engine::base::access::Access;
@@ -31,6 +33,11 @@ pub(crate) fn let_calls_restart(may: bool) -> io::Result<()> {
     install_with(if may { libc::SA_RESTART } else { 0 }).map(drop)
 }
 
+/// Installs the handler of faults that are taken by page protection.
+pub(crate) fn install_segv() -> io::Result<Action> {
+    signals::install(SIGSEGV, on_sigsegv, WHILE_HANDLING, 0)
+}
+
 fn install_with(flags: i32) -> io::Result<Action> {
     signals::install(SIGBUS, on_sigbus, WHILE_HANDLING, flags)
 }
@@ -54,35 +61,64 @@ extern "C" fn on_sigbus(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             instance::await_waking();
             return;
         }
-        if from_kernel && instance::is_managed(address) {
-            // SAFETY: `context` is what the kernel gave this handler.
-            let writes = unsafe { signals::fault_is_write(context) };
-            let access = if writes { Access::Write } else { Access::Read };
-            // SAFETY: the context that the kernel gave to the running handler, which alone has it.
-            let blocked = unsafe { *signals::interrupted_mask(context) };
-            let due = fault_samples::due();
-            match bring_in(address, access, !blocked) {
-                Ok(from) => {
-                    if let (Some(due), Some(tier)) = (due, from) {
-                        let toucher = if writes { Toucher::Write } else { Toucher::Read };
-                        // SAFETY: what the kernel gave to this handler.
-                        unsafe { fault_samples::note(due, address, toucher, tier, context) };
-                    }
-                    return;
-                }
-                // The program's handler runs now, and then the touch is repeated.
-                Err(error) if error.is_for_a_signal() => return,
-                // A file mapping's own fault, beyond the file's end say.
-                Err(FaultError::Foreign) => {}
-                Err(error) => {
-                    refuse(address, &error, context);
-                    return;
-                }
-            }
+        if from_kernel && instance::is_managed(address) && handle(address, context) {
+            return;
         }
         // SAFETY: both are the kernel's; the program's handler gets them as is.
         unsafe { deliver(SIGBUS, info, context) };
     });
+}
+
+extern "C" fn on_sigsegv(_signal: i32, info: *mut siginfo_t, context: *mut c_void) {
+    raw::preserving_errno(|| {
+        // SAFETY: `info` is what the kernel gave this SIGSEGV handler.
+        let (address, code) = unsafe { (signals::fault_address(info), (*info).si_code) };
+        let is_touch = signals::is_touch(code);
+        if is_touch && instance::is_waking() && instance::is_in_window(address) {
+            // Nothing can be brought in yet: then the touch is repeated.
+            instance::await_waking();
+            return;
+        }
+        if is_touch && is_engines(address, context) && handle(address, context) {
+            return;
+        }
+        // SAFETY: both are the kernel's; the program's handler gets them as is.
+        unsafe { deliver(SIGSEGV, info, context) };
+    });
+}
+
+/// Returns true if the access is one that the program itself has not forbidden.
+fn is_engines(address: usize, context: *mut c_void) -> bool {
+    // SAFETY: `context` is what the kernel gave the running handler.
+    let access = unsafe { signals::fault_access(context) };
+    let engine = instance::engine().filter(|engine| engine.contains(address));
+    engine.is_some_and(|engine| engine.is_absent(address, access))
+}
+
+/// Brings in the page at a managed address that the interrupted code touched. Returns false if
+/// the fault is that of a mapping which is not managed.
+fn handle(address: usize, context: *mut c_void) -> bool {
+    // SAFETY: `context` is what the kernel gave this handler.
+    let writes = unsafe { signals::fault_is_write(context) };
+    let access = if writes { Access::Write } else { Access::Read };
+    // SAFETY: the context that the kernel gave to the running handler, which alone has it.
+    let blocked = unsafe { *signals::interrupted_mask(context) };
+    let due = fault_samples::due();
+    match bring_in(address, access, !blocked) {
+        Ok(from) => {
+            if let (Some(due), Some(tier)) = (due, from) {
+                let toucher = if writes { Toucher::Write } else { Toucher::Read };
+                // SAFETY: what the kernel gave to this handler.
+                unsafe { fault_samples::note(due, address, toucher, tier, context) };
+            }
+        }
+        // The program's handler runs now, and then the touch is repeated.
+        Err(error) if error.is_for_a_signal() => {}
+        // A file mapping's own fault, beyond the file's end say.
+        Err(FaultError::Foreign) => return false,
+        Err(error) => refuse(address, &error, context),
+    }
+    true
 }
 
 /// Brings in the page at a managed address. With signals blocked: of those the program
@@ -98,9 +134,14 @@ fn bring_in(address: usize, access: Access, open: Mask) -> Result<Option<Tier>, 
 /// mapped, as without softswap; otherwise the reason, and SIGBUS.
 pub(crate) fn refuse(address: usize, error: &FaultError, context: *mut c_void) {
     if matches!(error, FaultError::NotMapped) {
-        let info = signals::segv_info(address);
+        let mut info = signals::segv_info(address);
         // SAFETY: valid details; `context` is the handler's.
-        unsafe { force_signal(SIGSEGV, &raw const info, context) };
+        unsafe {
+            match ours() & signals::bit(SIGSEGV) {
+                0 => force_signal(SIGSEGV, &raw const info, context),
+                _ => deliver(SIGSEGV, &raw mut info, context),
+            }
+        }
         return;
     }
     explain(error);

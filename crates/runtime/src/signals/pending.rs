@@ -16,12 +16,12 @@
 //! an instruction of its own, stays there: so what is listed lies beside the signal stack,
 //! which then stays, too, and not among the variables that go with the thread.
 
-use super::sets::{OURS, kinds};
+use super::sets::{kinds, ours};
 use crate::base::issue_call::Arguments;
 use crate::base::signal_stack;
 use softswap_sys::futex::Lock;
 use softswap_sys::raw;
-use softswap_sys::signals::{self, Mask, SIGSYS, siginfo_t};
+use softswap_sys::signals::{self, Mask, SIGSEGV, SIGSYS, siginfo_t};
 use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -30,10 +30,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 type Details = [u64; 6];
 
 /// One of each kind.
-type Held = [Cell<Option<Details>>; 2];
+type Held = [Cell<Option<Details>>; 3];
 
 const fn nothing() -> Held {
-    [const { Cell::new(None) }; 2]
+    [const { Cell::new(None) }; 3]
 }
 
 /// Whether anything was ever held: as long as there was not, there is no need to look.
@@ -42,7 +42,11 @@ const fn nothing() -> Held {
 static ANY: AtomicBool = AtomicBool::new(false);
 
 fn place_of(signal: i32) -> usize {
-    usize::from(signal == SIGSYS)
+    match signal {
+        SIGSYS => 1,
+        SIGSEGV => 2,
+        _ => 0,
+    }
 }
 
 fn keep(held: &Held, signal: i32, info: &siginfo_t) {
@@ -398,7 +402,7 @@ pub(super) fn leave() {
             }
             own.waits_for.store(0, Ordering::Relaxed);
         });
-        kinds(OURS).for_each(|signal| process.tell(signal));
+        kinds(ours()).for_each(|signal| process.tell(signal));
     });
 }
 
@@ -480,7 +484,7 @@ pub(super) fn held() -> Mask {
             let place = place_of(*signal);
             process.held[place].get().is_some() || me.held[place].get().is_some()
         };
-        let all = kinds(OURS).filter(is_held);
+        let all = kinds(ours()).filter(is_held);
         all.fold(0, |mask, signal| mask | signals::bit(signal))
     })
 }

@@ -1,10 +1,11 @@
-//! What the program has asked for each signal: the engine's two, whose action in the kernel
-//! stays the engine's, and those for which the kernel has the runtime's entry.
+//! The program's action for each signal: for the engine's signals, whose action in the kernel
+//! stays the engine's, and for those whose action in the kernel is the runtime's entry.
 
 use super::pending;
+use super::sets::{kinds, ours};
 use crate::base::instance;
 use softswap_sys::futex::Lock;
-use softswap_sys::signals::{self, Action, Mask, SA_RESTORER, SIGBUS, SIGSYS};
+use softswap_sys::signals::{self, Action, Mask, SA_RESTORER, SIGSEGV, SIGSYS};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -71,8 +72,9 @@ impl Remembered {
     }
 }
 
-pub(super) static ON_SIGBUS: Remembered = Remembered::new();
-pub(super) static ON_SIGSYS: Remembered = Remembered::new();
+static ON_SIGBUS: Remembered = Remembered::new();
+static ON_SIGSYS: Remembered = Remembered::new();
+static ON_SIGSEGV: Remembered = Remembered::new();
 
 /// Keeps other threads from holding these locks while this one forks.
 pub(crate) fn lock_for_fork() {
@@ -80,6 +82,7 @@ pub(crate) fn lock_for_fork() {
     signals::with_all_blocked(|| {
         ON_SIGBUS.lock.lock();
         ON_SIGSYS.lock.lock();
+        ON_SIGSEGV.lock.lock();
         pending::lock_for_fork();
     });
 }
@@ -88,6 +91,7 @@ pub(crate) fn lock_for_fork() {
 pub(crate) fn unlock_after_fork() {
     signals::with_all_blocked(|| {
         pending::unlock_after_fork();
+        ON_SIGSEGV.lock.unlock();
         ON_SIGBUS.lock.unlock();
         ON_SIGSYS.lock.unlock();
     });
@@ -126,14 +130,19 @@ pub(super) fn remembered(signal: i32) -> Option<&'static Remembered> {
     if !instance::emulates_signals() {
         return None;
     }
+    kinds(ours()).any(|ours| ours == signal).then(|| of_engines(signal))
+}
+
+/// The program's action for a signal of the engine's.
+pub(super) fn of_engines(signal: i32) -> &'static Remembered {
     match signal {
-        SIGBUS => Some(&ON_SIGBUS),
-        SIGSYS => Some(&ON_SIGSYS),
-        _ => None,
+        SIGSYS => &ON_SIGSYS,
+        SIGSEGV => &ON_SIGSEGV,
+        _ => &ON_SIGBUS,
     }
 }
 
-pub(super) fn remember(bus: Action, sys: Action) {
-    ON_SIGBUS.change(Some(bus));
-    ON_SIGSYS.change(Some(sys));
+/// Notes the action that a signal of the engine's had in the kernel.
+pub(super) fn remember(signal: i32, action: Action) {
+    of_engines(signal).change(Some(action));
 }

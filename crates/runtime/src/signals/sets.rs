@@ -1,10 +1,13 @@
 //! Sets of signals: the engine's, the C library's own, and a `sigset_t` as a word.
 
 use libc::sigset_t;
-use softswap_sys::signals::{self, Mask, NEVER_BLOCKED, SIGBUS, SIGSYS};
+use softswap_sys::signals::{self, Mask, SIGBUS, SIGSEGV, SIGSYS, never_blocked};
 
 /// The engine's signals.
-pub(crate) const OURS: Mask = NEVER_BLOCKED;
+#[inline]
+pub(crate) fn ours() -> Mask {
+    never_blocked()
+}
 
 /// Signals that the C library keeps for itself (cancellation, setxid).
 pub(crate) const INTERNAL: Mask = signals::bit(32) | signals::bit(33);
@@ -16,7 +19,7 @@ pub(super) fn is_for_programs(signal: i32) -> bool {
 
 /// The engine's signals that a mask names.
 pub(super) fn kinds(of: Mask) -> impl Iterator<Item = i32> {
-    [SIGBUS, SIGSYS].into_iter().filter(move |signal| of & signals::bit(*signal) != 0)
+    [SIGBUS, SIGSYS, SIGSEGV].into_iter().filter(move |signal| of & signals::bit(*signal) != 0)
 }
 
 /// The kernel's part of a C library set.

@@ -1,12 +1,12 @@
 //! What a signal does: `sigaction` and all that is made of it.
 
 use super::program_actions::{ASKED, remembered};
-use super::sets::{INTERNAL, OURS, bits, is_for_programs, set_bits, set_of};
+use super::sets::{INTERNAL, bits, is_for_programs, ours, set_bits, set_of};
 use super::virtual_mask;
 use super::virtual_mask::is_borrowing;
 use super::{handler_entry as entry, handler_frame, pending};
 use crate::base::errno::{c_result, refused};
-use crate::base::guarded_call::CLOSED;
+use crate::base::guarded_call::closed;
 use crate::base::{filter_verdict, instance};
 use libc::sigaction as CAction;
 use softswap_sys::signals::{self, Action, Mask, SA_RESTORER};
@@ -55,7 +55,7 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
         // coroutine's, say), so every signal arrives on the engine's stack.
         let flags = new.flags | (libc::SA_ONSTACK | libc::SA_SIGINFO) as u64;
         let restorer = handler_frame::return_address();
-        Action { restorer, ..Action::new(entry::address(), flags, CLOSED) }
+        Action { restorer, ..Action::new(entry::address(), flags, closed()) }
     });
     // SAFETY: the handler is ours, which calls the program's.
     match unsafe { signals::change_action(signal, installed.as_ref()) } {
@@ -75,7 +75,7 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
 pub(super) fn adopt() {
     for signal in signals::SIGNALS {
         if INTERNAL & signals::bit(signal) == 0
-            && OURS & signals::bit(signal) == 0
+            && ours() & signals::bit(signal) == 0
             && let Ok(action) = signals::action_of(signal)
             && is_function(action.handler)
         {

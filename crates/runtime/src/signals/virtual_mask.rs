@@ -2,7 +2,7 @@
 //! far as the program knows. The kernel's mask never has them.
 
 use super::pending;
-use super::sets::{OURS, kinds};
+use super::sets::{kinds, ours};
 use crate::base::issue_call::issue;
 use crate::base::{guarded_call, instance};
 use softswap_sys::raw;
@@ -65,15 +65,15 @@ pub(crate) fn set(mask: Mask) {
 
 /// A new thread blocks what its maker did, or what its attributes say.
 pub(crate) fn inherit(mask: Mask) {
-    pending::block(mask & OURS);
+    pending::block(mask & ours());
 }
 
 /// Takes the engine's signals out of the mask in force, and notes what there was.
 pub(super) fn adopt_mask() {
     let mask = signals::current_mask();
-    if mask & OURS != 0 {
-        pending::block(mask & OURS);
-        signals::set_mask(mask & !OURS);
+    if mask & ours() != 0 {
+        pending::block(mask & ours());
+        signals::set_mask(mask & !ours());
     }
 }
 
@@ -125,7 +125,7 @@ fn changed(before: Mask, how: i32, set: Mask) -> Mask {
 /// Changes the mask of this thread, if there is a set; the mask before, or an error
 /// number. Every change of a mask in force ends here.
 pub(crate) fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, i32> {
-    let ours = if instance::emulates_signals() { OURS } else { 0 };
+    let ours = if instance::emulates_signals() { ours() } else { 0 };
     let local = set.map(|set| set & !ours);
     let mut before: Mask = 0;
     let at = local.as_ref().map_or(0, |set| std::ptr::from_ref(set) as usize);
@@ -157,8 +157,8 @@ pub(crate) fn change_interrupted(
             return Err(libc::EINVAL);
         }
         let wanted = changed(before, how, set);
-        *mask = wanted & !OURS;
-        settle(wanted & OURS);
+        *mask = wanted & !ours();
+        settle(wanted & ours());
     }
     Ok(before)
 }

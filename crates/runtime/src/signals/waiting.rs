@@ -5,7 +5,7 @@
 //! what is sent while it waits the kernel gives to it, or another thread's handler does.
 
 use super::pending::is_poke;
-use super::sets::{OURS, bits, set_of};
+use super::sets::{bits, ours, set_of};
 use super::virtual_mask::settle;
 use super::{pending, temporary_mask, virtual_mask};
 use crate::base::instance;
@@ -35,10 +35,10 @@ impl While {
             // SAFETY: a set of the program's, valid or null.
             return While { set: unsafe { set.as_ref() }.copied(), before, struck: false };
         };
-        virtual_mask::set(wanted & OURS);
+        virtual_mask::set(wanted & ours());
         let freed = before & !wanted;
         let struck = freed != 0 && virtual_mask::release(freed);
-        While { set: Some(set_of(wanted & !OURS)), before, struck }
+        While { set: Some(set_of(wanted & !ours())), before, struck }
     }
 
     fn pointer(&self) -> *const sigset_t {

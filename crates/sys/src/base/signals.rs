@@ -31,7 +31,7 @@ pub const STACK_BYTES: usize = 1 << 20;
 /// variables would come out of the thread's own stack, which may be small.
 pub const ROOM_BYTES: usize = 48 << 10;
 /// Bytes for what others know of the thread.
-pub const NOTE_BYTES: usize = 256;
+pub const NOTE_BYTES: usize = 320;
 /// All of a thread's mapping: a guard page, its stack, what others know of it, its room.
 const THREAD_BYTES: usize =
     (PAGE_SIZE + STACK_BYTES + NOTE_BYTES + ROOM_BYTES).next_multiple_of(PAGE_SIZE);
@@ -52,8 +52,20 @@ pub const fn bit(signal: i32) -> Mask {
     1 << (signal - 1)
 }
 
+static NEVER_BLOCKED: AtomicU64 = AtomicU64::new(bit(SIGBUS) | bit(SIGSYS));
+
 /// The signals that must always be deliverable: a blocked synchronous signal kills.
-pub const NEVER_BLOCKED: Mask = bit(SIGBUS) | bit(SIGSYS);
+#[must_use]
+#[inline]
+pub fn never_blocked() -> Mask {
+    NEVER_BLOCKED.load(Ordering::Relaxed)
+}
+
+/// Adds SIGSEGV to [`never_blocked`]: faults are taken by page protection. Called before any
+/// memory is managed.
+pub fn never_block_segv() {
+    NEVER_BLOCKED.fetch_or(bit(SIGSEGV), Ordering::Relaxed);
+}
 
 /// The signals that can be pending or blocked.
 pub const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
@@ -213,7 +225,7 @@ pub fn with_blocked<R>(mask: Mask, body: impl FnOnce() -> R) -> R {
 /// can be brought in.
 pub fn with_engine_stack<R>(body: impl FnOnce() -> R) -> R {
     let Some((_, end)) = engine_stack::needed() else { return body() };
-    let saved = procmask(libc::SIG_SETMASK, !NEVER_BLOCKED);
+    let saved = procmask(libc::SIG_SETMASK, !never_blocked());
     // SAFETY: no code of the engine's runs beneath a managed stack, and no signal comes: the
     // signal stack is free.
     let result = unsafe { engine_stack::call_on(end, |_| body()) };
@@ -229,14 +241,14 @@ fn with_blocked_on<R>(
     mask: Mask,
     body: impl FnOnce() -> R,
 ) -> R {
-    let saved = procmask(libc::SIG_SETMASK, !NEVER_BLOCKED);
+    let saved = procmask(libc::SIG_SETMASK, !never_blocked());
     // SAFETY: as above.
     let result = unsafe {
         engine_stack::call_on(end, |left_at| {
             let pinned = (stacks.pin)(left_at);
             set_mask(mask);
             let result = body();
-            set_mask(!NEVER_BLOCKED);
+            set_mask(!never_blocked());
             (stacks.unpin)(left_at, pinned);
             result
         })
@@ -343,6 +355,33 @@ pub unsafe fn fault_is_write(context: *const libc::c_void) -> bool {
     // SAFETY: a handler's context is a `ucontext_t`, with the registers in it. Bit 1
     // of the page-fault error code says "write".
     unsafe { (*context).uc_mcontext.gregs[libc::REG_ERR as usize] & 2 != 0 }
+}
+
+/// The access that the interrupted instruction made, as a bit of a protection.
+///
+/// # Safety
+/// `context` is the one a SIGSEGV handler was given.
+#[must_use]
+pub unsafe fn fault_access(context: *const libc::c_void) -> i32 {
+    const FETCHES: i64 = 16;
+    let context = context.cast::<libc::ucontext_t>();
+    // SAFETY: as in `fault_is_write`; bit 4 says "instruction fetch".
+    unsafe {
+        match (*context).uc_mcontext.gregs[libc::REG_ERR as usize] {
+            _ if fault_is_write(context.cast()) => libc::PROT_WRITE,
+            error if error & FETCHES != 0 => libc::PROT_EXEC,
+            _ => libc::PROT_READ,
+        }
+    }
+}
+
+/// Returns true if a SIGSEGV with this code was raised for a touch of memory that is not mapped,
+/// or that is mapped with another protection.
+#[must_use]
+pub fn is_touch(code: i32) -> bool {
+    const SEGV_MAPERR: i32 = 1;
+    const SEGV_ACCERR: i32 = 2;
+    matches!(code, SEGV_MAPERR | SEGV_ACCERR)
 }
 
 /// The mask that will be in force when the handler returns.

@@ -2,6 +2,8 @@
 
 pub mod aslr;
 pub mod uffd;
+pub(crate) mod self_memory;
+pub mod faults;
 pub mod committed;
 pub mod found;
 pub mod window;

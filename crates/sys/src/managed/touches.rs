@@ -1,5 +1,5 @@
-//! Touches of managed memory in a program that has asked for it: SIGBUS, and who brings in the
-//! page. There may be several windows, each with a [`Resolver`] of its own.
+//! Touches of managed memory in a program that has asked for it: SIGBUS, or SIGSEGV where faults
+//! are taken by page protection. There may be several windows, each with a [`Resolver`] of its own.
 //!
 //! What is no touch of such a page goes to the handler that was there before, as if this one
 //! were not.
@@ -13,7 +13,7 @@
 use crate::chained::Before;
 use crate::futex;
 use crate::raw;
-use crate::signals::{self, Mask, SIGBUS, siginfo_t};
+use crate::signals::{self, Mask, SIGBUS, SIGSEGV, siginfo_t};
 use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -84,10 +84,11 @@ static WINDOWS: [Window; MOST_WINDOWS] = [const {
 /// Windows from here on were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the handler is in force, and held while windows are added.
-static INSTALLED: Mutex<bool> = Mutex::new(false);
-/// What SIGBUS did before.
-static BEFORE: Before = Before::new();
+/// The signals whose handlers are in force. Held while windows are added.
+static INSTALLED: Mutex<Mask> = Mutex::new(0);
+/// The actions that the signals had before.
+static BEFORE_SIGBUS: Before = Before::new();
+static BEFORE_SIGSEGV: Before = Before::new();
 
 /// A window whose touches are served until this is dropped.
 ///
@@ -123,9 +124,13 @@ pub struct Served {
 /// `QuotaExceeded` where there are [`MOST_WINDOWS`] already; otherwise the kernel's refusal.
 pub fn serve(base: usize, len: usize, resolver: Box<dyn Resolver>) -> io::Result<Served> {
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
-    if !*installed {
-        install()?;
-        *installed = true;
+    for (signal, before) in [(SIGBUS, &BEFORE_SIGBUS), (SIGSEGV, &BEFORE_SIGSEGV)] {
+        if signals::never_blocked() & !*installed & signals::bit(signal) != 0 {
+            // Everything is blocked while a page comes in: a handler of the program's that
+            // touched the same page would wait for itself.
+            before.install(signal, on_fault, !0, 0)?;
+            *installed |= signals::bit(signal);
+        }
     }
     let free = |window: &Window| window.base.load(Ordering::Relaxed) == 0;
     let index = WINDOWS.iter().position(free).ok_or(io::ErrorKind::QuotaExceeded)?;
@@ -167,24 +172,20 @@ pub fn in_child() {
     }
 }
 
-fn install() -> io::Result<()> {
-    // Everything is blocked while a page comes in: a handler of the program's that touched the
-    // same page would wait for itself.
-    BEFORE.install(SIGBUS, on_sigbus, !0, 0)
-}
-
-extern "C" fn on_sigbus(signal: i32, info: *mut siginfo_t, context: *mut libc::c_void) {
+extern "C" fn on_fault(signal: i32, info: *mut siginfo_t, context: *mut libc::c_void) {
     raw::preserving_errno(|| {
-        // SAFETY: `info` is what this handler of SIGBUS was given.
+        // SAFETY: `info` is what this handler of a fault was given.
         let (address, code) = unsafe { (signals::fault_address(info), (*info).si_code) };
         // SAFETY: `context` is what this handler was given; nobody else has it.
         let (is_write, blocked) =
             unsafe { (signals::fault_is_write(context), *signals::interrupted_mask(context)) };
-        if code > 0 && resolve(address, is_write, !blocked) {
+        let is_touch = if signal == SIGBUS { code > 0 } else { signals::is_touch(code) };
+        if is_touch && resolve(address, is_write, !blocked) {
             return;
         }
+        let before = if signal == SIGBUS { &BEFORE_SIGBUS } else { &BEFORE_SIGSEGV };
         // SAFETY: both are what this handler was given.
-        unsafe { BEFORE.pass_on(signal, info, context, true) };
+        unsafe { before.pass_on(signal, info, context, true) };
     });
 }
 
@@ -215,6 +216,7 @@ pub(crate) fn with_resolver<R>(address: usize, body: impl FnOnce(&dyn Resolver) 
 mod tests {
     use super::*;
     use crate::PAGE_SIZE;
+    use crate::faults::{self, Faults};
     use crate::window::{Window, Writes};
     use std::sync::atomic::AtomicU64;
 
@@ -234,8 +236,8 @@ mod tests {
         PASSED_ON.store(1 + unsafe { (*info).si_code } as u64, Ordering::Relaxed);
     }
 
-    fn served(content: u8) -> (Served, *const u8) {
-        let window = Window::reserve(1, false).unwrap();
+    fn served(content: u8, faults: Faults) -> (Served, *const u8) {
+        let window = faults::taken(faults, || Window::reserve(1, false)).unwrap();
         let (base, len) = (window.base(), window.len_bytes());
         (serve(base, len, Box::new(Filled(window, content))).unwrap(), base as *const u8)
     }
@@ -243,9 +245,11 @@ mod tests {
     // One test, because the signal is the process's.
     #[test]
     fn each_window_has_its_resolver_and_the_rest_is_the_programs() {
-        signals::install(SIGBUS, programs, 0, 0).unwrap();
-        let (one, ones) = served(1);
-        let (two, twos) = served(2);
+        for signal in [SIGBUS, SIGSEGV] {
+            signals::install(signal, programs, 0, 0).unwrap();
+        }
+        let (one, ones) = served(1, Faults::Userfaultfd);
+        let (two, twos) = served(2, Faults::Protection);
         // SAFETY: pages of the windows, which are brought in.
         let seen = unsafe { [ones.read_volatile(), twos.add(PAGE_SIZE).read_volatile()] };
         assert_eq!(seen, [1, 2]);
@@ -258,8 +262,11 @@ mod tests {
         assert_eq!(other.join().unwrap(), 2);
         drop(two);
 
-        // SAFETY: a handler is there.
-        unsafe { libc::raise(SIGBUS) };
-        assert_eq!(PASSED_ON.load(Ordering::Relaxed) as i32, 1 + libc::SI_TKILL);
+        for signal in [SIGBUS, SIGSEGV] {
+            PASSED_ON.store(0, Ordering::Relaxed);
+            // SAFETY: a handler is there.
+            unsafe { libc::raise(signal) };
+            assert_eq!(PASSED_ON.load(Ordering::Relaxed) as i32, 1 + libc::SI_TKILL);
+        }
     }
 }

@@ -156,7 +156,15 @@ const NEEDED: u64 = FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP;
 /// ```
 #[must_use]
 pub fn is_allowed() -> bool {
-    offered_features(Privilege::UserModeOnly).is_ok_and(|offered| offered & NEEDED == NEEDED)
+    try_out().is_ok()
+}
+
+/// As [`is_allowed`], with the reason for a refusal.
+pub(crate) fn try_out() -> io::Result<()> {
+    match offered_features(Privilege::UserModeOnly)? & NEEDED {
+        NEEDED => Ok(()),
+        _ => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+    }
 }
 
 /// Returns true if the kernel has no such call (`ENOSYS`), or an emulator in front of it.

@@ -7,7 +7,7 @@ use crate::door::settings::Config;
 use crate::store::swap::Backing;
 use crate::walks::adopt;
 use softswap_sys::found::{self, Mapping};
-use softswap_sys::window::Occupied;
+use softswap_sys::window::{Occupied, Part};
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -45,7 +45,10 @@ impl Engine {
     ) -> Result<Engine, StartError> {
         let with_details = before.is_odd || found::has_locked_memory();
         let mappings = found::mappings(before.base..before.base + before.len, with_details)?;
-        let part = |mapping: &Mapping| (mapping.range.clone(), mapping.is_private_anonymous);
+        let part = |mapping: &Mapping| Part {
+            range: mapping.range.clone(),
+            managed_as: mapping.is_private_anonymous.then_some(mapping.protection),
+        };
         let parts = mappings.iter().map(part).collect();
         let occupied = Occupied { base: before.base, len: before.len, parts };
         let (core, contexts) = builder::build(config, storage, stats, Some(&occupied))?;

@@ -7,7 +7,7 @@ use crate::signals::sets::INTERNAL;
 use libc::c_void;
 use softswap_sys::futex;
 use softswap_sys::locked::Locked;
-use softswap_sys::signals::{self, NEVER_BLOCKED};
+use softswap_sys::signals::{self, never_blocked};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -170,7 +170,7 @@ pub(super) unsafe fn submit(
 fn start_worker() -> bool {
     // The program's signals are the program's. Not the C library's own: a `setuid`
     // under way has a lock that is needed here.
-    let blocked = !(INTERNAL | NEVER_BLOCKED);
+    let blocked = !(INTERNAL | never_blocked());
     signals::with_blocked(blocked, || start_thread(work, std::ptr::null_mut(), std::ptr::null()))
 }
 

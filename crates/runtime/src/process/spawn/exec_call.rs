@@ -5,7 +5,7 @@ use super::argument_copies::{Copies, Readable, Strings};
 use super::carried;
 use super::started_program::{self, Scratch, takes_library};
 use crate::base::errno::refused;
-use crate::base::guarded_call::CLOSED;
+use crate::base::guarded_call::closed;
 use crate::base::instance;
 use crate::base::issue_call::{Answer, Arguments};
 use crate::signals::exec_mask;
@@ -21,7 +21,7 @@ pub(super) unsafe fn issue_exec(number: i64, arguments: Arguments) -> isize {
     exec_mask::with_program_mask(|open| match open {
         // SAFETY: what is named are copies, or pointers that the kernel refuses (EFAULT). Handlers
         // that run meanwhile are the runtime's.
-        Some(open) => unsafe { waiting_call(number, arguments, open, CLOSED, false) },
+        Some(open) => unsafe { waiting_call(number, arguments, open, closed(), false) },
         // SAFETY: what is named are copies, or pointers that the kernel refuses (EFAULT).
         None => unsafe { raw::syscall(number, arguments) },
     })

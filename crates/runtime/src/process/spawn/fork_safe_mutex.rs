@@ -1,7 +1,7 @@
 //! Values that threads take turns at, also across fork.
 
 use softswap_sys::futex;
-use softswap_sys::signals::{self, NEVER_BLOCKED};
+use softswap_sys::signals::{self, never_blocked};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -33,7 +33,7 @@ impl<T> ForkSafeMutex<T> {
     pub(super) fn with<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         let mask = signals::block_all();
         // What `body` reads may be out.
-        signals::set_mask(!NEVER_BLOCKED);
+        signals::set_mask(!never_blocked());
         let result = self.with_mask_as_is(body);
         signals::set_mask(mask);
         result

@@ -2,19 +2,37 @@
 //! content, the gaps between them become the window's.
 
 use super::reservation::{READ_WRITE, RESERVE, frame_states, mmap, settle};
-use super::{Window, WindowError};
+use super::{Mechanism, Protection, Window, WindowError};
+use crate::found::Pages;
 use crate::memory::PAGE_SIZE;
-use crate::uffd::Uffd;
+use crate::raw;
 use std::io;
 use std::ops::Range;
 
-/// Where a window is to be, and what lies there.
+/// A mapping in a range that becomes a window.
 ///
 /// ```
-/// use softswap_sys::window::Occupied;
+/// use softswap_sys::window::{Part, READ_WRITE};
+///
+/// let part = Part { range: 1 << 44..(1 << 44) + 4096, managed_as: Some(READ_WRITE) };
+/// assert_eq!(part.range.len(), 4096);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// Its addresses.
+    pub range: Range<usize>,
+    /// The protection of private, anonymous memory; `None` if it cannot be managed.
+    pub managed_as: Option<Protection>,
+}
+
+/// The place of a window around mappings, and these mappings.
+///
+/// ```
+/// use softswap_sys::window::{Occupied, Part, READ_WRITE};
 ///
 /// let base = 1 << 44;
-/// let occupied = Occupied { base, len: 1 << 40, parts: vec![(base + 4096..base + 8192, true)] };
+/// let part = Part { range: base + 4096..base + 8192, managed_as: Some(READ_WRITE) };
+/// let occupied = Occupied { base, len: 1 << 40, parts: vec![part] };
 /// assert_eq!(occupied.gaps().map(|gap| gap.len()).sum::<usize>(), (1 << 40) - 4096);
 /// ```
 #[derive(Debug, Clone)]
@@ -23,48 +41,48 @@ pub struct Occupied {
     pub base: usize,
     /// Its length, a power of two.
     pub len: usize,
-    /// What is mapped there, in order, and whether that can be managed: private, anonymous
-    /// memory.
-    pub parts: Vec<(Range<usize>, bool)>,
+    /// The mappings there, in order.
+    pub parts: Vec<Part>,
 }
 
 impl Occupied {
-    /// What lies between the parts.
+    /// The ranges between the parts.
     pub fn gaps(&self) -> impl Iterator<Item = Range<usize>> {
         self.all_but(|_| true)
     }
 
     /// All but what cannot be managed, in as few ranges as possible.
     fn manageable(&self) -> impl Iterator<Item = Range<usize>> {
-        self.all_but(|is_manageable| !is_manageable)
+        self.all_but(|part| part.managed_as.is_none())
     }
 
-    /// All but the parts that are `left_out`, by whether they can be managed.
-    fn all_but(&self, left_out: fn(bool) -> bool) -> impl Iterator<Item = Range<usize>> {
-        let parts = self.parts.iter().filter(move |(_, is_manageable)| left_out(*is_manageable));
-        let starts = std::iter::once(self.base).chain(parts.clone().map(|(part, _)| part.end));
-        let ends = parts.map(|(part, _)| part.start);
+    /// All but the parts that are `left_out`.
+    fn all_but(&self, left_out: fn(&Part) -> bool) -> impl Iterator<Item = Range<usize>> {
+        let parts = self.parts.iter().filter(move |part| left_out(part));
+        let starts = std::iter::once(self.base).chain(parts.clone().map(|part| part.range.end));
+        let ends = parts.map(|part| part.range.start);
         let ends = ends.chain(std::iter::once(self.base + self.len));
         starts.zip(ends).map(|(start, end)| start..end).filter(|range| !range.is_empty())
     }
 }
 
 impl Window {
-    /// As [`Window::reserve`], around what lies there. From then on a touch of a page that is
-    /// absent raises SIGBUS; those that are present stay as they are. Nobody else maps or unmaps
-    /// anything there meanwhile.
+    /// As [`Window::reserve`], around the mappings in a range. From then on a touch of an absent
+    /// page is a fault; present pages stay as they are. No other thread maps or unmaps anything
+    /// there meanwhile.
     pub fn adopt(
         staging_frames: usize,
         avoid_move: bool,
         occupied: &Occupied,
     ) -> Result<Window, WindowError> {
-        let uffd = Uffd::open_sigbus().map_err(WindowError::Userfaultfd)?;
+        let mechanism = Mechanism::open(occupied.base, occupied.len)?;
+        let protection = mechanism.protection_of_absent();
         settle();
         let staging_len = staging_frames * PAGE_SIZE;
         let fail = |error| WindowError::Reserve { bytes: staging_len, error };
         for gap in occupied.gaps() {
             // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
-            unsafe { mmap(gap.start, gap.len(), READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) }
+            unsafe { mmap(gap.start, gap.len(), protection, RESERVE | libc::MAP_FIXED_NOREPLACE) }
                 .and_then(|there| expect(there, gap.start))
                 .map_err(|error| WindowError::Reserve { bytes: gap.len(), error })?;
         }
@@ -73,19 +91,61 @@ impl Window {
         let window = Window {
             base: occupied.base,
             len: occupied.len,
-            use_move: uffd.has_move() && !avoid_move,
-            uffd,
+            use_move: mechanism.has_move() && !avoid_move,
+            mechanism,
             staging,
             frames: frame_states(staging_frames).map_err(fail)?,
-            is_adopted: true,
+            adopted: Some(occupied.parts.clone()),
         };
         let prepare = |range: Range<usize>| window.prepare_range(range.start, range.len());
         occupied
             .manageable()
             .chain(std::iter::once(staging..staging + staging_len))
             .try_for_each(prepare)
-            .map_err(WindowError::Userfaultfd)?;
+            .and_then(|()| window.close_absent(&occupied.parts))
+            .map_err(|error| window.refused(error))?;
         Ok(window)
+    }
+
+    /// Makes absent pages inaccessible, where that is how their faults are taken.
+    fn close_absent(&self, parts: &[Part]) -> io::Result<()> {
+        let Mechanism::Protection(access) = &self.mechanism else { return Ok(()) };
+        let found = Pages::open();
+        for part in parts {
+            let Some(wanted) = part.managed_as else { continue };
+            let whole = self.numbers_in(&part.range);
+            let mut absent = whole.start;
+            let mut runs = Vec::new();
+            access.want(&whole, wanted);
+            found.each_run(part.range.clone(), &mut |run| {
+                let present = self.numbers_in(&run);
+                access.note_present(&present);
+                runs.push(absent..present.start);
+                absent = present.end;
+            })?;
+            runs.push(absent..whole.end);
+            for run in runs.into_iter().filter(|run| !run.is_empty()) {
+                access.close_unless_touched(&run, |run, body| {
+                    let range = self.base + run.start * PAGE_SIZE..self.base + run.end * PAGE_SIZE;
+                    found.each_run(range, &mut |run| body(self.numbers_in(&run)))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn numbers_in(&self, range: &Range<usize>) -> Range<usize> {
+        (range.start - self.base) / PAGE_SIZE..(range.end - self.base) / PAGE_SIZE
+    }
+
+    /// Lets the program access all its memory again.
+    pub(super) fn hand_back(&self, parts: &[Part]) {
+        for part in parts {
+            let Some(wanted) = part.managed_as else { continue };
+            let args = [part.range.start, part.range.len(), wanted as usize, 0, 0, 0];
+            // SAFETY: the range was the program's with this protection.
+            unsafe { raw::syscall(libc::SYS_mprotect, args) };
+        }
     }
 }
 

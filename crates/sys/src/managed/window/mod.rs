@@ -12,17 +12,22 @@
 //! [`StagedFrame`], which owns it while it lives.
 
 mod reservation;
+mod page_states;
+mod page_access;
 mod adoption;
 
+use crate::faults::{self, Faults};
 use crate::memory::{PAGE_SIZE, Page};
 use crate::uffd::{self, Partial, Uffd};
 use crate::{futex, program_filter, raw};
+use page_access::PageAccess;
 use reservation::{RESERVE, frame_states, mmap, reserve_range, settle};
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 pub use crate::uffd::Writes;
-pub use adoption::Occupied;
+pub use adoption::{Occupied, Part};
 pub use reservation::{
     Protection, READ_WRITE, WINDOW_SIZES, WindowError, among_many, longest_at, settle_gate, within,
 };
@@ -49,20 +54,77 @@ const CLAIMED: u8 = 2;
 pub struct Window {
     base: usize,
     len: usize,
-    uffd: Uffd,
+    mechanism: Mechanism,
     use_move: bool,
     staging: usize,
     frames: &'static [AtomicU8],
-    /// Whether the program had memory there before.
-    is_adopted: bool,
+    /// Memory that the program had there before; `None` for a window of its own.
+    adopted: Option<Vec<Part>>,
+}
+
+/// How the faults of a window are taken.
+#[derive(Debug)]
+enum Mechanism {
+    Userfaultfd(Uffd),
+    Protection(PageAccess),
+}
+
+impl Mechanism {
+    /// For the window of `len` bytes from `base`.
+    fn open(base: usize, len: usize) -> Result<Mechanism, WindowError> {
+        match faults::in_force() {
+            Faults::Protection => PageAccess::open(base, len)
+                .map(Mechanism::Protection)
+                .map_err(WindowError::Protection),
+            Faults::Userfaultfd | Faults::Auto => {
+                Uffd::open_sigbus().map(Mechanism::Userfaultfd).map_err(WindowError::Userfaultfd)
+            }
+        }
+    }
+
+    fn has_move(&self) -> bool {
+        match self {
+            Mechanism::Userfaultfd(uffd) => uffd.has_move(),
+            Mechanism::Protection(_) => false,
+        }
+    }
+
+    /// The protection of memory in the window before a page is put in.
+    fn protection_of_absent(&self) -> Protection {
+        match self {
+            Mechanism::Userfaultfd(_) => READ_WRITE,
+            Mechanism::Protection(_) => libc::PROT_NONE,
+        }
+    }
+}
+
+/// How the program may access a page.
+///
+/// ```
+/// use softswap_sys::window::Touch;
+/// assert_ne!(Touch::Absent, Touch::Forbidden);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Touch {
+    /// The page is out, or its writes are caught: the engine brings it in or lets it be written.
+    Absent,
+    /// The program itself has forbidden the access.
+    Forbidden,
 }
 
 impl Window {
     /// Reserves the window and `staging_frames` frames, and opens userfaultfd
     /// on both. `avoid_move`: behave as on a kernel without UFFDIO_MOVE.
     pub fn reserve(staging_frames: usize, avoid_move: bool) -> Result<Window, WindowError> {
-        let uffd = Uffd::open_sigbus().map_err(WindowError::Userfaultfd)?;
         let (base, len) = reserve_range(settle())?;
+        let mechanism = match Mechanism::open(base, len) {
+            Ok(mechanism) => mechanism,
+            Err(error) => {
+                // SAFETY: the range was mapped just now, and nothing refers to it.
+                unsafe { raw::syscall(libc::SYS_munmap, [base, len, 0, 0, 0, 0]) };
+                return Err(error);
+            }
+        };
         let staging_len = staging_frames * PAGE_SIZE;
         let fail = |error| WindowError::Reserve { bytes: staging_len, error };
         // SAFETY: without MAP_FIXED the mapping overlaps nothing.
@@ -70,13 +132,13 @@ impl Window {
         let window = Window {
             base,
             len,
-            use_move: uffd.has_move() && !avoid_move,
-            uffd,
+            use_move: mechanism.has_move() && !avoid_move,
+            mechanism,
             staging,
             frames: frame_states(staging_frames).map_err(fail)?,
-            is_adopted: false,
+            adopted: None,
         };
-        window.prepare().map_err(WindowError::Userfaultfd)?;
+        window.prepare().map_err(|error| window.refused(error))?;
         Ok(window)
     }
 
@@ -87,7 +149,10 @@ impl Window {
     /// # Errors
     /// The kernel's refusal; the child must then not touch the window.
     pub fn reopen_after_fork(&self, managed: &[(u64, usize)]) -> io::Result<()> {
-        self.uffd.reopen()?;
+        match &self.mechanism {
+            Mechanism::Userfaultfd(uffd) => uffd.reopen()?,
+            Mechanism::Protection(access) => return access.reopen(),
+        }
         for (page, count) in managed {
             self.register(self.address(*page, *count), count * PAGE_SIZE)?;
         }
@@ -106,6 +171,9 @@ impl Window {
     }
 
     fn prepare(&self) -> io::Result<()> {
+        if let Mechanism::Protection(access) = &self.mechanism {
+            access.close_all()?;
+        }
         for (start, len) in [(self.base, self.len), (self.staging, self.frames.len() * PAGE_SIZE)] {
             self.prepare_range(start, len)?;
         }
@@ -117,12 +185,21 @@ impl Window {
         self.register(start, len)
     }
 
+    /// The error of a window whose faults cannot be taken.
+    fn refused(&self, error: io::Error) -> WindowError {
+        match &self.mechanism {
+            Mechanism::Userfaultfd(_) => WindowError::Userfaultfd(error),
+            Mechanism::Protection(_) => WindowError::Protection(error),
+        }
+    }
+
     /// Has the faults of a range, of the window or of staging, arrive by userfaultfd.
     fn register(&self, start: usize, len: usize) -> io::Result<()> {
+        let Mechanism::Userfaultfd(uffd) = &self.mechanism else { return Ok(()) };
         // SAFETY: the methods of this file name ranges of the window and of staging only.
         // No Rust reference points into the window, and into staging those of
         // `StagedFrame` only, whose page stays while they live.
-        unsafe { self.uffd.register(start, len) }
+        unsafe { uffd.register(start, len) }
     }
 
     /// What holds for all managed memory that was mapped just now.
@@ -170,6 +247,37 @@ impl Window {
         self.use_move
     }
 
+    /// Returns true if [`Window::take_out`] takes several pages at once.
+    #[must_use]
+    pub fn takes_runs(&self) -> bool {
+        self.use_move || matches!(self.mechanism, Mechanism::Protection(_))
+    }
+
+    /// Mappings of the process that are the engine's doing, at most: each run of pages with a
+    /// protection of its own is one.
+    #[must_use]
+    pub fn mappings(&self) -> usize {
+        match &self.mechanism {
+            Mechanism::Userfaultfd(_) => 0,
+            Mechanism::Protection(access) => access.mappings(),
+        }
+    }
+
+    /// Decides whose a touch is that raised SIGSEGV: a page that is out, or one that the program
+    /// itself has protected. `access` is one of the bits of a [`Protection`].
+    #[must_use]
+    pub fn touch(&self, page: u64, access: Protection) -> Touch {
+        let Mechanism::Protection(pages) = &self.mechanism else { return Touch::Forbidden };
+        let page = page as usize;
+        if !pages.is_allowed(page, access) {
+            return Touch::Forbidden;
+        }
+        if pages.is_present(page) {
+            pages.renew(page);
+        }
+        Touch::Absent
+    }
+
     fn address(&self, page: u64, count: usize) -> usize {
         assert!(page as usize + count <= self.pages(), "page outside the window");
         self.base + page as usize * PAGE_SIZE
@@ -177,7 +285,11 @@ impl Window {
 
     /// Puts whole pages of `bytes` in at `page` and after, where nothing is yet.
     pub fn install(&self, page: u64, bytes: &[u8], writes: Writes) -> Partial {
-        self.uffd.copy(self.address(page, bytes.len() / PAGE_SIZE), bytes, writes)
+        let address = self.address(page, bytes.len() / PAGE_SIZE);
+        match &self.mechanism {
+            Mechanism::Userfaultfd(uffd) => uffd.copy(address, bytes, writes),
+            Mechanism::Protection(access) => access.install(page as usize, bytes, writes),
+        }
     }
 
     /// Lifts [`Writes::Caught`] from a page that is present.
@@ -189,17 +301,34 @@ impl Window {
     /// them costs one flush of the processors' translations, however many they
     /// are.
     pub fn set_writes(&self, page: u64, count: usize, writes: Writes) -> io::Result<()> {
-        let caught = writes == Writes::Caught;
-        self.uffd.write_protect(self.address(page, count), count * PAGE_SIZE, caught)
+        let address = self.address(page, count);
+        match &self.mechanism {
+            Mechanism::Userfaultfd(uffd) => {
+                uffd.write_protect(address, count * PAGE_SIZE, writes == Writes::Caught)
+            }
+            Mechanism::Protection(access) => access.set_writes(numbers(page, count), writes),
+        }
     }
 
     /// Maps `count` pages of zeroes at `page`.
     pub fn install_zero(&self, page: u64, count: usize) -> Partial {
-        self.uffd.zero(self.address(page, count), count * PAGE_SIZE)
+        let address = self.address(page, count);
+        match &self.mechanism {
+            Mechanism::Userfaultfd(uffd) => uffd.zero(address, count * PAGE_SIZE),
+            Mechanism::Protection(access) => access.open_up(numbers(page, count), false),
+        }
     }
 
     /// Drops the content of `count` pages.
     pub fn discard(&self, page: u64, count: usize) -> io::Result<()> {
+        if let Mechanism::Protection(access) = &self.mechanism {
+            access.close(&numbers(page, count))?;
+        }
+        self.discard_foreign(page, count)
+    }
+
+    /// As [`Window::discard`], of a mapping that is not managed.
+    pub fn discard_foreign(&self, page: u64, count: usize) -> io::Result<()> {
         self.advise(self.address(page, count), count * PAGE_SIZE, libc::MADV_DONTNEED)
     }
 
@@ -211,6 +340,11 @@ impl Window {
         let mut gone = 0;
         for pages in pages.chunks(DISCARD_RUNS) {
             let (runs, count) = self.runs(pages);
+            if let Mechanism::Protection(access) = &self.mechanism
+                && !runs[..count].iter().all(|run| access.close(&self.numbers_of(run)).is_ok())
+            {
+                break;
+            }
             let dropped = match self.advise_runs(&runs[..count]) {
                 Ok(bytes) => bytes / PAGE_SIZE,
                 Err(_) => self.discard_runs(&runs[..count]),
@@ -239,6 +373,11 @@ impl Window {
         (runs, count)
     }
 
+    /// The pages of a run.
+    fn numbers_of(&self, run: &libc::iovec) -> Range<usize> {
+        numbers(((run.iov_base as usize - self.base) / PAGE_SIZE) as u64, run.iov_len / PAGE_SIZE)
+    }
+
     fn advise_runs(&self, runs: &[libc::iovec]) -> io::Result<usize> {
         // By a number of its own (Linux 6.14): a descriptor would name the parent
         // in a forked child.
@@ -259,7 +398,11 @@ impl Window {
 
     /// Changes what the program may do with `count` pages.
     pub fn protect(&self, page: u64, count: usize, protection: Protection) -> io::Result<()> {
-        let args = [self.address(page, count), count * PAGE_SIZE, protection as usize, 0, 0, 0];
+        let address = self.address(page, count);
+        if let Mechanism::Protection(access) = &self.mechanism {
+            return access.protect(&numbers(page, count), protection);
+        }
+        let args = [address, count * PAGE_SIZE, protection as usize, 0, 0, 0];
         // SAFETY: the range lies in the window, into which no Rust reference points.
         raw::check(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
     }
@@ -284,14 +427,21 @@ impl Window {
     /// Gives `count` pages back to the window after a foreign mapping lay there.
     pub fn restore(&self, page: u64, count: usize) -> io::Result<()> {
         let (start, len) = (self.address(page, count), count * PAGE_SIZE);
+        let protection = self.mechanism.protection_of_absent();
         // SAFETY: the range lies in the window, into which no Rust reference points.
-        unsafe { mmap(start, len, READ_WRITE, RESERVE | libc::MAP_FIXED)? };
+        unsafe { mmap(start, len, protection, RESERVE | libc::MAP_FIXED)? };
+        if let Mechanism::Protection(access) = &self.mechanism {
+            access.forget(&numbers(page, count));
+        }
         self.advise_whole(start, len)?;
         self.register(start, len)
     }
 
-    /// Whether the kernel has a page mapped at `page`.
+    /// Returns true if there is a page at `page`: one that the kernel has mapped, or maps by itself.
     pub fn is_present(&self, page: u64) -> io::Result<bool> {
+        if let Mechanism::Protection(access) = &self.mechanism {
+            return Ok(access.is_present(page as usize));
+        }
         let mut present = [0];
         uffd::present(self.address(page, 1), PAGE_SIZE, &mut present)?;
         Ok(present[0] & 1 == 1)
@@ -308,23 +458,35 @@ impl Window {
     /// Moves pages that are present to another place in the window.
     pub fn relocate(&self, to: u64, from: u64, count: usize) -> Partial {
         let (to, from) = (self.address(to, count), self.address(from, count));
-        self.uffd.move_pages(to, from, count * PAGE_SIZE)
+        self.move_pages(to, from, count * PAGE_SIZE)
+    }
+
+    fn move_pages(&self, to: usize, from: usize, len: usize) -> Partial {
+        match &self.mechanism {
+            Mechanism::Userfaultfd(uffd) => uffd.move_pages(to, from, len),
+            Mechanism::Protection(_) => {
+                Partial { pages: 0, error: Some(io::ErrorKind::Unsupported.into()) }
+            }
+        }
     }
 
     /// Copies a present page whose writes are caught, whatever its protection is.
     pub fn read_page(&self, page: u64, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
         let from = self.address(page, 1);
+        if let Mechanism::Protection(access) = &self.mechanism {
+            return access.read(page as usize, to);
+        }
         if self.copy_page(from, to).is_ok() {
             return Ok(());
         }
         self.take_unreadable(from, to)?;
-        self.put_back(from, to, Writes::Caught);
+        self.put_back(page, to, Writes::Caught);
         Ok(())
     }
 
     /// Puts a page back that was taken from there: `bytes` is all there is of it.
-    fn put_back(&self, at: usize, bytes: &[u8; PAGE_SIZE], writes: Writes) {
-        if self.uffd.copy(at, bytes, writes).pages == 0 {
+    fn put_back(&self, page: u64, bytes: &[u8; PAGE_SIZE], writes: Writes) {
+        if self.install(page, bytes, writes).pages == 0 {
             raw::write_stderr(b"softswap: internal error: a page cannot go back; stopping the program rather than losing data\n");
             std::process::abort();
         }
@@ -336,7 +498,17 @@ impl Window {
         let frames = &self.frames[frame..frame + count];
         assert!(frames.iter().all(|f| f.load(Ordering::Acquire) == EMPTY), "frame in use");
         let to = self.staging + frame * PAGE_SIZE;
-        let partial = self.uffd.move_pages(to, self.address(page, count), count * PAGE_SIZE);
+        let from = self.address(page, count);
+        let partial = match &self.mechanism {
+            Mechanism::Userfaultfd(uffd) => uffd.move_pages(to, from, count * PAGE_SIZE),
+            Mechanism::Protection(access) => {
+                // SAFETY: the frames are empty, so nothing refers to their bytes.
+                let to =
+                    unsafe { std::slice::from_raw_parts_mut(to as *mut u8, count * PAGE_SIZE) };
+                let error = access.take(page as usize, to).err();
+                Partial { pages: if error.is_none() { count } else { 0 }, error }
+            }
+        };
         for state in &frames[..partial.pages] {
             state.store(FULL, Ordering::Release);
         }
@@ -348,15 +520,14 @@ impl Window {
     pub fn take_out_by_copy(&self, page: u64, frame: usize, scratch: &mut Page) -> io::Result<()> {
         let state = &self.frames[frame];
         assert!(state.load(Ordering::Acquire) == EMPTY, "frame in use");
-        let from = self.address(page, 1);
         // Protected first: a store between copy and drop would be lost.
-        self.uffd.write_protect(from, PAGE_SIZE, true)?;
+        self.set_writes(page, 1, Writes::Caught)?;
         if let Err(error) = self.take_page(page, &mut scratch.0) {
-            let _ = self.uffd.write_protect(from, PAGE_SIZE, false);
+            let _ = self.allow_writes(page);
             return Err(error);
         }
         if let Err(error) = self.copy_to(frame, &scratch.0) {
-            self.put_back(from, &scratch.0, Writes::Allowed);
+            self.put_back(page, &scratch.0, Writes::Allowed);
             return Err(error);
         }
         state.store(FULL, Ordering::Release);
@@ -374,7 +545,16 @@ impl Window {
 
     fn copy_to(&self, frame: usize, bytes: &[u8; PAGE_SIZE]) -> io::Result<()> {
         let to = self.staging + frame * PAGE_SIZE;
-        self.uffd.copy(to, bytes, Writes::Allowed).error.map_or(Ok(()), Err)
+        match &self.mechanism {
+            Mechanism::Userfaultfd(uffd) => {
+                uffd.copy(to, bytes, Writes::Allowed).error.map_or(Ok(()), Err)
+            }
+            Mechanism::Protection(_) => {
+                // SAFETY: the frame is empty, so nothing refers to its bytes, and can be written.
+                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, PAGE_SIZE) };
+                Ok(())
+            }
+        }
     }
 
     fn copy_page(&self, from: usize, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
@@ -397,6 +577,9 @@ impl Window {
     /// error it is still there.
     pub fn take_page(&self, page: u64, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
         let from = self.address(page, 1);
+        if let Mechanism::Protection(access) = &self.mechanism {
+            return access.take(page as usize, to);
+        }
         match self.copy_page(from, to) {
             Ok(()) => self.advise(from, PAGE_SIZE, libc::MADV_DONTNEED),
             Err(_) => self.take_unreadable(from, to),
@@ -487,8 +670,11 @@ impl Drop for Window {
     fn drop(&mut self) {
         let window = (self.base, self.len);
         let staging = (self.staging, self.frames.len() * PAGE_SIZE);
-        // What the program had there is the program's; the descriptor's end ends its faults.
-        let ours = [window, staging].into_iter().skip(usize::from(self.is_adopted));
+        // The program's memory is the program's again.
+        if let (Mechanism::Protection(_), Some(parts)) = (&self.mechanism, &self.adopted) {
+            self.hand_back(parts);
+        }
+        let ours = [window, staging].into_iter().skip(usize::from(self.adopted.is_some()));
         for (start, len) in ours {
             // SAFETY: the range was mapped for this value. No Rust reference points into
             // the window, and those of `StagedFrame`s into staging are gone, since they
@@ -535,7 +721,7 @@ impl StagedFrame<'_> {
         let window = self.window;
         let from = window.staging + self.frame * PAGE_SIZE;
         if window.use_move {
-            let moved = window.uffd.move_pages(window.address(page, 1), from, PAGE_SIZE);
+            let moved = window.move_pages(window.address(page, 1), from, PAGE_SIZE);
             if moved.pages == 1 {
                 window.frames[self.frame].store(EMPTY, Ordering::Release);
                 std::mem::forget(self);
@@ -553,6 +739,10 @@ impl Drop for StagedFrame<'_> {
     fn drop(&mut self) {
         self.window.frames[self.frame].store(FULL, Ordering::Release);
     }
+}
+
+fn numbers(page: u64, count: usize) -> Range<usize> {
+    page as usize..page as usize + count
 }
 
 fn whole_page(read: usize) -> io::Result<()> {

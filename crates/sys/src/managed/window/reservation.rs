@@ -34,6 +34,12 @@ pub enum WindowError {
          and a container must allow the system call; `softswap doctor` tells what is missing"
     )]
     Userfaultfd(io::Error),
+    /// Inaccessible memory cannot be filled.
+    #[error(
+        "page protection is refused ({0}): /proc must be mounted, and the kernel must let a process \
+         write to its own memory (proc_mem.force_override); `softswap doctor` tells what is missing"
+    )]
+    Protection(io::Error),
     /// No address space.
     #[error(
         "cannot reserve {} GiB of address space for managed memory ({error}): \

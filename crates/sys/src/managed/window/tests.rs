@@ -2,9 +2,10 @@
 //! that stays for as long as nobody lifts it.
 
 use crate::PAGE_SIZE;
+use crate::faults::{self, Faults};
 use crate::memory::reserve_pages;
 use crate::raw;
-use crate::window::{READ_WRITE, Window, Writes};
+use crate::window::{READ_WRITE, Touch, Window, Writes};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -91,8 +92,19 @@ fn takes_writes(window: &Window, page: u64) -> bool {
     raw::check(unsafe { raw::syscall(libc::SYS_read, args) }).is_ok()
 }
 
+/// Runs a test with each way to take faults.
+fn with_each(test: impl Fn()) {
+    for faults in [Faults::Userfaultfd, Faults::Protection] {
+        faults::taken(faults, &test);
+    }
+}
+
 #[test]
 fn a_page_that_may_not_be_read_is_taken_out_and_comes_back() {
+    with_each(take_out_an_unreadable_page);
+}
+
+fn take_out_an_unreadable_page() {
     let window = Window::reserve(1, true).unwrap();
     let scratch = &mut reserve_pages(1).unwrap()[0];
     assert_eq!(window.install(0, &[0x5a; PAGE_SIZE], Writes::Allowed).pages, 1);
@@ -101,8 +113,8 @@ fn a_page_that_may_not_be_read_is_taken_out_and_comes_back() {
     assert!(!window.is_present(0).unwrap());
     window.claim_frame(0).unwrap().give_back(0).unwrap();
     window.protect(0, 1, READ_WRITE).unwrap();
+    assert_eq!(content_of(&window, 0), 0x5a);
     assert!(takes_writes(&window, 0));
-    assert_eq!(scratch.0, [0x5a; PAGE_SIZE]);
 }
 
 /// What the kernel notes about the mapping that an address lies in (`VmFlags`).
@@ -141,6 +153,10 @@ fn pages_are_not_merged_with_others_where_all_of_a_process_is() {
 
 #[test]
 fn just_the_pages_that_are_named_are_discarded() {
+    with_each(discard_named_pages);
+}
+
+fn discard_named_pages() {
     let window = Window::reserve(BATCH, false).unwrap();
     // More runs than one call takes, of one to three pages.
     let named: Vec<u64> = (0..600).filter(|page| page % 5 < 1 + page / 5 % 3).collect();
@@ -154,6 +170,7 @@ fn just_the_pages_that_are_named_are_discarded() {
             let few = &pages[..40];
             let (runs, count) = window.runs(few);
             assert_eq!(window.discard_runs(&runs[..count]), few.len());
+            few.iter().for_each(|page| window.discard(*page, 1).unwrap());
         }
         let gone = if by_call { &named[..] } else { &named[..40] };
         for page in 0..600 {
@@ -162,4 +179,120 @@ fn just_the_pages_that_are_named_are_discarded() {
         }
         window.discard(100, 600).unwrap();
     }
+}
+
+fn content_of(window: &Window, page: u64) -> u8 {
+    let content = &mut reserve_pages(1).unwrap()[0];
+    window.read_page(page, &mut content.0).unwrap();
+    assert!(content.0.iter().all(|byte| *byte == content.0[0]), "one page");
+    content.0[0]
+}
+
+#[test]
+fn pages_go_out_together_and_come_back_as_they_were() {
+    with_each(|| {
+        let window = Window::reserve(8, false).unwrap();
+        if !window.takes_runs() {
+            return;
+        }
+        for page in 0..8 {
+            let content = [10 + page as u8; PAGE_SIZE];
+            assert_eq!(window.install(page, &content, Writes::Allowed).pages, 1);
+        }
+        assert_eq!(window.take_out(2, 4, 0).pages, 4);
+        for page in 0..8 {
+            assert_eq!(window.is_present(page).unwrap(), !(2..6).contains(&page));
+        }
+        assert!(!takes_writes(&window, 3), "it is out");
+        for page in 2..6 {
+            let frame = window.claim_frame(page as usize - 2).unwrap();
+            assert_eq!(frame.bytes()[0], 10 + page as u8);
+            frame.give_back(page).unwrap();
+        }
+        assert_eq!(
+            (0..8).map(|page| content_of(&window, page)).collect::<Vec<_>>(),
+            [10, 11, 12, 13, 14, 15, 16, 17]
+        );
+        assert!(takes_writes(&window, 3));
+    });
+}
+
+#[test]
+fn caught_writes_fail_until_they_are_allowed() {
+    with_each(|| {
+        let window = Window::reserve(1, false).unwrap();
+        assert_eq!(window.install(5, &[1; 3 * PAGE_SIZE], Writes::Caught).pages, 3);
+        assert!(!takes_writes(&window, 6));
+        window.allow_writes(6).unwrap();
+        assert!(takes_writes(&window, 6) && !takes_writes(&window, 5));
+        window.set_writes(0, 9, Writes::Allowed).unwrap();
+        assert!(takes_writes(&window, 5) && !window.is_present(8).unwrap());
+        assert_eq!(window.install(6, &[2; PAGE_SIZE], Writes::Allowed).pages, 0, "it is there");
+        assert_eq!(content_of(&window, 6), 0, "zeroes were read into it");
+    });
+}
+
+#[test]
+fn protection_of_the_programs_holds_for_pages_that_come_in() {
+    with_each(|| {
+        let window = Window::reserve(1, false).unwrap();
+        assert_eq!(window.install(700, &[1; PAGE_SIZE], Writes::Allowed).pages, 1);
+        window.protect(100, 2000, libc::PROT_READ).unwrap();
+        assert_eq!(window.install(701, &[1; PAGE_SIZE], Writes::Allowed).pages, 1);
+        for page in [700, 701] {
+            assert!(!takes_writes(&window, page));
+        }
+        window.protect(700, 2, READ_WRITE).unwrap();
+        for page in [700, 701] {
+            assert!(takes_writes(&window, page));
+        }
+        assert_eq!(window.install(702, &[1; PAGE_SIZE], Writes::Allowed).pages, 1);
+        assert!(!takes_writes(&window, 702));
+        window.restore(600, 200).unwrap();
+        assert!(!window.is_present(700).unwrap() && !window.is_present(702).unwrap());
+        assert_eq!(window.install_zero(702, 1).pages, 1);
+        assert!(takes_writes(&window, 702));
+    });
+}
+
+#[test]
+fn a_touch_is_the_programs_where_it_has_forbidden_it() {
+    let window = faults::taken(Faults::Protection, || Window::reserve(1, false)).unwrap();
+    assert_eq!(window.touch(3, libc::PROT_WRITE), Touch::Absent);
+    window.protect(3, 1, libc::PROT_READ).unwrap();
+    assert_eq!(window.touch(3, libc::PROT_WRITE), Touch::Forbidden);
+    assert_eq!(window.touch(3, libc::PROT_READ), Touch::Absent);
+    assert_eq!(window.touch(3, libc::PROT_EXEC), Touch::Forbidden);
+    window.protect(3, 1, libc::PROT_NONE).unwrap();
+    assert_eq!(window.touch(3, libc::PROT_READ), Touch::Forbidden);
+}
+
+/// Mappings in a range, as the kernel has them.
+fn mappings_in(window: &Window) -> usize {
+    let end = window.base() + window.len_bytes();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let start = |line: &str| usize::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+    maps.lines().filter(|line| (window.base()..end).contains(&start(line))).count()
+}
+
+#[test]
+fn mappings_are_counted_and_merge_when_neighbours_are_alike() {
+    let window = faults::taken(Faults::Protection, || Window::reserve(64, false)).unwrap();
+    let fill = |page| assert_eq!(window.install(page, &[1; PAGE_SIZE], Writes::Allowed).pages, 1);
+    assert_eq!((window.mappings(), mappings_in(&window)), (1, 1));
+    for page in (1000..1100).step_by(2) {
+        fill(page);
+    }
+    assert_eq!((window.mappings(), mappings_in(&window)), (101, 101));
+    window.protect(1040, 10, libc::PROT_READ).unwrap();
+    assert_eq!((window.mappings(), mappings_in(&window)), (101, 101));
+    window.protect(1040, 10, READ_WRITE).unwrap();
+    for page in (1001..1100).step_by(2) {
+        fill(page);
+    }
+    assert_eq!((window.mappings(), mappings_in(&window)), (3, 3));
+    assert_eq!(window.take_out(1010, 64, 0).pages, 64);
+    assert_eq!((window.mappings(), mappings_in(&window)), (5, 5));
+    window.discard(900, 300).unwrap();
+    assert_eq!((window.mappings(), mappings_in(&window)), (1, 1));
 }

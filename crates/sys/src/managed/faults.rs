@@ -1,0 +1,103 @@
+//! The two ways to take a fault, and which of them a process uses.
+
+use crate::{self_memory, uffd};
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+
+/// How a touch of an absent page reaches the engine.
+///
+/// ```
+/// use softswap_sys::faults::Faults;
+///
+/// assert_eq!("protection".parse(), Ok(Faults::Protection));
+/// assert_ne!(Faults::Auto.settled(), Faults::Auto);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Faults {
+    /// By userfaultfd if the kernel and the container allow it, else by page protection.
+    #[default]
+    Auto,
+    /// By userfaultfd: absent pages are missing, and a touch raises SIGBUS.
+    Userfaultfd,
+    /// By page protection: absent pages are inaccessible, and a touch raises SIGSEGV.
+    Protection,
+}
+
+const NAMES: [(&str, Faults); 3] = [
+    ("auto", Faults::Auto),
+    ("userfaultfd", Faults::Userfaultfd),
+    ("protection", Faults::Protection),
+];
+
+impl FromStr for Faults {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Faults, String> {
+        let found = NAMES.iter().find(|(name, _)| *name == text);
+        found.map(|(_, faults)| *faults).ok_or_else(|| {
+            format!("\"{text}\" is none of \"auto\", \"userfaultfd\" and \"protection\"")
+        })
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = NAMES.iter().find(|(_, faults)| faults == self).map_or("", |(name, _)| name);
+        f.write_str(name)
+    }
+}
+
+impl Faults {
+    /// Decides [`Faults::Auto`] for this process.
+    #[must_use]
+    pub fn settled(self) -> Faults {
+        match self {
+            Faults::Auto if uffd::is_allowed() => Faults::Userfaultfd,
+            Faults::Auto => Faults::Protection,
+            decided => decided,
+        }
+    }
+
+    /// Checks that this process can have a window whose faults are taken in this way.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn check(self) -> io::Result<()> {
+        match self.settled() {
+            Faults::Protection => self_memory::try_out(),
+            Faults::Userfaultfd | Faults::Auto => uffd::try_out(),
+        }
+    }
+}
+
+thread_local! {
+    static TAKEN: Cell<Faults> = const { Cell::new(Faults::Auto) };
+}
+
+/// Runs `body`, whose windows take faults in this way.
+///
+/// ```no_run
+/// use softswap_sys::faults::{self, Faults};
+/// use softswap_sys::window::Window;
+///
+/// let window = faults::taken(Faults::Protection, || Window::reserve(1, false))?;
+/// assert!(!window.uses_move());
+/// # Ok::<(), softswap_sys::window::WindowError>(())
+/// ```
+pub fn taken<R>(faults: Faults, body: impl FnOnce() -> R) -> R {
+    struct Restored(Faults);
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            TAKEN.set(self.0);
+        }
+    }
+    let _restored = Restored(TAKEN.replace(faults));
+    body()
+}
+
+/// The way in which windows take faults that this thread reserves now.
+pub(crate) fn in_force() -> Faults {
+    TAKEN.get().settled()
+}

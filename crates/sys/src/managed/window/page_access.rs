@@ -1,0 +1,277 @@
+//! Faults by page protection: an absent page is inaccessible, and a touch raises SIGSEGV.
+//!
+//! Content enters through `/proc/self/mem` while the page is still inaccessible. Then `mprotect`
+//! allows what the program may do with it, for all threads at once. A page leaves in the opposite
+//! order. Writes are caught by a page that may only be read.
+
+use super::page_states::{PageState, PageStates};
+use super::reservation::Protection;
+use crate::futex::Lock;
+use crate::memory::PAGE_SIZE;
+use crate::self_memory::{self, SelfMemory};
+use crate::simd::Width;
+use crate::uffd::{Partial, Writes};
+use crate::{raw, signals};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The protections of a window's pages. Pages are named by their numbers there.
+#[derive(Debug)]
+pub(super) struct PageAccess {
+    base: usize,
+    memory: SelfMemory,
+    states: PageStates,
+    /// Held while the states and what the kernel has change together, with signals blocked.
+    lock: Lock,
+    /// Places in the window at which the protection changes from a page to the next.
+    boundaries: AtomicUsize,
+    width: Width,
+}
+
+impl PageAccess {
+    /// For the window of `len` bytes from `base`, in which nothing is accessible.
+    pub(super) fn open(base: usize, len: usize) -> io::Result<PageAccess> {
+        self_memory::try_out()?;
+        signals::never_block_segv();
+        Ok(PageAccess {
+            base,
+            memory: SelfMemory::open()?,
+            states: PageStates::new(len)?,
+            lock: Lock::new(),
+            boundaries: AtomicUsize::new(0),
+            width: Width::widest(),
+        })
+    }
+
+    /// Makes the whole window inaccessible, which was just mapped.
+    pub(super) fn close_all(&self) -> io::Result<()> {
+        self.mprotect(&(0..self.states.len()), libc::PROT_NONE)?;
+        // All of it belongs together for the kernel from now on: neighbours of equal protection
+        // become one mapping, wherever the first of them was filled.
+        self.memory.write(self.base, &[0])?;
+        self.drop_content(&(0..1))
+    }
+
+    /// In a forked child, which has one thread.
+    pub(super) fn reopen(&self) -> io::Result<()> {
+        self.memory.reopen()
+    }
+
+    fn at(&self, page: usize) -> usize {
+        self.base + page * PAGE_SIZE
+    }
+
+    fn locked<R>(&self, body: impl FnOnce() -> R) -> R {
+        self.lock.lock();
+        let result = body();
+        self.lock.unlock();
+        result
+    }
+
+    fn mprotect(&self, pages: &Range<usize>, protection: Protection) -> io::Result<()> {
+        let args = [self.at(pages.start), pages.len() * PAGE_SIZE, protection as usize, 0, 0, 0];
+        // SAFETY: the range is in the window, into which no Rust reference points.
+        raw::check(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
+    }
+
+    /// Changes pages to what `new` says, in one call for each run of equal protection. Returns
+    /// how many have changed, from the first on.
+    fn change(&self, pages: Range<usize>, new: impl Fn(PageState) -> PageState) -> Partial {
+        self.locked(|| {
+            let mut done = pages.start;
+            while done < pages.end {
+                let protection = new(self.states.get(done)).in_force();
+                let same = |page: &usize| new(self.states.get(*page)).in_force() == protection;
+                let run = done..done + (done..pages.end).take_while(same).count();
+                let changes = |page: &usize| self.states.get(*page).in_force() != protection;
+                let changed = run.clone().find(changes).zip(run.clone().rfind(changes));
+                if let Some((first, last)) = changed
+                    && let Err(error) = self.mprotect(&(first..last + 1), protection)
+                {
+                    return Partial { pages: done - pages.start, error: Some(error) };
+                }
+                self.note(&run, &new);
+                done = run.end;
+            }
+            Partial { pages: pages.len(), error: None }
+        })
+    }
+
+    /// Writes down what pages have become.
+    fn note(&self, run: &Range<usize>, new: impl Fn(PageState) -> PageState) {
+        let before = self.boundaries_around(run);
+        for page in run.clone() {
+            self.states.set(page, new(self.states.get(page)));
+        }
+        self.count(before, self.boundaries_around(run));
+    }
+
+    fn count(&self, before: usize, after: usize) {
+        self.boundaries.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// Boundaries from the page before a range to the page after it.
+    fn boundaries_around(&self, pages: &Range<usize>) -> usize {
+        let last = pages.end.min(self.states.len() - 1);
+        let protection = |page| self.states.get(page).in_force();
+        let first = pages.start.saturating_sub(1);
+        (first..last).filter(|page| protection(*page) != protection(page + 1)).count()
+    }
+
+    /// Mappings that the window's protections make, at most.
+    pub(super) fn mappings(&self) -> usize {
+        self.boundaries.load(Ordering::Relaxed) + 1
+    }
+
+    pub(super) fn is_present(&self, page: usize) -> bool {
+        self.states.get(page).is_present
+    }
+
+    /// Returns true if the program may access a page in this way once it is there.
+    pub(super) fn is_allowed(&self, page: usize, access: Protection) -> bool {
+        let wanted = self.states.get(page).wanted;
+        // Memory that may be written or executed may be read, too.
+        if access == libc::PROT_READ { wanted != libc::PROT_NONE } else { wanted & access != 0 }
+    }
+
+    /// Fills absent pages.
+    pub(super) fn install(&self, page: usize, bytes: &[u8], writes: Writes) -> Partial {
+        let pages = page..page + bytes.len() / PAGE_SIZE;
+        if let Some(there) = pages.clone().find(|page| self.is_present(*page)) {
+            let error = Some(io::Error::from_raw_os_error(libc::EEXIST));
+            return match there - page {
+                0 => Partial { pages: 0, error },
+                some => Partial { error, ..self.install(page, &bytes[..some * PAGE_SIZE], writes) },
+            };
+        }
+        let (each, _) = bytes.as_chunks::<PAGE_SIZE>();
+        // Untouched memory is zero already, and comes with the first touch.
+        let is_zero = each.iter().all(|bytes| self.width.repeats(bytes, 0));
+        if !is_zero && let Err(error) = self.memory.write(self.at(page), bytes) {
+            let _ = self.drop_content(&pages);
+            return Partial { pages: 0, error: Some(error) };
+        }
+        let is_caught = writes == Writes::Caught;
+        let done = self.open_up(pages.clone(), is_caught);
+        if done.error.is_some() {
+            let _ = self.drop_content(&(page + done.pages..pages.end));
+        }
+        done
+    }
+
+    /// Makes absent pages accessible as they are.
+    pub(super) fn open_up(&self, pages: Range<usize>, is_caught: bool) -> Partial {
+        self.change(pages, |state| PageState { is_present: true, is_caught, ..state })
+    }
+
+    /// Says what writes to those pages do that are present.
+    pub(super) fn set_writes(&self, pages: Range<usize>, writes: Writes) -> io::Result<()> {
+        let is_caught = writes == Writes::Caught;
+        let new =
+            |state: PageState| PageState { is_caught: is_caught && state.is_present, ..state };
+        self.change(pages, new).error.map_or(Ok(()), Err)
+    }
+
+    /// Copies a page without regard to its protection.
+    pub(super) fn read(&self, page: usize, to: &mut [u8]) -> io::Result<()> {
+        self.memory.read(self.at(page), to)
+    }
+
+    /// Copies present pages to `to`, and drops them. On an error they are there as before.
+    pub(super) fn take(&self, page: usize, to: &mut [u8]) -> io::Result<()> {
+        let pages = page..page + to.len() / PAGE_SIZE;
+        let before = self.states.get(page);
+        let closed = self.change(pages.clone(), PageState::absent);
+        let taken = closed.error.map_or(Ok(()), Err);
+        let taken = taken.and_then(|()| self.read(page, to));
+        let taken = taken.and_then(|()| self.drop_content(&pages));
+        if taken.is_err() {
+            self.open_up(page..page + closed.pages, before.is_caught);
+        }
+        taken
+    }
+
+    /// Closes pages, whose content is dropped next.
+    pub(super) fn close(&self, pages: &Range<usize>) -> io::Result<()> {
+        self.states
+            .used(pages)
+            .try_for_each(|part| self.change(part, PageState::absent).error.map_or(Ok(()), Err))
+    }
+
+    fn drop_content(&self, pages: &Range<usize>) -> io::Result<()> {
+        let (start, len) = (self.at(pages.start), pages.len() * PAGE_SIZE);
+        let args = [start, len, libc::MADV_DONTNEED as usize, 0, 0, 0];
+        // SAFETY: the range is in the window, into which no Rust reference points.
+        raw::check(unsafe { raw::syscall(libc::SYS_madvise, args) }).map(drop)
+    }
+
+    /// Changes what the program may do with pages.
+    pub(super) fn protect(&self, pages: &Range<usize>, wanted: Protection) -> io::Result<()> {
+        self.locked(|| {
+            for part in self.states.used(pages) {
+                self.protect_present(part, wanted)?;
+            }
+            self.states.want(pages.clone(), wanted);
+            Ok(())
+        })
+    }
+
+    fn protect_present(&self, pages: Range<usize>, wanted: Protection) -> io::Result<()> {
+        let new = |page| PageState { wanted, ..self.states.get(page) }.in_force();
+        let mut page = pages.start;
+        while page < pages.end {
+            let protection = new(page);
+            let same = |at: &usize| new(*at) == protection;
+            let run = page..page + (page..pages.end).take_while(same).count();
+            if run.clone().any(|page| self.is_present(page)) {
+                self.mprotect(&run, protection)?;
+            }
+            let before = self.boundaries_around(&run);
+            self.states.want(run.clone(), wanted);
+            self.count(before, self.boundaries_around(&run));
+            page = run.end;
+        }
+        Ok(())
+    }
+
+    /// Has the kernel follow the state of a page that the program could not access.
+    pub(super) fn renew(&self, page: usize) {
+        // Refused only where it would make a mapping more, which is so for a page that is out.
+        let _ = self.locked(|| self.mprotect(&(page..page + 1), self.states.get(page).in_force()));
+    }
+
+    /// Notes the protection of memory that the program had before.
+    pub(super) fn want(&self, pages: &Range<usize>, wanted: Protection) {
+        self.locked(|| self.states.want(pages.clone(), wanted));
+    }
+
+    /// Notes that pages are there already, accessible as the program wants.
+    pub(super) fn note_present(&self, pages: &Range<usize>) {
+        self.locked(|| self.note(pages, |state| PageState { is_present: true, ..state }));
+    }
+
+    /// Makes absent pages inaccessible while threads may touch them. `found`
+    /// calls its argument with the runs of pages that are there.
+    pub(super) fn close_unless_touched(
+        &self,
+        pages: &Range<usize>,
+        found: impl FnOnce(&Range<usize>, &mut dyn FnMut(Range<usize>)) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.mprotect(pages, libc::PROT_NONE)?;
+        // From now on none of them is touched. Those that were meanwhile stay.
+        let mut touched = Vec::new();
+        found(pages, &mut |run| touched.push(run))?;
+        touched.into_iter().try_for_each(|run| self.open_up(run, false).error.map_or(Ok(()), Err))
+    }
+
+    /// The pages were mapped anew, inaccessible.
+    pub(super) fn forget(&self, pages: &Range<usize>) {
+        self.locked(|| {
+            for part in self.states.used(pages) {
+                self.note(&part, PageState::absent);
+            }
+            self.states.want(pages.clone(), super::READ_WRITE);
+        });
+    }
+}
