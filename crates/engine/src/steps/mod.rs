@@ -1,6 +1,7 @@
 //! One act each: the walks are made of them.
 
 pub(crate) mod install;
+pub(crate) mod crowding;
 pub(crate) mod staging;
 pub(crate) mod read_slots;
 pub(crate) mod compress;

@@ -17,6 +17,7 @@ use crate::policy::mechanism::Mechanism;
 use crate::policy::partition::Stopwatch;
 use crate::policy::prefetch::advised::Order;
 use crate::policy::prefetch::readahead::{self, Ahead, Touch};
+use crate::steps::crowding;
 use crate::steps::decompress;
 use crate::steps::fault_around;
 use crate::steps::install::{finish, install, install_zeroes};
@@ -27,14 +28,37 @@ use crate::store::pool::Handle;
 use crate::walks::reclaim;
 use softswap_sys::raw::current_cpu;
 use softswap_sys::signals::Mask;
-use softswap_sys::window::Writes;
+use softswap_sys::window::{Crowding, Writes};
 
-/// Brings a page in, and says from where, or finds that it is there. A wait for room ends
-/// when one of the signals `open` is pending.
+/// Brings a page in. Returns where it was, or `None` if it was there. A wait for room ends when
+/// one of the signals `open` is pending.
 ///
 /// # Errors
 /// Why the page cannot be had: then it is where it was, and nothing is changed.
 pub(crate) fn page_in(
+    core: &Core,
+    contexts: &Contexts,
+    page: PageNo,
+    access: Access,
+    open: Mask,
+) -> Result<Option<Tier>, FaultError> {
+    const MOST_TRIES: u32 = 8;
+    let mut tries = 0;
+    loop {
+        match try_page_in(core, contexts, page, access, open) {
+            // The kernel refuses one more mapping: pages leave, by which there are fewer.
+            Err(FaultError::Install(_))
+                if tries < MOST_TRIES && core.memory.window.crowding() == Crowding::Full =>
+            {
+                tries += 1;
+                reclaim::keep_mappings(core, &mut contexts.claim(current_cpu()));
+            }
+            result => return result,
+        }
+    }
+}
+
+fn try_page_in(
     core: &Core,
     contexts: &Contexts,
     page: PageNo,
@@ -64,6 +88,7 @@ pub(crate) fn page_in(
         _ => {
             // 6. Room for it in the budget, by reclaim if need be.
             reclaim::make_room(core, &mut context, 1, open)?;
+            reclaim::keep_mappings(core, &mut context);
             // 7. The policies hear of its return, and say what is read along, how long
             //    it stays, and whether its copy does.
             let (wanted, heat) = plan(core, page, place, access, touch);
@@ -76,6 +101,7 @@ pub(crate) fn page_in(
             tier
         }
     };
+    bring_cluster(core, &mut context, page, tier);
     drop(context);
     core.report_peaks();
     let ns = core.policies.partition.costs().took(tier, &watch);
@@ -260,6 +286,39 @@ fn publish(
     core.policies.passing_over.note_back(place, tier, pool_ns, disk_ns);
     let copy = swap_cache::arrive(core, place, wanted.stays);
     finish(&core.memory, page, claim, heat, copy);
+}
+
+/// Brings in the stored pages of a page's cluster, where pages enter in clusters. A page that
+/// cannot be had stays where it is.
+fn bring_cluster(core: &Core, context: &mut Context, page: PageNo, tier: Tier) {
+    let memory = &core.memory;
+    let cluster = crowding::cluster_pages(memory);
+    if cluster == 1 || matches!(tier, Tier::Zero | Tier::Staged) {
+        return;
+    }
+    for near in crowding::cluster_of(page, cluster) {
+        let seen = memory.pages.load(near);
+        let is_stored = matches!(
+            seen.place(),
+            Place::Filled { .. } | Place::Pool { .. } | Place::Slot { .. } | Place::Packed { .. }
+        );
+        if !is_stored || seen.is_busy() {
+            continue;
+        }
+        if reclaim::make_room(core, context, 1, 0).is_err() {
+            return;
+        }
+        // The reclaim may have taken out others of the cluster, which is then not worth more.
+        let Some(claim) = memory.pages.try_claim(near, seen) else {
+            memory.budget.release(1);
+            continue;
+        };
+        let place = claim.before().place();
+        let (wanted, heat) = plan(core, near, place, Access::Read, Touch::Alone);
+        let wanted = Wanted { may_read_offsets: false, ..wanted };
+        let Ok(tier) = fetch(core, context, place, wanted) else { return };
+        publish(core, near, claim, place, tier, wanted, heat);
+    }
 }
 
 /// After a first write fresh pages follow; after a page that was stored it is noted what

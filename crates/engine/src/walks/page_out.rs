@@ -20,6 +20,7 @@ use crate::policy::passing_over::PassingOver;
 use crate::steps::batch_unmap;
 use crate::steps::clean_reclaim;
 use crate::steps::compress::{self, NotInDram};
+use crate::steps::crowding;
 use crate::steps::staging::{self, InFrame, Staged};
 use crate::steps::swap_cache;
 use crate::steps::write_out::{allocate, write_sealed};
@@ -90,7 +91,11 @@ pub(crate) fn page_out(core: &Core, context: &mut Context) -> Outcome {
 fn claim_victims(core: &Core, victims: &mut [Victim<'static>]) -> usize {
     let (policies, memory) = (&core.policies, &core.memory);
     let times = policies.times_passed_over();
-    policies.clock.claim_victims(&memory.pages, &memory.space, times, victims)
+    let found = policies.clock.claim_victims(&memory.pages, &memory.space, times, victims);
+    match crowding::cluster_pages(memory) {
+        1 => found,
+        cluster => crowding::claim_clusters(memory, cluster, &mut victims[..]),
+    }
 }
 
 /// Puts the clean victims before the others.

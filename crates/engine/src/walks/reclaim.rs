@@ -20,6 +20,7 @@ use crate::walks::pool_upkeep;
 use crate::walks::upkeep::Upkeep;
 use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use softswap_sys::signals::{self, Mask};
+use softswap_sys::window::Crowding;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Copies of unchanged pages given up at once when the areas or the pool are full.
@@ -179,6 +180,17 @@ pub(crate) fn make_room(
                 // It may take something again.
                 context.refusal = None;
             }
+        }
+    }
+}
+
+/// Takes pages out while the process has as many mappings as it may have.
+pub(crate) fn keep_mappings(core: &Core, context: &mut Context) {
+    const MOST_ROUNDS: usize = 32;
+    for _ in 0..MOST_ROUNDS {
+        let is_full = core.memory.window.crowding() == Crowding::Full;
+        if !is_full || matches!(round(core, context), Round::Stuck(_)) {
+            return;
         }
     }
 }

@@ -114,7 +114,16 @@ const RULES: &[Rule] = &[
     (libc::SYS_process_madvise, &[(0, In(&[SELF])), (3, In(&[libc::MADV_DONTNEED as u32]))]),
     (libc::SYS_mmap, &[(2, Without(EXECUTABLE)), (3, With(ANONYMOUS))]),
     (libc::SYS_mprotect, &[(2, Without(EXECUTABLE))]),
-    (libc::SYS_mremap, &[(3, In(&[(libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as u32]))]),
+    (
+        libc::SYS_mremap,
+        &[(
+            3,
+            In(&[
+                (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as u32,
+                (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u32,
+            ]),
+        )],
+    ),
     (libc::SYS_munmap, &[]),
     (libc::SYS_mincore, &[]),
     (libc::SYS_mlock2, &[(2, In(&[0, libc::MLOCK_ONFAULT]))]),

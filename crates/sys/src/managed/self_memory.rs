@@ -1,67 +1,119 @@
-//! `/proc/self/mem`: this process's memory, read and written without regard to its protection.
+//! Files of `/proc/self`: `mem`, by which this process's memory is read and written without regard
+//! to its protection, and `maps`.
 
 use crate::memory::PAGE_SIZE;
-use crate::{descriptor, raw};
-use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use crate::{descriptor, program_filter, raw};
+use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-const PATH: &str = "/proc/thread-self/mem";
-
-/// The open file. In a forked child it names the parent's memory until it is opened again.
+/// A file of `/proc/self`. In a forked child it is the parent's until it is opened again.
 #[derive(Debug)]
-pub(crate) struct SelfMemory(AtomicI32);
-
-fn open() -> io::Result<OwnedFd> {
-    Ok(rustix::fs::open(PATH, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+struct SelfFile {
+    number: AtomicI32,
+    path: &'static str,
+    flags: OFlags,
 }
 
-impl SelfMemory {
-    pub(crate) fn open() -> io::Result<SelfMemory> {
-        Ok(SelfMemory(AtomicI32::new(descriptor::move_high(open()?).into_raw_fd())))
+impl SelfFile {
+    fn open(path: &'static str, flags: OFlags) -> io::Result<SelfFile> {
+        let file = SelfFile { number: AtomicI32::new(-1), path, flags };
+        match file.open_anew() {
+            Ok(fd) => {
+                let fd = descriptor::move_high(fd);
+                file.number.store(fd.into_raw_fd(), Ordering::Relaxed);
+            }
+            Err(_) if program_filter::is_in_force() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(file)
     }
 
-    /// Opens this process's own memory in a forked child, which has one thread.
-    pub(crate) fn reopen(&self) -> io::Result<()> {
-        let fresh = descriptor::with_room(open).or_else(|error| {
-            if error.raw_os_error() != Some(libc::EMFILE) {
-                return Err(error);
-            }
-            // All numbers are in use: its own serves.
+    fn open_anew(&self) -> io::Result<OwnedFd> {
+        // A filter of the program's own would judge the call, and could end the process.
+        if program_filter::is_in_force() {
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
+        Ok(rustix::fs::open(self.path, self.flags | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// Opens this process's own file in a forked child, which has one thread. It is closed if the
+    /// process may not.
+    fn reopen(&self) {
+        let fresh = descriptor::with_room(|| self.open_anew()).or_else(|error| {
+            // If all numbers are in use, its own serves.
             self.close();
-            open()
-        })?;
-        let fresh = descriptor::move_high(fresh);
+            if error.raw_os_error() == Some(libc::EMFILE) { self.open_anew() } else { Err(error) }
+        });
         self.close();
-        self.0.store(fresh.into_raw_fd(), Ordering::Release);
-        Ok(())
+        if let Ok(fresh) = fresh {
+            let fresh = descriptor::move_high(fresh);
+            self.number.store(fresh.into_raw_fd(), Ordering::Release);
+        }
     }
 
     fn close(&self) {
-        let number = self.0.swap(-1, Ordering::AcqRel);
+        let number = self.number.swap(-1, Ordering::AcqRel);
         if number >= 0 {
             // SAFETY: the descriptor was this value's, which has forgotten its number.
             descriptor::release(unsafe { OwnedFd::from_raw_fd(number) });
         }
     }
 
+    /// Calls `pread64` or `pwrite64` once with `len` bytes of a buffer.
+    fn transfer(&self, call: i64, buffer: usize, len: usize, at: usize) -> io::Result<usize> {
+        if self.number.load(Ordering::Relaxed) < 0 {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        loop {
+            let args = [self.number.load(Ordering::Relaxed) as usize, buffer, len, at, 0, 0];
+            // SAFETY: the callers name a buffer of `len` bytes. At `at` there is text that
+            // the kernel makes, or memory to which no Rust reference points. For what is not
+            // mapped the kernel answers EIO.
+            match raw::check(unsafe { raw::syscall(call, args) }) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(libc::EBADF) => {
+                    descriptor::lost("a file of its memory")
+                }
+                result => return result,
+            }
+        }
+    }
+}
+
+impl Drop for SelfFile {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// `/proc/self/mem`.
+#[derive(Debug)]
+pub(crate) struct SelfMemory(SelfFile);
+
+impl SelfMemory {
+    pub(crate) fn open() -> io::Result<SelfMemory> {
+        SelfFile::open("/proc/thread-self/mem", OFlags::RDWR).map(SelfMemory)
+    }
+
+    /// Opens this process's own memory in a forked child, which has one thread.
+    pub(crate) fn reopen(&self) {
+        self.0.reopen();
+    }
+
+    /// Returns false in a process that may not open the file.
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.number.load(Ordering::Relaxed) >= 0
+    }
+
     /// Copies `len` bytes between `address` and a buffer.
     fn transfer(&self, call: i64, buffer: usize, len: usize, address: usize) -> io::Result<()> {
         let mut done = 0;
         while done < len {
-            let fd = self.0.load(Ordering::Relaxed) as usize;
-            let args = [fd, buffer + done, len - done, address + done, 0, 0];
-            // SAFETY: `read` and `write` name a buffer of `len` bytes, and memory at `address`
-            // to which no Rust reference points. For what is not mapped the kernel answers EIO.
-            match raw::check(unsafe { raw::syscall(call, args) }) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => done += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.raw_os_error() == Some(libc::EBADF) => {
-                    descriptor::lost("the file of its memory")
-                }
-                Err(error) => return Err(error),
+            match self.0.transfer(call, buffer + done, len - done, address + done)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => done += count,
             }
         }
         Ok(())
@@ -78,24 +130,48 @@ impl SelfMemory {
     }
 }
 
-impl Drop for SelfMemory {
-    fn drop(&mut self) {
-        self.close();
+/// `/proc/self/maps`.
+#[derive(Debug)]
+pub(crate) struct SelfMaps(SelfFile);
+
+impl SelfMaps {
+    pub(crate) fn open() -> io::Result<SelfMaps> {
+        SelfFile::open("/proc/thread-self/maps", OFlags::RDONLY).map(SelfMaps)
+    }
+
+    /// As [`SelfMemory::reopen`].
+    pub(crate) fn reopen(&self) {
+        self.0.reopen();
+    }
+
+    /// Counts this process's mappings.
+    pub(crate) fn count(&self) -> io::Result<usize> {
+        let (mut text, mut at, mut lines) = ([0; PAGE_SIZE], 0, 0);
+        loop {
+            let buffer = text.as_mut_ptr() as usize;
+            match self.0.transfer(libc::SYS_pread64, buffer, PAGE_SIZE, at)? {
+                0 => return Ok(lines),
+                len => {
+                    lines += text[..len].iter().filter(|byte| **byte == b'\n').count();
+                    at += len;
+                }
+            }
+        }
     }
 }
 
 /// Checks that inaccessible memory of this process can be written and read through the file.
 pub(crate) fn try_out() -> io::Result<()> {
-    let file = open()?;
+    if program_filter::is_in_force() {
+        return Ok(());
+    }
+    let memory = SelfMemory::open()?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let args = [0, PAGE_SIZE, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0];
     // SAFETY: a mapping of its own, at a place of the kernel's choice.
     let page = raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })?;
-    let memory = SelfMemory(AtomicI32::new(file.as_raw_fd()));
     let (written, mut read) = ([0x5a_u8; 8], [0; 8]);
     let result = memory.write(page, &written).and_then(|()| memory.read(page, &mut read));
-    // `file` closes the descriptor.
-    memory.0.store(-1, Ordering::Relaxed);
     // SAFETY: the page was mapped above, and nothing refers to it.
     unsafe { raw::syscall(libc::SYS_munmap, [page, PAGE_SIZE, 0, 0, 0, 0]) };
     result?;

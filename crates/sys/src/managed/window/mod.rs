@@ -13,6 +13,8 @@
 
 mod reservation;
 mod page_states;
+mod page_moves;
+mod mapping_budget;
 mod page_access;
 mod adoption;
 
@@ -28,6 +30,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 pub use crate::uffd::Writes;
 pub use adoption::{Occupied, Part};
+pub use mapping_budget::Crowding;
 pub use reservation::{
     Protection, READ_WRITE, WINDOW_SIZES, WindowError, among_many, longest_at, settle_gate, within,
 };
@@ -151,7 +154,10 @@ impl Window {
     pub fn reopen_after_fork(&self, managed: &[(u64, usize)]) -> io::Result<()> {
         match &self.mechanism {
             Mechanism::Userfaultfd(uffd) => uffd.reopen()?,
-            Mechanism::Protection(access) => return access.reopen(),
+            Mechanism::Protection(access) => {
+                access.reopen();
+                return Ok(());
+            }
         }
         for (page, count) in managed {
             self.register(self.address(*page, *count), count * PAGE_SIZE)?;
@@ -251,6 +257,15 @@ impl Window {
     #[must_use]
     pub fn takes_runs(&self) -> bool {
         self.use_move || matches!(self.mechanism, Mechanism::Protection(_))
+    }
+
+    /// How near the process is to its limit on mappings, which the protections of pages use up.
+    #[must_use]
+    pub fn crowding(&self) -> Crowding {
+        match &self.mechanism {
+            Mechanism::Userfaultfd(_) => Crowding::None,
+            Mechanism::Protection(access) => access.crowding(),
+        }
     }
 
     /// Mappings of the process that are the engine's doing, at most: each run of pages with a

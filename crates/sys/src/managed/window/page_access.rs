@@ -4,6 +4,8 @@
 //! allows what the program may do with it, for all threads at once. A page leaves in the opposite
 //! order. Writes are caught by a page that may only be read.
 
+use super::mapping_budget::{Crowding, MappingBudget};
+use super::page_moves;
 use super::page_states::{PageState, PageStates};
 use super::reservation::Protection;
 use crate::futex::Lock;
@@ -26,6 +28,7 @@ pub(super) struct PageAccess {
     lock: Lock,
     /// Places in the window at which the protection changes from a page to the next.
     boundaries: AtomicUsize,
+    budget: MappingBudget,
     width: Width,
 }
 
@@ -40,6 +43,7 @@ impl PageAccess {
             states: PageStates::new(len)?,
             lock: Lock::new(),
             boundaries: AtomicUsize::new(0),
+            budget: MappingBudget::new()?,
             width: Width::widest(),
         })
     }
@@ -49,13 +53,16 @@ impl PageAccess {
         self.mprotect(&(0..self.states.len()), libc::PROT_NONE)?;
         // All of it belongs together for the kernel from now on: neighbours of equal protection
         // become one mapping, wherever the first of them was filled.
-        self.memory.write(self.base, &[0])?;
-        self.drop_content(&(0..1))
+        match self.memory.is_open() {
+            true => self.memory.write(self.base, &[0]).and_then(|()| self.drop_content(&(0..1))),
+            false => Ok(()),
+        }
     }
 
     /// In a forked child, which has one thread.
-    pub(super) fn reopen(&self) -> io::Result<()> {
-        self.memory.reopen()
+    pub(super) fn reopen(&self) {
+        self.memory.reopen();
+        self.budget.maps.reopen();
     }
 
     fn at(&self, page: usize) -> usize {
@@ -89,6 +96,8 @@ impl PageAccess {
                 if let Some((first, last)) = changed
                     && let Err(error) = self.mprotect(&(first..last + 1), protection)
                 {
+                    self.undo(&(first..last + 1));
+                    self.budget.note_refusal();
                     return Partial { pages: done - pages.start, error: Some(error) };
                 }
                 self.note(&run, &new);
@@ -96,6 +105,20 @@ impl PageAccess {
             }
             Partial { pages: pages.len(), error: None }
         })
+    }
+
+    /// Gives pages the protections again that they had before a call that failed in their midst.
+    fn undo(&self, pages: &Range<usize>) {
+        let mut page = pages.start;
+        while page < pages.end {
+            let protection = self.states.get(page).in_force();
+            let same = |page: &usize| self.states.get(*page).in_force() == protection;
+            let run = page..page + (page..pages.end).take_while(same).count();
+            if self.mprotect(&run, protection).is_err() {
+                page_moves::stop(b"a page cannot be protected");
+            }
+            page = run.end;
+        }
     }
 
     /// Writes down what pages have become.
@@ -124,6 +147,11 @@ impl PageAccess {
         self.boundaries.load(Ordering::Relaxed) + 1
     }
 
+    /// How near the process is to the limit on its mappings.
+    pub(super) fn crowding(&self) -> Crowding {
+        self.budget.crowding(self.mappings())
+    }
+
     pub(super) fn is_present(&self, page: usize) -> bool {
         self.states.get(page).is_present
     }
@@ -148,7 +176,7 @@ impl PageAccess {
         let (each, _) = bytes.as_chunks::<PAGE_SIZE>();
         // Untouched memory is zero already, and comes with the first touch.
         let is_zero = each.iter().all(|bytes| self.width.repeats(bytes, 0));
-        if !is_zero && let Err(error) = self.memory.write(self.at(page), bytes) {
+        if !is_zero && let Err(error) = self.write(page, bytes) {
             let _ = self.drop_content(&pages);
             return Partial { pages: 0, error: Some(error) };
         }
@@ -175,7 +203,35 @@ impl PageAccess {
 
     /// Copies a page without regard to its protection.
     pub(super) fn read(&self, page: usize, to: &mut [u8]) -> io::Result<()> {
-        self.memory.read(self.at(page), to)
+        if self.memory.is_open() {
+            return self.memory.read(self.at(page), to);
+        }
+        self.locked(|| {
+            self.mprotect(&(page..page + 1), libc::PROT_NONE)?;
+            let read = page_moves::lift(self.at(page), to);
+            if read.is_ok() && page_moves::put(self.at(page), to).is_err() {
+                page_moves::stop(b"a page cannot go back");
+            }
+            self.undo(&(page..page + 1));
+            read
+        })
+    }
+
+    /// Fills inaccessible pages.
+    fn write(&self, page: usize, bytes: &[u8]) -> io::Result<()> {
+        match self.memory.is_open() {
+            true => self.memory.write(self.at(page), bytes),
+            false => page_moves::put(self.at(page), bytes),
+        }
+    }
+
+    /// Moves the content of inaccessible pages to `to`.
+    fn lift(&self, page: usize, to: &mut [u8]) -> io::Result<()> {
+        if !self.memory.is_open() {
+            return page_moves::lift(self.at(page), to);
+        }
+        self.memory.read(self.at(page), to)?;
+        self.drop_content(&(page..page + to.len() / PAGE_SIZE))
     }
 
     /// Copies present pages to `to`, and drops them. On an error they are there as before.
@@ -184,8 +240,7 @@ impl PageAccess {
         let before = self.states.get(page);
         let closed = self.change(pages.clone(), PageState::absent);
         let taken = closed.error.map_or(Ok(()), Err);
-        let taken = taken.and_then(|()| self.read(page, to));
-        let taken = taken.and_then(|()| self.drop_content(&pages));
+        let taken = taken.and_then(|()| self.lift(page, to));
         if taken.is_err() {
             self.open_up(page..page + closed.pages, before.is_caught);
         }

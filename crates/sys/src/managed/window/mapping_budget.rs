@@ -1,0 +1,121 @@
+//! The kernel's limit on a process's mappings, which the protections of pages use up.
+
+use crate::self_memory::SelfMaps;
+use crate::{program_filter, raw};
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Linux's own, where the limit cannot be read.
+const USUAL_LIMIT: usize = 65_530;
+/// A tenth of the limit is the program's.
+const PROGRAMS_SHARE: usize = 10;
+/// The program's mappings are counted when the window has so many more than the last time.
+const BETWEEN_COUNTS: usize = 2048;
+/// They are counted as often as this where there are many.
+const BETWEEN_COUNTS_NS: u64 = 2_000_000_000;
+/// Mappings that the window may have in any case.
+const LEAST: usize = 512;
+
+/// How near a process is to its limit on mappings.
+///
+/// ```
+/// use softswap_sys::window::Crowding;
+/// assert!(Crowding::None < Crowding::Full);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Crowding {
+    /// Below half of what it may have.
+    None,
+    /// Above half: neighbours should enter and leave together.
+    Half,
+    /// Above three quarters.
+    High,
+    /// At nine tenths of the limit: pages must leave first.
+    Full,
+}
+
+#[derive(Debug)]
+pub(super) struct MappingBudget {
+    pub(super) maps: SelfMaps,
+    limit: usize,
+    /// Mappings outside the window, when they were counted last.
+    others: AtomicUsize,
+    /// When they are counted again: by the window's mappings, or by the time.
+    count_at: AtomicUsize,
+    count_at_ns: AtomicU64,
+}
+
+impl MappingBudget {
+    pub(super) fn new() -> io::Result<MappingBudget> {
+        let read = || std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
+        // A filter of the program's own would judge the call.
+        let limit = if program_filter::is_in_force() { None } else { read() };
+        let limit = limit.and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL_LIMIT);
+        Ok(MappingBudget {
+            maps: SelfMaps::open()?,
+            limit: limit - limit / PROGRAMS_SHARE,
+            others: AtomicUsize::new(0),
+            count_at: AtomicUsize::new(BETWEEN_COUNTS),
+            count_at_ns: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    /// The kernel has refused one more.
+    pub(super) fn note_refusal(&self) {
+        self.count_at.store(0, Ordering::Relaxed);
+    }
+
+    pub(super) fn crowding(&self, own: usize) -> Crowding {
+        let at_ns = self.count_at_ns.load(Ordering::Relaxed);
+        if own >= self.count_at.load(Ordering::Relaxed)
+            || at_ns != u64::MAX && raw::now_ns() >= at_ns
+        {
+            self.count(own);
+        }
+        let room = self.room();
+        match own {
+            _ if own >= room => Crowding::Full,
+            _ if own >= room / 4 * 3 => Crowding::High,
+            _ if own >= room / 2 => Crowding::Half,
+            _ => Crowding::None,
+        }
+    }
+
+    /// Mappings that the window may have.
+    fn room(&self) -> usize {
+        self.limit.saturating_sub(self.others.load(Ordering::Relaxed)).max(LEAST)
+    }
+
+    fn count(&self, own: usize) {
+        // First, so that other threads do not count as well.
+        self.count_at.store(own + BETWEEN_COUNTS, Ordering::Relaxed);
+        if let Ok(all) = self.maps.count() {
+            self.others.store(all.saturating_sub(own), Ordering::Relaxed);
+        }
+        let is_near = own >= self.room() / 2;
+        let at_ns = if is_near { raw::now_ns() + BETWEEN_COUNTS_NS } else { u64::MAX };
+        self.count_at_ns.store(at_ns, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fuller_the_fewer_mappings_are_left() {
+        let budget = MappingBudget { limit: 10_000, ..MappingBudget::new().unwrap() };
+        let all = budget.maps.count().unwrap();
+        assert!(all > 10);
+        assert_eq!(budget.crowding(0), Crowding::None);
+        let seen = [4_999, 5_000, 7_500, 10_000].map(|own| {
+            budget.count_at.store(usize::MAX, Ordering::Relaxed);
+            budget.crowding(own)
+        });
+        assert_eq!(seen, [Crowding::None, Crowding::Half, Crowding::High, Crowding::Full]);
+        // The kernel has many more than the window has made.
+        budget.note_refusal();
+        budget.crowding(1);
+        assert_eq!(budget.others.load(Ordering::Relaxed), budget.maps.count().unwrap() - 1);
+    }
+}
