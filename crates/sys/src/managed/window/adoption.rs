@@ -1,29 +1,13 @@
 //! A window around what a process has there already: its mappings keep their places and their
 //! content, the gaps between them become the window's.
 
-use super::reservation::{READ_WRITE, RESERVE, frame_states, mmap, settle};
-use super::{Mechanism, Protection, Window, WindowError};
+use super::reservation::{Part, READ_WRITE, RESERVE, frame_states, mmap, settle};
+use super::{Mechanism, Window, WindowError};
 use crate::found::Pages;
 use crate::memory::PAGE_SIZE;
 use crate::raw;
 use std::io;
 use std::ops::Range;
-
-/// A mapping in a range that becomes a window.
-///
-/// ```
-/// use softswap_sys::window::{Part, READ_WRITE};
-///
-/// let part = Part { range: 1 << 44..(1 << 44) + 4096, managed_as: Some(READ_WRITE) };
-/// assert_eq!(part.range.len(), 4096);
-/// ```
-#[derive(Debug, Clone)]
-pub struct Part {
-    /// Its addresses.
-    pub range: Range<usize>,
-    /// The protection of private, anonymous memory; `None` if it cannot be managed.
-    pub managed_as: Option<Protection>,
-}
 
 /// The place of a window around mappings, and these mappings.
 ///

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 const USUAL_LIMIT: usize = 65_530;
 /// A tenth of the limit is the program's.
 const PROGRAMS_SHARE: usize = 10;
-/// The program's mappings are counted when the window has so many more than the last time.
+/// The program's mappings are counted again when the window has this many more.
 const BETWEEN_COUNTS: usize = 2048;
 /// They are counted as often as this where there are many.
 const BETWEEN_COUNTS_NS: u64 = 2_000_000_000;

@@ -29,10 +29,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 pub use crate::uffd::Writes;
-pub use adoption::{Occupied, Part};
+pub use adoption::Occupied;
 pub use mapping_budget::Crowding;
 pub use reservation::{
-    Protection, READ_WRITE, WINDOW_SIZES, WindowError, among_many, longest_at, settle_gate, within,
+    Part, Protection, READ_WRITE, WINDOW_SIZES, WindowError, among_many, longest_at, settle_gate,
+    within,
 };
 
 /// Runs of pages that are dropped in one call.

@@ -11,7 +11,6 @@ use super::reservation::Protection;
 use crate::futex::Lock;
 use crate::memory::PAGE_SIZE;
 use crate::self_memory::{self, SelfMemory};
-use crate::simd::Width;
 use crate::uffd::{Partial, Writes};
 use crate::{raw, signals};
 use std::io;
@@ -29,7 +28,6 @@ pub(super) struct PageAccess {
     /// Places in the window at which the protection changes from a page to the next.
     boundaries: AtomicUsize,
     budget: MappingBudget,
-    width: Width,
 }
 
 impl PageAccess {
@@ -44,7 +42,6 @@ impl PageAccess {
             lock: Lock::new(),
             boundaries: AtomicUsize::new(0),
             budget: MappingBudget::new()?,
-            width: Width::widest(),
         })
     }
 
@@ -173,9 +170,9 @@ impl PageAccess {
                 some => Partial { error, ..self.install(page, &bytes[..some * PAGE_SIZE], writes) },
             };
         }
-        let (each, _) = bytes.as_chunks::<PAGE_SIZE>();
         // Untouched memory is zero already, and comes with the first touch.
-        let is_zero = each.iter().all(|bytes| self.width.repeats(bytes, 0));
+        let (words, _) = bytes.as_chunks::<16>();
+        let is_zero = words.iter().all(|word| u128::from_ne_bytes(*word) == 0);
         if !is_zero && let Err(error) = self.write(page, bytes) {
             let _ = self.drop_content(&pages);
             return Partial { pages: 0, error: Some(error) };

@@ -77,6 +77,22 @@ pub type Protection = i32;
 /// The protection of managed memory unless the program asks for another.
 pub const READ_WRITE: Protection = libc::PROT_READ | libc::PROT_WRITE;
 
+/// A mapping in a range that becomes a window.
+///
+/// ```
+/// use softswap_sys::window::{Part, READ_WRITE};
+///
+/// let part = Part { range: 1 << 44..(1 << 44) + 4096, managed_as: Some(READ_WRITE) };
+/// assert_eq!(part.range.len(), 4096);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// Its addresses.
+    pub range: Range<usize>,
+    /// The protection of private, anonymous memory; `None` if it cannot be managed.
+    pub managed_as: Option<Protection>,
+}
+
 /// Raw `mmap` of anonymous memory.
 ///
 /// # Safety
