@@ -76,12 +76,13 @@ impl PageStates {
 
     /// Changes whether a page is there; the protection stays.
     pub(super) fn set(&self, page: usize, state: PageState) {
-        let flags = PRESENT * u8::from(state.is_present) | CAUGHT * u8::from(state.is_caught);
+        let present = if state.is_present { PRESENT } else { 0 };
+        let caught = if state.is_caught { CAUGHT } else { 0 };
         if state.is_present {
             self.chunks[page / CHUNK_PAGES].fetch_or(IS_USED, Ordering::Release);
         }
         let own = self.pages[page].load(Ordering::Relaxed);
-        self.pages[page].store(own & WANTED | flags, Ordering::Release);
+        self.pages[page].store(own & WANTED | present | caught, Ordering::Release);
     }
 
     /// Notes what the program may do with pages.
