@@ -1,17 +1,17 @@
-//! The kernel's own swap, turned on and off for one area.
+//! The kernel's own swap: `swapon` and `swapoff` of one area.
 
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The kernel takes no higher one.
+/// Highest priority that the kernel accepts.
 pub const HIGHEST_PRIORITY: u16 = 0x7fff;
 
 const PREFER: libc::c_int = 0x8000;
 
-/// Lets the kernel swap to `path`, which carries a swap header; areas with a
-/// higher priority are filled first. Needs root.
+/// Lets the kernel swap to `path`, which has a swap header. Areas with a higher priority are filled
+/// first. Needs root.
 pub fn swap_on(path: &Path, priority: u16) -> io::Result<()> {
     let path = c_path(path)?;
     let flags = PREFER | libc::c_int::from(priority.min(HIGHEST_PRIORITY));
@@ -19,7 +19,7 @@ pub fn swap_on(path: &Path, priority: u16) -> io::Result<()> {
     done(unsafe { libc::swapon(path.as_ptr(), flags) })
 }
 
-/// Ends that: brings all that is there back into DRAM first. Needs root.
+/// Ends swapping to `path`, after the kernel has read all pages there back into DRAM. Needs root.
 pub fn swap_off(path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     // SAFETY: the function reads a C string, which lives until it returns.

@@ -6,6 +6,8 @@
 //! | [`simulator`]   | the policies without a program                                  |
 //! | [`inline`]      | accesses to managed memory that survive a refused fault         |
 //! | [`kernel_swap`] | `swapon` and `swapoff`                                          |
+//! | [`random`]      | pseudo-random numbers                                           |
+//! | [`waiting`]     | waits with a limit                                              |
 #![cfg(not(feature = "loom"))]
 #![warn(missing_docs)]
 
@@ -13,6 +15,8 @@ pub mod sim_device;
 pub mod simulator;
 pub mod inline;
 pub mod kernel_swap;
+pub mod random;
+pub mod waiting;
 
 #[cfg(test)]
 mod sim_device_tests;

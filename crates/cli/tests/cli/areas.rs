@@ -1,6 +1,6 @@
 //! Programs whose pages go to several swap areas.
 
-use crate::support::loop_device::Loop;
+use crate::common::Loop;
 use crate::support::{LIMIT, Running, Swapped, compiled, softswap};
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;

@@ -1,7 +1,7 @@
 //! `softswap record`: which functions wait for pages, and for which memory.
 
+use crate::common::{NOBODY, copy_binaries, is_root, std_nobody};
 use crate::support::control_client::{PATIENCE, Program, ask, refused, says, wait_until};
-use crate::support::other_user::{NOBODY, as_nobody, binaries_for_all, is_root};
 use crate::support::{Running, compiled, python, softswap, wait_for_rounds};
 use serde_json::Value;
 use softswap_engine::base::stats::Tier;
@@ -228,8 +228,9 @@ fn only_the_user_and_root_may_record() {
         return refused(&["record", "1"], 1, &["process 1", "belongs to uid 0", "as root"]);
     }
     let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);
-    let binaries = binaries_for_all();
-    let nobody = || as_nobody(binaries.path());
+    let binaries = tempfile::tempdir().unwrap();
+    copy_binaries(binaries.path());
+    let nobody = || std_nobody(binaries.path());
     let output = nobody().args(["record", &program.pid()]).output().unwrap();
     says(&output, 1, &["belongs to uid 0", "as that user, or as root"]);
 

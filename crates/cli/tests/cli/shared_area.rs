@@ -1,6 +1,6 @@
 //! A named swap area for a whole tree of processes: what they start, fork and lose.
 
-use crate::support::loop_device::Loop;
+use crate::common::Loop;
 use crate::support::{LIMIT, Running, Swapped, compiled, mix64, python, softswap};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

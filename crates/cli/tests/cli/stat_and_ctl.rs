@@ -1,10 +1,10 @@
 //! `softswap stat` and `softswap ctl`: running programs are asked and told,
 //! each by its own socket, and nothing else about them changes.
 
+use crate::common::{NOBODY, copy_binaries, is_root, std_nobody};
 use crate::support::control_client::{
     PATIENCE, Program, ask, refused, says, told, wait_for, wait_until,
 };
-use crate::support::other_user::{NOBODY, as_nobody, binaries_for_all, is_root};
 use crate::support::{Running, Swapped, compiled, python, softswap};
 use serde_json::Value;
 use softswap_engine::base::stats::{Counter, Tier};
@@ -340,15 +340,16 @@ fn only_the_user_and_root_may_ask() {
         return refused(&["stat", "1"], 1, &["process 1", "belongs to uid 0", "as root"]);
     }
     let program = Program::under_pressure(&[]);
-    let binaries = binaries_for_all();
-    let output = as_nobody(binaries.path()).args(["stat", &program.pid()]).output().unwrap();
+    let binaries = tempfile::tempdir().unwrap();
+    copy_binaries(binaries.path());
+    let output = std_nobody(binaries.path()).args(["stat", &program.pid()]).output().unwrap();
     says(&output, 1, &["belongs to uid 0", "as that user, or as root"]);
 
     let (swap, sockets) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for dir in [&swap, &sockets] {
         chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    let mut command = as_nobody(binaries.path());
+    let mut command = std_nobody(binaries.path());
     command.args(["run", "-q", "--awake", "--memory", "32M", "--reserve", "0", "--swap"]);
     command.arg(swap.path()).args(["--", "sleep", "1000"]).env(DIR_VARIABLE, sockets.path());
     let theirs = Running::start(&mut command);
@@ -358,7 +359,7 @@ fn only_the_user_and_root_may_ask() {
         let output = ask(&["stat", &pid]);
         String::from_utf8(output.stdout).unwrap().contains("sleep (pid").then_some(())
     });
-    let own = as_nobody(binaries.path()).args(["ctl", &pid, "get", "io.poll"]).output().unwrap();
+    let own = std_nobody(binaries.path()).args(["ctl", &pid, "get", "io.poll"]).output().unwrap();
     assert_eq!(own.stdout, b"auto\n", "{}", String::from_utf8_lossy(&own.stderr));
 }
 

@@ -79,16 +79,6 @@ impl FromStr for Choice {
 }
 
 /// The choice that holds now: read for each page, changed at any time.
-///
-/// ```
-/// use softswap_engine::codec::Choice;
-/// use softswap_engine::door::engine::Engine;
-/// fn pack_denser(engine: &Engine) {
-///     if engine.codec().get() == Choice::LZ4 {
-///         engine.codec().set(Choice::Auto);
-///     }
-/// }
-/// ```
 #[derive(Debug)]
 pub struct Selector(AtomicU8);
 

@@ -29,11 +29,6 @@ const PAGE_BYTES: usize = 4096;
 pub const MAX_PACKED_BYTES: usize = 3072;
 
 /// What unpacks a page.
-///
-/// ```
-/// use softswap_engine::codec::Codec;
-/// assert_eq!(Codec::ALL[usize::from(Codec::Zstd.tag())], Codec::Zstd);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Codec {
@@ -70,11 +65,6 @@ const _: () = assert!(Codec::ALL.len() <= 4, "tags have two bits");
 
 /// What packs a page: a codec, and how hard it tries. The level is not needed
 /// to unpack.
-///
-/// ```
-/// use softswap_engine::codec::{Codec, Packer};
-/// assert_eq!(Packer::Zstd { level: 3 }.codec(), Codec::Zstd);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packer {
     /// LZ4.
@@ -118,14 +108,6 @@ pub struct Scratch {
 }
 
 /// What the scratches of an engine have taken together.
-///
-/// ```
-/// use softswap_engine::codec::{Scratch, Workspaces};
-/// use std::sync::Arc;
-/// let workspaces = Arc::new(Workspaces::default());
-/// let _scratches = [(); 2].map(|()| Scratch::new(Arc::clone(&workspaces)).unwrap());
-/// assert_eq!(Arc::strong_count(&workspaces), 3);
-/// ```
 #[derive(Debug, Default)]
 pub struct Workspaces {
     touched_bytes: AtomicUsize,

@@ -106,12 +106,6 @@ pub enum UnpackError {
 }
 
 /// Nothing can leave DRAM any more.
-///
-/// ```
-/// use softswap_engine::core::errors::{Exhausted, FaultError};
-/// // The thread takes its signal, then touches the page again.
-/// assert!(FaultError::from(Exhausted::Signal).is_for_a_signal());
-/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum Exhausted {
     /// The swap area takes no more pages.

@@ -72,12 +72,6 @@ impl FromStr for Inherited {
 }
 
 /// One swap area, as asked for.
-///
-/// ```
-/// use softswap_engine::door::settings::AreaSpec;
-/// let spec = AreaSpec { priority: Some(10), ..AreaSpec::new("/var/tmp") };
-/// assert_eq!(spec.limit_bytes, None);
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AreaSpec {
     /// A directory, for an unlinked file in it; or a swap file or device; or a cluster, as it is

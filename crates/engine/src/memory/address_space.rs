@@ -65,14 +65,6 @@ pub struct AddressSpace {
 }
 
 /// What the lock protects: who owns which range.
-///
-/// ```
-/// use softswap_engine::memory::address_space::AddressSpace;
-/// let space = AddressSpace::new(1 << 18).unwrap();
-/// let mut layout = space.lock();
-/// space.add(&mut layout, 64..128);
-/// assert_eq!(space.high(), 128);
-/// ```
 #[derive(Default)]
 pub struct Layout {
     taken: RangeSet<PageNo>,
@@ -90,15 +82,6 @@ pub struct Layout {
 }
 
 /// What lies in a range of the window.
-///
-/// ```
-/// use softswap_engine::door::engine::Engine;
-/// use softswap_engine::memory::address_space::Kind;
-/// fn managed_bytes(engine: &Engine, address: usize, len: usize) -> usize {
-///     let parts = engine.segments(address, len).into_iter();
-///     parts.filter(|(_, _, kind)| *kind == Kind::Managed).map(|(_, bytes, _)| bytes).sum()
-/// }
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Memory of the program's, managed.
@@ -110,15 +93,6 @@ pub enum Kind {
 }
 
 /// What a forked child gets of a range.
-///
-/// ```
-/// use softswap_engine::door::engine::Engine;
-/// use softswap_engine::memory::address_space::AtFork;
-/// /// As `madvise` with `MADV_WIPEONFORK`.
-/// fn wipe_on_fork(engine: &Engine, address: usize, len: usize) -> std::io::Result<()> {
-///     engine.set_at_fork(address, len, AtFork::Wiped, true)
-/// }
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtFork {
     /// Nothing: it is not mapped there.

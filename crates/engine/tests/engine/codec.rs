@@ -1,9 +1,7 @@
 //! Codecs under load: each page comes back whatever packed it, also while the
 //! codec is switched.
 
-use crate::common::{
-    Content, Setup, World, assert_holds, every_kind, page_of, scramble, write_all,
-};
+use crate::common::{Content, Setup, World, assert_holds, every_kind, mix64, page_of, write_all};
 use softswap_engine::base::stats::Counter;
 use softswap_engine::codec::{Choice, Packer};
 use softswap_sys::PAGE_SIZE;
@@ -78,7 +76,7 @@ fn what_zstd_takes_counts_against_the_budget() {
 
 /// What a page of a thread holds at a turn: compressible or not, as it comes.
 fn content(thread: u64, page: usize, turn: u64) -> Content {
-    let seed = scramble(thread << 48 | (page as u64) << 24 | turn);
+    let seed = mix64(thread << 48 | (page as u64) << 24 | turn);
     match seed % 8 {
         0 => Content::Random(seed >> 8),
         1 => Content::Repeated(seed),
@@ -97,7 +95,7 @@ fn rewrite(world: &World, thread: u64, stop: &AtomicBool) {
         if stop.load(Relaxed) {
             break;
         }
-        let page = scramble(thread << 32 | step) as usize % PAGES;
+        let page = mix64(thread << 32 | step) as usize % PAGES;
         let bytes = page_of(memory, page).unwrap();
         let expected = content(thread, page, turns[page]);
         assert!(bytes == expected.bytes(), "page {page} of {thread} is not {expected:?}");

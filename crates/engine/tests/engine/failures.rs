@@ -3,7 +3,7 @@
 //! told.
 
 use crate::common::{
-    Content, Setup, World, assert_holds, every_kind, page_of, random, scramble, write_all,
+    Content, Setup, World, assert_holds, every_kind, mix64, page_of, random, write_all,
 };
 use softswap_engine::base::access::Access;
 use softswap_engine::base::stats::Counter;
@@ -253,7 +253,7 @@ fn a_disk_that_fails_at_random_never_makes_a_page_wrong() {
         let contents = every_kind(1200);
         let memory = world.map_with(&contents);
         for round in 0..20 {
-            world.engine.reclaim_now(10 + scramble(round) as usize % 20);
+            world.engine.reclaim_now(10 + mix64(round) as usize % 20);
             never_wrong(memory, &contents);
         }
         assert!(world.count(Counter::WriteErrors) > 0);

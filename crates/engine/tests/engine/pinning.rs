@@ -1,7 +1,7 @@
 //! What calls to the kernel keep in DRAM: never more than their share, whoever asks at the
 //! same time; and who waits for room can be called away.
 
-use crate::common::{Setup, World, assert_holds, random, scramble, write_all};
+use crate::common::{Setup, World, assert_holds, mix64, random, write_all};
 use softswap_engine::base::access::Access;
 use softswap_engine::core::errors::{Exhausted, FaultError};
 use softswap_engine::door::engine::pinning::Then;
@@ -37,7 +37,7 @@ fn calls_of_many_threads_hold_their_share_at_most() {
                 scope.spawn(move || {
                     let memory = memories[number as usize];
                     for step in 0..60 {
-                        let chance = scramble(number << 32 | step);
+                        let chance = mix64(number << 32 | step);
                         let pages = 1 + chance as usize % (most - 1);
                         let first = (chance >> 32) as usize % (PAGES - pages);
                         let part = memory.part(first * PAGE_SIZE, pages * PAGE_SIZE);

@@ -2,7 +2,7 @@
 //! compressed, and that all of it comes back.
 
 use crate::common::{
-    Content, Setup, World, assert_holds, every_kind, page_of, read_in_threads, scramble,
+    Content, Setup, World, assert_holds, every_kind, mix64, page_of, read_in_threads,
     until_all_have_moved, wait_until,
 };
 use softswap_engine::base::access::Access;
@@ -41,7 +41,7 @@ fn a_pool_that_may_grow_holds_what_was_read_from_the_disk_and_stays_when_it_is_s
     let (world, memory, contents) = world_with_packed(&slow());
     let reads = || {
         let before = world.count(Counter::PagesRead);
-        touch(&world, memory, 20_000, |step| scramble(step) % 12_000);
+        touch(&world, memory, 20_000, |step| mix64(step) % 12_000);
         world.count(Counter::PagesRead) - before
     };
     let fixed = reads();
@@ -68,7 +68,7 @@ fn a_pool_that_may_grow_gives_way_to_pages_that_are_used_all_the_time() {
     let before = world.count(Counter::PoolLimitBytes);
     // More than fits beside the largest pool, less than beside the smallest.
     wait_until("a smaller pool", || {
-        touch(&world, memory, 50_000, |step| scramble(step) % 1500 * 7);
+        touch(&world, memory, 50_000, |step| mix64(step) % 1500 * 7);
         match world.count(Counter::PoolLimitBytes) {
             after if after < before => Ok(()),
             after => Err(format!("{before} became {after}")),
@@ -112,7 +112,7 @@ fn who_touches_pages_takes_others_out_as_long_as_those_stay_in_memory() {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
         let contents: Vec<_> = (0..2 * PAGES).map(content).collect();
         let memory = world.map_with(&contents);
-        touch(&world, memory, 60_000, |step| scramble(step) % (2 * PAGES));
+        touch(&world, memory, 60_000, |step| mix64(step) % (2 * PAGES));
         assert_holds(memory, &contents);
         world.assert_within_budget();
         (world.count(Counter::ReclaimedAhead), world.count(Counter::PagesWritten))
@@ -143,7 +143,7 @@ fn pages_share_slots_on_the_disk_and_come_back_in_any_order() {
     let slots = world.count(Counter::PagesWritten);
     assert!(slots * 3 <= written_back, "{slots} slots for {written_back} pages");
     for step in 0..PAGES {
-        let page = scramble(step) % PAGES;
+        let page = mix64(step) % PAGES;
         let found = page_of(memory, page as usize).unwrap();
         assert!(found == contents[page as usize].bytes(), "page {page}");
     }
@@ -346,7 +346,7 @@ fn pages_share_slots_also_where_free_slots_lie_apart() {
 fn write_back_leaves_no_slab_with_a_few_pages_behind() {
     let world = World::new(&Setup { memory_mib: 32, ..Setup::default() }.all_offered());
     let kind =
-        |page| if scramble(page) & 1 == 0 { Content::Text(page) } else { Content::Sparse(page) };
+        |page| if mix64(page) & 1 == 0 { Content::Text(page) } else { Content::Sparse(page) };
     let contents: Vec<_> = (0..40_000).map(kind).collect();
     let memory = world.map_with(&contents);
     let compacted = world.count(Counter::PagesCompacted);

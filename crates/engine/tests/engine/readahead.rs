@@ -2,7 +2,7 @@
 //! is what was written, and what only looks like a stream does no harm.
 
 use crate::common::{
-    Content, Setup, World, assert_holds, page_of, prefetch, random, scramble, wait_until,
+    Content, Setup, World, assert_holds, mix64, page_of, prefetch, random, wait_until,
     with_prefetch,
 };
 use softswap_engine::base::stats::{Counter, Tier};
@@ -114,7 +114,7 @@ fn a_stream_over_slots_that_lie_anywhere_takes_as_few() {
         // What leaves together lies together: neighbours in memory do not.
         for group in 0..GROUPS {
             for (page, content) in contents.iter().enumerate() {
-                if scramble(page as u64) % GROUPS == group {
+                if mix64(page as u64) % GROUPS == group {
                     assert!(memory.write_bytes(page * PAGE_SIZE, &content.bytes()));
                 }
             }
@@ -154,7 +154,7 @@ fn touches_at_random_bring_hardly_anything_ahead() {
     let memory = world.map_with(&contents);
     world.evict(memory);
     with_prefetch(&world, || {
-        let order = (0..200).map(|step| scramble(step) as usize % PAGES);
+        let order = (0..200).map(|step| mix64(step) as usize % PAGES);
         touch_all(&world, memory, &contents, order);
     });
     let ahead = world.count(Counter::PagesReadAhead);
@@ -165,7 +165,7 @@ fn touches_at_random_bring_hardly_anything_ahead() {
 /// Rows of three pages, whose second page is touched first, in an order without
 /// pattern.
 fn rows() -> impl Iterator<Item = usize> {
-    let row = |step| scramble(step) as usize % (PAGES / 3);
+    let row = |step| mix64(step) as usize % (PAGES / 3);
     (0..300).map(row).flat_map(|row| [3 * row + 1, 3 * row, 3 * row + 2])
 }
 

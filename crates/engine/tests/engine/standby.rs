@@ -1,7 +1,7 @@
 //! Pages that have just left are had back without the disk, as they were, while
 //! it pays to keep them; and what keeps them makes room for what needs it.
 
-use crate::common::{Content, Setup, World, assert_holds, page_of, random, scramble};
+use crate::common::{Content, Setup, World, assert_holds, mix64, page_of, random};
 use softswap_engine::base::stats::{Counter, Tier};
 use softswap_engine::store::io::Operation;
 use softswap_sys::PAGE_SIZE;
@@ -173,7 +173,7 @@ fn any_mixture_of_touches_finds_what_was_written_last() {
                 // As background reclaim does, which does not run here.
                 world.engine.reclaim_now(0);
             }
-            let number = scramble(step);
+            let number = mix64(step);
             let within = if number % 10 < 9 { 3000 } else { pages };
             // Apart, so that none brings others along.
             let page = (number >> 32) as usize % within * 7919 % pages;

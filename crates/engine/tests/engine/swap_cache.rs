@@ -1,11 +1,12 @@
-//! Unchanged pages leave DRAM for the copy that the swap area still has; a write
-//! ends that, whoever makes it, and no copy outlives its page.
+//! Unchanged pages are evicted to their stored copy, in the swap area or in the pool. A write of the
+//! program or the kernel frees the copy, and no copy outlives its page.
 
 use crate::common::{
-    Content, LINE, Setup, World, assert_holds, assert_zero, fill_from, in_threads, page_of, random,
-    scramble, until_all_have_moved, worlds, write_all,
+    Content, LINE, Setup, World, assert_holds, assert_zero, fill_from, in_threads, mix64, page_of,
+    random, until_all_have_moved, worlds, write_all,
 };
 use softswap_engine::base::stats::Counter;
+use softswap_engine::door::engine::Engine;
 use softswap_engine::store::io::Operation;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::file::errno::EIO;
@@ -14,50 +15,90 @@ use softswap_testkit::sim_device::Fault;
 
 const PAGES: usize = 300;
 
-/// Pages that were written out and only read since.
-fn unchanged(world: &World) -> (Memory, Vec<Content>) {
-    let contents = random(PAGES as u64);
-    let memory = world.map_clean(&contents);
-    (memory, contents)
+/// Where the copies of unchanged pages are.
+pub(crate) struct Copies {
+    /// Pages that are stored there.
+    content: fn(u64) -> Content,
+    count: fn(&Engine) -> usize,
+    pages_stored: Counter,
+    pages_unchanged: Counter,
+    copies_kept: Counter,
+    copies_written: Counter,
+    copies_shed: Counter,
+}
+
+const IN_AREA: Copies = Copies {
+    content: Content::Random,
+    count: Engine::copies,
+    pages_stored: Counter::PagesWritten,
+    pages_unchanged: Counter::PagesUnchanged,
+    copies_kept: Counter::CopiesKept,
+    copies_written: Counter::CopiesWritten,
+    copies_shed: Counter::CopiesShed,
+};
+
+pub(crate) const IN_POOL: Copies = Copies {
+    content: Content::Sparse,
+    count: Engine::pooled_copies,
+    pages_stored: Counter::PagesPooled,
+    pages_unchanged: Counter::PoolPagesUnchanged,
+    copies_kept: Counter::PoolCopiesKept,
+    copies_written: Counter::PoolCopiesWritten,
+    copies_shed: Counter::PoolCopiesShed,
+};
+
+impl Copies {
+    /// Returns pages that were stored and only read since.
+    pub(crate) fn unchanged(&self, world: &World) -> (Memory, Vec<Content>) {
+        let contents: Vec<_> = (0..PAGES as u64).map(self.content).collect();
+        let memory = world.map_clean(&contents);
+        (memory, contents)
+    }
+}
+
+/// Returns new worlds for copies in the area, then for copies in the pool.
+fn each_of<I: Iterator<Item = World>>(worlds: fn() -> I) -> impl Iterator<Item = (World, Copies)> {
+    worlds().map(|world| (world, IN_AREA)).chain(worlds().map(|world| (world, IN_POOL)))
 }
 
 #[test]
-fn what_was_only_read_is_not_written_again() {
-    for world in worlds() {
-        let (memory, contents) = unchanged(&world);
+fn a_page_that_was_only_read_is_not_stored_again() {
+    for (world, copies) in each_of(worlds) {
+        let (memory, contents) = copies.unchanged(&world);
         for round in 1..4 {
             world.assert_survives(memory, &contents);
-            assert_eq!(world.count(Counter::PagesUnchanged), (round * PAGES) as u64);
+            assert_eq!(world.count(copies.pages_unchanged), (round * PAGES) as u64);
         }
-        assert_eq!(world.count(Counter::PagesWritten), PAGES as u64);
-        assert_eq!(world.count(Counter::CopiesWritten), 0);
+        assert_eq!(world.count(copies.pages_stored), PAGES as u64);
+        assert_eq!(world.count(copies.copies_written), 0);
     }
 }
 
 #[test]
-fn what_was_written_since_is_written_again_and_nothing_else() {
-    for world in worlds() {
-        let (memory, mut contents) = unchanged(&world);
+fn a_page_that_was_written_since_is_stored_again_and_no_other() {
+    for (world, copies) in each_of(worlds) {
+        let (memory, mut contents) = copies.unchanged(&world);
         for page in (0..PAGES).step_by(7) {
-            contents[page] = Content::Random((page + 1000) as u64);
+            contents[page] = (copies.content)((page + 1000) as u64);
             assert!(memory.write_bytes(page * PAGE_SIZE, &contents[page].bytes()));
         }
-        let changed = PAGES.div_ceil(7) as u64;
+        let changed = PAGES.div_ceil(7);
+        assert_eq!((copies.count)(&world.engine), PAGES - changed);
         world.assert_survives(memory, &contents);
-        assert_eq!(world.count(Counter::CopiesWritten), changed);
-        assert_eq!(world.count(Counter::PagesWritten), PAGES as u64 + changed);
-        assert_eq!(world.count(Counter::PagesUnchanged), PAGES as u64 - changed);
+        assert_eq!(world.count(copies.copies_written), changed as u64);
+        assert_eq!(world.count(copies.pages_stored), (PAGES + changed) as u64);
+        assert_eq!(world.count(copies.pages_unchanged), (PAGES - changed) as u64);
     }
 }
 
 #[test]
 fn a_page_that_is_pinned_may_be_written_by_the_kernel() {
-    for world in worlds() {
-        let (memory, mut contents) = unchanged(&world);
+    for (world, copies) in each_of(worlds) {
+        let (memory, mut contents) = copies.unchanged(&world);
         let (start, len) = (memory.address() + 10 * PAGE_SIZE, 20 * PAGE_SIZE);
         assert_eq!(world.engine.pin(start, len, usize::MAX).unwrap(), len);
-        assert_eq!(world.count(Counter::CopiesWritten), 20);
-        // Without a fault: nothing would resolve one taken by the kernel.
+        assert_eq!(world.count(copies.copies_written), 20);
+        // Without a fault: the kernel's faults are not resolved.
         let zeroes = std::fs::File::open("/dev/zero").unwrap();
         fill_from(memory.part(10 * PAGE_SIZE, len), &zeroes);
         contents[10..30].fill(Content::Zero);
@@ -66,14 +107,17 @@ fn a_page_that_is_pinned_may_be_written_by_the_kernel() {
     }
 }
 
+/// Worlds with an area of which half is never free, unless copies are freed with their pages.
+fn worlds_with_small_areas() -> impl Iterator<Item = World> {
+    let both = [false, true].into_iter();
+    both.map(|avoid_move| World::new(&Setup { swap_mib: Some(8), avoid_move, ..Setup::default() }))
+}
+
 #[test]
-fn copies_go_with_their_pages() {
-    // An area of which half is never free, unless what nobody needs is.
-    for avoid_move in [false, true] {
-        let setup = Setup { swap_mib: Some(8), avoid_move, ..Setup::default() };
-        let world = World::new(&setup);
+fn copies_are_freed_with_their_pages() {
+    for (world, copies) in each_of(worlds_with_small_areas) {
         for round in 0..40 {
-            let (memory, contents) = unchanged(&world);
+            let (memory, contents) = copies.unchanged(&world);
             match round % 3 {
                 0 => {
                     world.engine.discard(memory.address(), memory.len()).unwrap();
@@ -92,17 +136,19 @@ fn copies_go_with_their_pages() {
                 _ => write_all(memory, &contents),
             }
             world.engine.unmap(memory.address(), memory.len()).unwrap();
+            assert_eq!((copies.count)(&world.engine), 0);
         }
-        assert!(world.count(Counter::CopiesKept) > 3 * PAGES as u64);
-        assert_eq!((world.count(Counter::CopiesShed), world.engine.copies()), (0, 0));
+        assert!(world.count(copies.copies_kept) > 3 * PAGES as u64);
+        world.engine.reclaim_now(1);
+        assert_eq!(world.count(copies.copies_shed), 0);
     }
 }
 
 #[test]
 fn a_move_onto_unchanged_pages_leaves_none_of_them() {
     for world in worlds() {
-        let (target, _) = unchanged(&world);
-        let (source, contents) = unchanged(&world);
+        let (target, _) = IN_AREA.unchanged(&world);
+        let (source, contents) = IN_AREA.unchanged(&world);
         world.engine.move_to(source.address(), source.len(), target.address()).unwrap();
         assert_holds(target, &contents);
         let anew: Vec<_> = (0..PAGES).map(|page| Content::Random(page as u64 + 7000)).collect();
@@ -137,7 +183,7 @@ fn an_area_that_is_half_full_keeps_no_copies_and_a_full_one_gives_them_up() {
 #[test]
 fn pages_leave_a_failed_area_although_it_has_copies_of_them() {
     let world = World::new(&Setup { spare_disk_mib: Some(64), ..Setup::default() });
-    let (memory, contents) = unchanged(&world);
+    let (memory, contents) = IN_AREA.unchanged(&world);
     world.disk.fail(Operation::Write, 0, u64::MAX / 2, Fault::Errno(EIO));
     let more: Vec<_> = (0..100).map(|page| Content::Random(page + 9000)).collect();
     let other = world.map_with(&more);
@@ -175,7 +221,7 @@ fn share(world: &World, memory: Memory, thread: usize) {
     let zeroes = std::fs::File::open("/dev/zero").unwrap();
     let mut expected = vec![0; memory.pages()];
     for step in 0..15_000 {
-        let chance = scramble((thread << 32 | step) as u64);
+        let chance = mix64((thread << 32 | step) as u64);
         let page = (chance >> 8) as usize % memory.pages();
         let at = page * PAGE_SIZE + thread * LINE;
         let wanted = &mut expected[page];

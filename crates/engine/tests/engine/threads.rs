@@ -1,7 +1,7 @@
 //! Many threads at once, with reclaim at their heels: each page holds what its
 //! owner wrote last, whoever takes it out or throws others away meanwhile.
 
-use crate::common::{Content, Setup, World, page_of, scramble};
+use crate::common::{Content, Setup, World, mix64, page_of};
 use softswap_engine::base::stats::{Counter, Tier};
 use softswap_engine::store::io::Operation;
 use softswap_sys::PAGE_SIZE;
@@ -42,7 +42,7 @@ impl<'w> Owner<'w> {
 
     fn roll(&mut self) -> u64 {
         self.chance += 1;
-        scramble(self.chance)
+        mix64(self.chance)
     }
 
     fn check(&self, page: usize) {
@@ -156,7 +156,7 @@ fn threads_that_touch_the_same_pages_all_see_the_newest_word() {
         let filler = world.map_with(&crate::common::random(64));
         in_threads(|number| {
             for step in 1..2000 {
-                let page = scramble(number << 32 | step) as usize % 64;
+                let page = mix64(number << 32 | step) as usize % 64;
                 // Each thread has a word of its own in every page, so that a
                 // page is written by all of them while it comes and goes.
                 let at = page * PAGE_SIZE + number as usize * 8;
@@ -192,10 +192,10 @@ fn a_reader_beside_a_discarder_sees_the_content_or_zeroes() {
             let (world, done) = (&world, &done);
             scope.spawn(move || {
                 for step in 0..3000u64 {
-                    let page = scramble(step) as usize % 128;
+                    let page = mix64(step) as usize % 128;
                     let content = Content::Random(page as u64).bytes();
                     assert!(memory.write_bytes(page * PAGE_SIZE, &content));
-                    let start = memory.address() + scramble(!step) as usize % 120 * PAGE_SIZE;
+                    let start = memory.address() + mix64(!step) as usize % 120 * PAGE_SIZE;
                     world.engine.discard(start, 8 * PAGE_SIZE).unwrap();
                     world.engine.reclaim_now(1);
                 }
@@ -206,7 +206,7 @@ fn a_reader_beside_a_discarder_sees_the_content_or_zeroes() {
                     let mut step = reader << 32;
                     while !done.load(Ordering::Relaxed) {
                         step += 1;
-                        let page = scramble(step) as usize % 128;
+                        let page = mix64(step) as usize % 128;
                         let word = memory.read(page * PAGE_SIZE + 800);
                         let written = u64::from_ne_bytes(
                             *Content::Random(page as u64).bytes()[800..].first_chunk().unwrap(),

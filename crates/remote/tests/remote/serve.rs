@@ -10,14 +10,13 @@ use softswap_shared::request_queue::{
 };
 use softswap_sys::process_identity::ProcessIdentity;
 use softswap_testkit::SimDevice;
+use softswap_testkit::waiting::eventually;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PAGE: usize = 4096;
 const LONG_NS: u64 = 120_000_000_000;
-/// A guard against hangs, not an expectation of speed.
-const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
 struct Rig {
     fd: OwnedFd,
@@ -49,15 +48,6 @@ impl Rig {
 
 fn filled(page: u64, round: u8) -> Vec<u8> {
     (0..PAGE).map(|at| (page as usize * 31 + at / 7) as u8 ^ round).collect()
-}
-
-#[track_caller]
-fn until(what: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !what() {
-        assert!(start.elapsed() < HANG_TIMEOUT, "not within {HANG_TIMEOUT:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]
@@ -123,7 +113,7 @@ fn what_an_area_leaves_is_removed_and_another_has_pages_of_its_own() {
     one.read(&mut Lane::Plain, 0, &mut read).unwrap();
     assert!(read == content[0]);
     drop(one);
-    until(|| rig.store.stored_pages() == 1);
+    eventually("one page is stored", || rig.store.stored_pages() == 1);
     other.read(&mut Lane::Plain, 0, &mut read).unwrap();
     assert!(read == content[1]);
 }
@@ -137,7 +127,7 @@ fn what_is_asked_of_an_area_that_was_removed_stores_nothing() {
     assert!(area.claim(512));
     let number = area.number();
     drop(area);
-    until(|| !areas.has_any());
+    eventually("the areas are gone", || !areas.has_any());
     let me = ProcessIdentity::current().unwrap();
     let pages = [Page { number: 3, generation: 1 }];
     let page = filled(3, 1);
@@ -172,7 +162,7 @@ fn a_helper_ends_when_neither_run_nor_any_process_is_left() {
         let other = rig.device();
         other.write(&mut Lane::Plain, 0, &filled(2, 2)).unwrap();
         drop(other);
-        until(|| rig.store.stored_pages() == 1);
+        eventually("one page is stored", || rig.store.stored_pages() == 1);
         assert!(!helper.is_finished(), "a process has pages yet, look {look}");
     }
     let mut read = vec![0; PAGE];
@@ -224,5 +214,5 @@ fn what_is_mirrored_is_read_as_it_was_written_whatever_becomes_of_the_cluster() 
             _ => {}
         }
     }
-    until(|| rig.store.stored_pages() > 0);
+    eventually("a page is stored", || rig.store.stored_pages() > 0);
 }

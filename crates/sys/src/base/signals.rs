@@ -537,12 +537,6 @@ pub unsafe fn interrupted_stack(context: *const libc::c_void) -> usize {
 }
 
 /// Where an interrupted thread was.
-///
-/// ```
-/// use softswap_sys::signals::Registers;
-/// let is_in = |code: std::ops::Range<usize>, at: Registers| code.contains(&at.instruction);
-/// assert!(is_in(16..32, Registers { instruction: 20, stack: 0, frame: 0 }));
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registers {
     /// The instruction that it is to go on with.
@@ -567,13 +561,6 @@ pub unsafe fn interrupted_registers(context: *const libc::c_void) -> Registers {
 }
 
 /// The system call that a filter has trapped.
-///
-/// ```
-/// use softswap_sys::signals::{self, TrappedCall};
-///
-/// let call = TrappedCall { by_filter: true, number: libc::SYS_write, caller: 0, arguments: [0; 6] };
-/// assert!(!softswap_sys::raw::is_in_gate(call.caller));
-/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct TrappedCall {
     /// Whether it is such a call: others may send the signal, too.

@@ -16,8 +16,6 @@ use std::ops::{Deref, DerefMut};
 
 /// Slots of the largest segment.
 pub const SEGMENT_SLOTS: usize = u64::BITS as usize;
-/// Bytes of the largest segment, and of the longest run.
-pub const SEGMENT_BYTES: usize = SEGMENT_SLOTS * PAGE_SIZE;
 
 /// Address space for segments. It is never unmapped.
 ///
@@ -369,13 +367,13 @@ mod tests {
         for (mark, run) in (1..).zip(&runs) {
             assert!(run.iter().all(|byte| *byte == mark));
         }
-        assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), SEGMENT_BYTES);
+        assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), SEGMENT_SLOTS * PAGE_SIZE);
         // Two neighbours: only together they are long enough.
         drop(runs.drain(1..3));
         assert!(segment.take(24, &mut none).is_none());
         assert_eq!(segment.take(23, &mut none).unwrap().slots(), 23);
         drop(runs);
-        assert_eq!(segment.take(64, &mut none).unwrap().len(), SEGMENT_BYTES);
+        assert_eq!(segment.take(64, &mut none).unwrap().len(), SEGMENT_SLOTS * PAGE_SIZE);
         assert_eq!(none, 0);
     }
 

@@ -4,6 +4,7 @@
 pub(crate) mod area;
 
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command as Std;
 
@@ -63,21 +64,30 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// `softswap`, copied to where everybody may run it, as a user without rights.
+/// `softswap` as a user without rights. If this is root, it is copied to `dir` for that user.
 pub(crate) fn as_nobody(dir: &Path) -> assert_cmd::Command {
-    use std::os::unix::process::CommandExt;
     if !is_root() {
         return softswap();
     }
+    copy_binaries(dir);
+    assert_cmd::Command::from_std(std_nobody(dir))
+}
+
+/// Copies the binaries to a directory in which every user may run them.
+pub(crate) fn copy_binaries(dir: &Path) {
     set_mode(dir, 0o755);
-    let programs = ["softswap", "softswap-bench"].map(|name| bin_dir().join(name));
-    // By another process: what is open for writing, also in a child that
-    // another test has just forked, does not start.
-    let copied = Std::new("cp").args(programs).arg(dir).status();
+    let names = ["softswap", "softswap-bench", "libsoftswap.so"];
+    // By another process: a file that is open for writing cannot be run, and a child that another
+    // test forks meanwhile would keep it open.
+    let copied = Std::new("cp").args(names.map(|name| bin_dir().join(name))).arg(dir).status();
     assert!(copied.unwrap().success());
-    let mut command = Std::new(dir.join("softswap"));
+}
+
+/// `softswap` in `binaries`, as a user without rights.
+pub(crate) fn std_nobody(binaries: &Path) -> Std {
+    let mut command = Std::new(binaries.join("softswap"));
     command.env_clear().env("PATH", "/usr/bin:/bin").uid(NOBODY).gid(NOBODY).current_dir("/");
-    assert_cmd::Command::from_std(command)
+    command
 }
 
 pub(crate) fn set_mode(path: &Path, mode: u32) {

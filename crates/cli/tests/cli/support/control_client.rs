@@ -5,31 +5,16 @@ use serde_json::Value;
 use softswap_engine::base::stats::Stats;
 use softswap_engine::door::control_protocol::{Answer, MAX_ANSWER_BYTES, Request, Snapshot};
 use softswap_sys::control_socket::{self, DIR_VARIABLE};
+pub(crate) use softswap_testkit::waiting::{HANG_TIMEOUT as PATIENCE, wait_until};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tempfile::TempDir;
 
-/// A guard against hangs, not an expectation of speed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-
+/// Waits until `look` finds something.
 pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     wait_until(what, || look().ok_or_else(String::new))
-}
-
-/// The same, where the error of `look` describes what was there instead.
-pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match look() {
-            Ok(found) => return found,
-            Err(instead) => {
-                assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}: {instead}");
-            }
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// A program under `softswap run`, with a directory for its sockets.

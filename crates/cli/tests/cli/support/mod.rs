@@ -4,12 +4,12 @@
 
 pub(crate) mod cgroup;
 pub(crate) mod control_client;
-pub(crate) mod loop_device;
-pub(crate) mod other_user;
 pub(crate) mod tree;
 
+use crate::common::bin_dir;
 use control_client::wait_until;
 use serde_json::Value;
+pub(crate) use softswap_testkit::random::mix64;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -24,18 +24,8 @@ use tempfile::TempDir;
 /// A guard against hangs, not an expectation of speed.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1500);
 
-/// The directory of `softswap` and `libsoftswap.so`: `SOFTSWAP_BIN_DIR`, or the
-/// build directory this test lies in (`<target>/<profile>/deps/<test>`).
-pub(crate) fn binaries() -> PathBuf {
-    if let Some(dir) = std::env::var_os("SOFTSWAP_BIN_DIR") {
-        return PathBuf::from(dir);
-    }
-    let test = std::env::current_exe().expect("the path of this test");
-    test.ancestors().nth(2).expect("a build directory").to_path_buf()
-}
-
 pub(crate) fn softswap() -> PathBuf {
-    let dir = binaries();
+    let dir = bin_dir();
     for name in ["softswap", "libsoftswap.so"] {
         assert!(
             dir.join(name).is_file(),
@@ -412,14 +402,6 @@ impl Report {
     pub(crate) fn killed_by(&self) -> Option<i32> {
         self.ended.status.signal()
     }
-}
-
-/// Distinct inputs, distinct outputs that look random.
-pub(crate) fn mix64(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 /// Writes about `bytes` of random lines to `path`.

@@ -88,12 +88,6 @@ pub enum Place {
 }
 
 /// Where a page is stored that is in DRAM as it is, too.
-///
-/// ```
-/// use softswap_engine::base::page::{Place, StoredCopy};
-/// let in_pool = Place::Resident { heat: 1, copy: Some(StoredCopy::Pool { object: 7 }) };
-/// assert_ne!(in_pool, Place::resident(1)); // Of this one nothing is stored.
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoredCopy {
     /// In the swap area.
@@ -106,17 +100,6 @@ pub enum StoredCopy {
 }
 
 /// Where in the swap area a copy lies.
-///
-/// ```
-/// use softswap_engine::base::page::{Place, SlotCopy, StoredCopy};
-/// let copy_of = |place| -> Option<SlotCopy> {
-///     match place {
-///         Place::Resident { copy: Some(StoredCopy::Slot(copy)), .. } => Some(copy),
-///         _ => None,
-///     }
-/// };
-/// assert_eq!(copy_of(Place::resident(1)), None);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotCopy {
     slot: u64,
@@ -256,13 +239,6 @@ impl Place {
 }
 
 /// An entry as it was at one moment.
-///
-/// ```
-/// use softswap_engine::base::page::{PageTable, Place};
-/// use std::sync::atomic::AtomicU64;
-/// let words = [AtomicU64::new(0)];
-/// assert_eq!(PageTable::new(&words).load(0).place(), Place::Vacant);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry(pub(super) u64);
 

@@ -24,13 +24,6 @@ const NAP_NS: u64 = 5_000_000;
 const PAGES_BETWEEN_LOOKS: usize = 16;
 
 /// How far the pinning of a buffer came, and why no further.
-///
-/// ```
-/// use softswap_engine::door::engine::pinning::{Pinned, Then};
-/// let pinned = Pinned { bytes: 4096, then: Then::Missing, from: None };
-/// // As the kernel: what came before the bad address is transferred.
-/// assert!(pinned.bytes > 0 && pinned.then != Then::Done);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pinned {
     /// Bytes from its start that are pinned.
@@ -42,16 +35,6 @@ pub struct Pinned {
 }
 
 /// Why no more is pinned.
-///
-/// ```
-/// use softswap_engine::door::engine::pinning::Then;
-/// let says = |then| match then {
-///     Then::Done => "call the kernel",
-///     Then::Missing => "EFAULT, or a short transfer",
-///     Then::Signal => "run the handler, then go on",
-/// };
-/// assert_eq!(says(Then::Done), "call the kernel");
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
     /// All is that was asked for.

@@ -12,12 +12,6 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 /// What a process had before it woke.
-///
-/// ```
-/// use softswap_engine::door::engine::waking::Before;
-/// let before = Before { base: 1 << 44, len: 1 << 40, reserved: None, is_odd: false };
-/// assert!(before.base.is_multiple_of(before.len));
-/// ```
 #[derive(Debug, Clone)]
 pub struct Before {
     /// The first address of what becomes the window.

@@ -11,11 +11,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// In which order pages are touched.
-///
-/// ```
-/// use softswap_engine::policy::prefetch::advised::Order;
-/// assert_eq!(Order::default(), Order::Unknown);
-/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Order {
     /// It is found out.

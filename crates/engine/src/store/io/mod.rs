@@ -67,13 +67,6 @@ impl Lane {
 
 /// The io_urings of a lane: one ring cannot both be told by interrupts and ask
 /// the device.
-///
-/// ```
-/// use softswap_engine::store::io::{Device, Lane};
-/// fn has_rings(device: &dyn Device) -> bool {
-///     matches!(device.open_lane(), Lane::Rings(_))
-/// }
-/// ```
 #[derive(Debug)]
 pub struct Rings {
     /// Completions come by interrupt.
@@ -250,11 +243,6 @@ pub trait Device: Send + Sync {
 }
 
 /// What was asked of a device.
-///
-/// ```
-/// use softswap_engine::store::io::Operation;
-/// assert_ne!(Operation::Read, Operation::Write);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Read from the device.
@@ -285,11 +273,6 @@ impl fmt::Display for Operation {
 }
 
 /// Why an operation ended early.
-///
-/// ```
-/// use softswap_engine::store::io::IoErrorKind;
-/// assert_ne!(IoErrorKind::Errno(5), IoErrorKind::Stopped);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IoErrorKind {
     /// The kernel's error number.

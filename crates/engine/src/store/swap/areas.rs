@@ -29,13 +29,6 @@ pub use super::cluster::MAX_AREAS;
 const _: () = assert!(MAX_AREAS == 1 << (40 - SLOT_BITS));
 
 /// Where an area's pages go.
-///
-/// ```
-/// use softswap_engine::store::swap::Layout;
-/// let layout =
-///     Layout::Growing { limit_bytes: None, reserve_bytes: 1 << 30, chunk_bytes: 64 << 20 };
-/// assert!(matches!(layout, Layout::Growing { limit_bytes: None, .. }));
-/// ```
 pub enum Layout {
     /// A file that grows and shrinks, up to a limit if there is one.
     Growing {

@@ -14,12 +14,14 @@ use softswap_sys::memory::reserve_u64;
 use softswap_sys::touches::Served;
 use softswap_sys::window::READ_WRITE;
 use softswap_testkit::inline::serve_engine;
+pub(crate) use softswap_testkit::random::mix64;
+pub(crate) use softswap_testkit::waiting::{HANG_TIMEOUT, wait_until};
 use softswap_testkit::{Memory, SimDevice};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What differs between worlds.
 #[derive(Clone)]
@@ -195,19 +197,19 @@ impl Content {
             Content::Zero => {}
             Content::Repeated(word) => each_word(&mut page, |_| word),
             Content::Text(seed) => {
-                let line = |at| format!("{:016x} says much the same\n", scramble(seed << 8 | at));
+                let line = |at| format!("{:016x} says much the same\n", mix64(seed << 8 | at));
                 let text: String = (0..=PAGE_SIZE as u64 / 35).map(line).collect();
                 page.copy_from_slice(&text.as_bytes()[..PAGE_SIZE]);
             }
             Content::Sparse(seed) => {
-                each_word(&mut page, |at| if at % 8 == 0 { scramble(seed ^ at << 40) } else { 7 });
+                each_word(&mut page, |at| if at % 8 == 0 { mix64(seed ^ at << 40) } else { 7 });
             }
             Content::Digits(seed) => {
-                let digits = |at| format!("{:016x}", scramble(seed << 9 | at));
+                let digits = |at| format!("{:016x}", mix64(seed << 9 | at));
                 let text: String = (0..PAGE_SIZE as u64 / 16).map(digits).collect();
                 page.copy_from_slice(text.as_bytes());
             }
-            Content::Random(seed) => each_word(&mut page, |at| scramble(seed ^ at << 40)),
+            Content::Random(seed) => each_word(&mut page, |at| mix64(seed ^ at << 40)),
         }
         page
     }
@@ -217,14 +219,6 @@ fn each_word(page: &mut [u8; PAGE_SIZE], word: impl Fn(u64) -> u64) {
     for (at, bytes) in (0..).zip(page.chunks_exact_mut(8)) {
         bytes.copy_from_slice(&word(at).to_ne_bytes());
     }
-}
-
-/// SplitMix64: neighbouring numbers give unrelated ones.
-pub(crate) fn scramble(number: u64) -> u64 {
-    let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// `count` pages of every kind in turn.
@@ -280,23 +274,6 @@ pub(crate) fn fill_from(memory: Memory, file: &std::fs::File) {
 
 pub(crate) fn assert_zero(memory: Memory) {
     assert_holds(memory, &vec![Content::Zero; memory.pages()]);
-}
-
-/// A guard against hangs, not an expectation of speed.
-pub(crate) const HANG_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// Waits until `look` succeeds. Its error describes the state that was found instead.
-pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
-    let end = Instant::now() + HANG_TIMEOUT;
-    loop {
-        match look() {
-            Ok(found) => return found,
-            Err(instead) => {
-                assert!(Instant::now() < end, "{what}: not within {HANG_TIMEOUT:?}: {instead}");
-            }
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Runs background reclaim until `holds` returns true.
@@ -397,7 +374,7 @@ pub(crate) fn read_in_threads(
             let also = &also;
             scope.spawn(move || {
                 for step in 0..steps {
-                    let page = scramble(thread << 32 | step) as usize % contents.len();
+                    let page = mix64(thread << 32 | step) as usize % contents.len();
                     let found = page_of(memory, page).unwrap();
                     assert!(found == contents[page].bytes(), "page {page}");
                     also(thread, step);
@@ -424,7 +401,7 @@ pub(crate) fn read_and_write(
     };
     let mut expected: Vec<_> = contents.iter().map(word).collect();
     for step in 0..15_000 {
-        let chance = scramble((thread << 32 | step) as u64);
+        let chance = mix64((thread << 32 | step) as u64);
         let page = (chance >> 8) as usize % memory.pages();
         let at = page * PAGE_SIZE + thread * LINE;
         let wanted = &mut expected[page];

@@ -3,17 +3,16 @@
 //!
 //! `SOFTSWAP_REDIS_SERVER` names another server than `redis-server`, such as `valkey-server`.
 
+pub(crate) use softswap_testkit::waiting::eventually;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) const PASSWORD: &str = "correct horse";
-/// A guard against hangs, not an expectation of speed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) const PRIMARIES: usize = 3;
 const NODES: usize = 6;
 
@@ -153,14 +152,6 @@ impl Node {
 fn signal(pid: i32, what: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, what).unwrap();
-}
-
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 pub(crate) struct Bed {

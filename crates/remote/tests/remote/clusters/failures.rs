@@ -1,10 +1,11 @@
 //! Nothing is ever read that was not written; while one copy of each page is left somewhere, the
 //! program goes on; else the error says what is lost, within the deadline.
 
-use super::bed::{PASSWORD, PATIENCE, bed, eventually};
+use super::bed::{PASSWORD, bed, eventually};
 use super::job::{Job, Random, block_on, new_run, same_run};
 use rustix::process::Signal;
 use softswap_remote::store::{PageStore, StoreError};
+use softswap_testkit::waiting::HANG_TIMEOUT;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
@@ -275,9 +276,9 @@ fn extents(node: &super::bed::Node) -> usize {
 }
 
 async fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + HANG_TIMEOUT;
     while !is_so() {
-        assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}");
+        assert!(Instant::now() < end, "{what}: not within {HANG_TIMEOUT:?}");
         sleep(Duration::from_millis(50)).await;
     }
 }
@@ -452,11 +453,11 @@ fn a_changed_password_is_named_and_read_anew() {
         assert!(text.contains("password") && !text.contains(PASSWORD), "{text}");
         // Connections may be used again as soon as the file has the right one.
         std::fs::write(bed.file("password"), "another\n").unwrap();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + HANG_TIMEOUT;
         loop {
             match job.write(0, 10).await {
                 Ok(()) => break,
-                Err(error) => assert!(Instant::now() < end, "not within {PATIENCE:?}: {error}"),
+                Err(error) => assert!(Instant::now() < end, "not within {HANG_TIMEOUT:?}: {error}"),
             }
             sleep(Duration::from_millis(50)).await;
         }

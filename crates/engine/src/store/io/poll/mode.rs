@@ -65,12 +65,6 @@ impl FromStr for Mode {
 }
 
 /// How long hybrid polling sleeps.
-///
-/// ```
-/// use softswap_engine::store::io::poll::mode::Sleep;
-/// // As `io_poll_delay` of a Linux block device: so long, or by the statistics.
-/// assert_ne!(Sleep::Fixed(20_000), Sleep::Adaptive);
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sleep {
     /// As the statistics say.
@@ -83,14 +77,6 @@ pub enum Sleep {
 pub(crate) const MAX_SLEEP_NS: u32 = 100_000_000;
 
 /// What can be changed while the program runs, from the next I/O on.
-///
-/// ```
-/// use softswap_engine::door::engine::Engine;
-/// use softswap_engine::store::io::poll::mode::Mode;
-/// fn poll_everywhere(engine: &Engine) {
-///     engine.knobs().for_each(|knobs| knobs.set_mode(Mode::Poll));
-/// }
-/// ```
 #[derive(Debug)]
 pub struct Knobs {
     mode: AtomicU8,

@@ -33,12 +33,6 @@ const ONE: u32 = 256;
 const MEAN_OF: u32 = 16;
 
 /// Signs that the processors are wanted.
-///
-/// ```
-/// use softswap_engine::store::io::poll::pressure::Pressure;
-/// let of_two_areas = Pressure::shared(4, None);
-/// assert_eq!(std::sync::Arc::strong_count(&of_two_areas), 1);
-/// ```
 #[derive(Debug)]
 pub struct Pressure {
     /// Threads that may look at the same time without being in each other's way.

@@ -67,13 +67,6 @@ impl Default for AreaConfig {
 }
 
 /// Pages that somebody set aside: a swap file or a device with a header.
-///
-/// ```
-/// use softswap_engine::store::swap::FixedPages;
-/// // 1024 pages of which 10 is bad, all in one extent of the device.
-/// let pages = FixedPages { pages: 1024, spans: vec![(0, 1024, 0)], bad_pages: vec![10] };
-/// assert_eq!(pages.spans.len(), 1);
-/// ```
 #[derive(Debug, Clone, Default)]
 pub struct FixedPages {
     /// How many, the header's page 0 among them.
