@@ -1,9 +1,8 @@
-//! The helper's work: the requests of the queue are done by a store, many at a time.
+//! Serves the request queue by a store, many requests at a time.
 //!
-//! What concerns one page is done one after the other, in whichever order it was taken up: a
-//! process asks again only after it has been answered, or has given up. Areas that no process has
-//! any more are removed. The helper stays as long as anybody may ask: while `softswap run` lives,
-//! and after that while a process of its tree does.
+//! Requests for one page are served one after the other, in the order in which they were taken up: a
+//! client submits the next one only after the answer or its timeout. Areas of dead processes are
+//! removed. The helper runs until `softswap run` and all processes of its tree have exited.
 
 use crate::store::{PAGE_BYTES, Page, PageStore, StoreError};
 use futures_util::future::try_join_all;
@@ -21,32 +20,32 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// Between looks at who is still there.
+/// Interval between checks for dead processes.
 const TICK: Duration = Duration::from_secs(1);
-/// So long the helper tries to remove what the last process has left.
+/// Time within which the helper tries to remove the areas after the last process has exited.
 const FAREWELL: Duration = Duration::from_secs(60);
 
 const _: () = assert!(MOST_NUMBER.leading_zeros() >= MOST_AREA_PAGES.trailing_zeros());
 
-/// The number under which the store has a page of an area.
+/// Returns the number of an area's page in the store.
 fn global(area: u64, page: u64) -> Option<u64> {
     let is_within = (1..=MOST_NUMBER).contains(&area) && page < MOST_AREA_PAGES;
     is_within.then(|| area * MOST_AREA_PAGES + page)
 }
 
-/// A list of one piece.
+/// Returns a list of one range.
 fn one(piece: Range<u64>) -> Vec<Range<u64>> {
     std::iter::once(piece).collect()
 }
 
-/// What is to be done.
+/// A unit of work.
 enum Task {
     Job(Job),
     Removal(DeadArea),
 }
 
 impl Task {
-    /// The pages that it is about, in pieces; `None` where they cannot be.
+    /// Returns its pages in ranges, or `None` if there are no such pages.
     fn ranges(&self) -> Option<Vec<Range<u64>>> {
         match self {
             Task::Removal(area) => {
@@ -80,10 +79,10 @@ fn meet(some: &[Range<u64>], others: &[Range<u64>]) -> bool {
     some.iter().any(meets)
 }
 
-/// Serves until nobody can ask any more. `run_ends` is when `softswap run` has gone.
+/// Serves until no process can submit a request. `run_ends` completes when `softswap run` has exited.
 ///
 /// # Errors
-/// When there can be no thread to wait for what is asked.
+/// If the thread that waits for requests cannot be started.
 pub async fn serve<S: PageStore + 'static>(
     queue: RequestQueue,
     areas: Areas,
@@ -114,7 +113,7 @@ pub async fn serve<S: PageStore + 'static>(
         tokio::select! {
             () = watcher.is_notified.notified() => {}
             Some(done) = server.tasks.join_next(), if !server.tasks.is_empty() => {
-                // A task ends in no other way: a panic ends the helper ([`crate::helper`]).
+                // Every task completes: a panic aborts the helper ([`crate::helper`]).
                 done.into_iter().for_each(|done| server.end(done));
             }
             () = &mut run_ends, if has_run => has_run = false,
@@ -125,7 +124,7 @@ pub async fn serve<S: PageStore + 'static>(
                     false => unused_since.or_else(|| Some(Instant::now())),
                 };
                 if unused_since.is_some_and(|since| server.is_done(since.elapsed())) {
-                    // What is left of them has a part in the store, which is to be closed.
+                    // Tasks share the store, which is closed next.
                     server.tasks.shutdown().await;
                     return Ok(());
                 }
@@ -139,23 +138,23 @@ struct Server<S> {
     areas: Areas,
     store: Arc<S>,
     tasks: JoinSet<Done>,
-    /// What is under way is about, each task's by its number.
+    /// Pages of the running tasks, by the task's number.
     busy: Vec<(u64, Vec<Range<u64>>)>,
-    /// What is about pages that are busy.
+    /// Tasks that wait for busy pages.
     waiting: VecDeque<Task>,
-    /// Areas that were removed: what is about them comes too late.
+    /// Removed areas: requests for them are refused.
     removed: HashSet<u64>,
 }
 
-/// A task has ended: what it was about is busy no longer.
+/// A completed task, whose pages are not busy any more.
 struct Done {
     number: u64,
-    /// Of an area, removed.
+    /// Area that it removed.
     removed: Option<DeadArea>,
 }
 
 impl<S: PageStore + 'static> Server<S> {
-    /// Begins a task, or has it wait for those that are about the same pages.
+    /// Starts a task, or queues it behind those for the same pages.
     fn begin(&mut self, task: Task) {
         let Some(ranges) = task.ranges() else {
             return self.refuse(&task, "there is no such page");
@@ -199,11 +198,11 @@ impl<S: PageStore + 'static> Server<S> {
             self.removed.insert(area.number);
             self.areas.forget(&area);
         }
-        // Each goes to its place again, or begins.
+        // Each one starts or is queued again.
         std::mem::take(&mut self.waiting).into_iter().for_each(|task| self.begin(task));
     }
 
-    /// Takes back what dead processes have left.
+    /// Frees requests of dead processes, and removes their areas.
     fn look(&mut self) {
         self.queue.reap(|process| process.liveness(), |area| self.areas.have(area));
         for area in self.areas.dead() {
@@ -213,25 +212,25 @@ impl<S: PageStore + 'static> Server<S> {
             let is_busy = self.busy.iter().any(|(_, busy)| meet(&ranges, busy));
             match ranges.iter().all(Range::is_empty) {
                 true => self.areas.forget(&area),
-                // Until its last request is done, or it is removed.
+                // Its last request or its removal is in progress.
                 false if is_busy || self.waiting.iter().any(is_same) => {}
                 false => self.begin(task),
             }
         }
     }
 
-    /// Whether anybody may ask yet.
+    /// Returns true if a process may still submit requests.
     fn is_used(&self) -> bool {
         self.areas.has_tree() || self.areas.has_living()
     }
 
-    /// Whether nothing is left, or cannot be removed: nobody has asked for so long.
+    /// Returns true if nothing is left to remove, or it took too long.
     fn is_done(&self, unused: Duration) -> bool {
         (!self.areas.has_any() && self.tasks.is_empty()) || unused > FAREWELL
     }
 }
 
-/// Does what a job asks, piece by piece and all at once. `ranges`: its pages.
+/// Carries out a job, with all ranges of its pages at once.
 async fn carry_out<S: PageStore>(
     store: &S,
     job: &Job,
@@ -278,7 +277,7 @@ async fn carry_out<S: PageStore>(
 
 fn outcome_of(mut error: StoreError) -> Outcome {
     if let StoreError::Lost { page, .. } = &mut error {
-        // Its number in the area, which the process knows it by.
+        // Its number in the area, as the client knows it.
         *page %= MOST_AREA_PAGES;
     }
     match error {
@@ -290,7 +289,7 @@ fn outcome_of(mut error: StoreError) -> Outcome {
     }
 }
 
-/// The thread that waits for what is asked: that is a futex, for which tokio cannot wait.
+/// Thread that waits for requests: tokio cannot wait for a futex.
 struct Watcher {
     queue: RequestQueue,
     is_notified: Arc<Notify>,

@@ -1,5 +1,4 @@
-//! What all of a tree of processes have in common of their areas: those with a name, and helpers
-//! that speak to clusters of servers.
+//! Areas that the tree of processes shares: named ones, and those on clusters, by helpers.
 
 use super::areas::Named;
 use super::remote::{Helper, LAST_RESTART, Remote};
@@ -10,14 +9,14 @@ use softswap_engine::door::settings::{Config, Inherited};
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-/// The helpers, each with the place of its area among all, and how that uses it.
+/// Helpers, each with the index of its area, and the kind of descriptor that the area inherits.
 pub(super) struct Helpers(Vec<(usize, Use, Helper)>);
 
-/// What an area takes by the descriptor of a helper's.
+/// Kind of an inherited descriptor.
 type Use = fn(i32) -> Inherited;
 
 impl Helpers {
-    /// Starts one for each cluster. What the user should know comes to the notes.
+    /// Starts a helper for each cluster. Adds `notes` for the user.
     pub(super) fn start(
         remotes: &[(usize, Remote)],
         notes: &mut Vec<String>,
@@ -33,14 +32,14 @@ impl Helpers {
     }
 }
 
-/// What a tree has in common.
+/// Areas that the tree shares.
 pub(super) struct TreeAreas {
     shared: Option<SharedAreas>,
     helpers: Helpers,
 }
 
 impl TreeAreas {
-    /// Notes in the configuration what the tree inherits.
+    /// Adds the descriptors that the tree inherits to the configuration.
     pub(super) fn make(
         named: Vec<Named>,
         helpers: Helpers,
@@ -53,26 +52,25 @@ impl TreeAreas {
         Ok(TreeAreas { shared: SharedAreas::make(named, config, stats)?, helpers })
     }
 
-    /// What all of the tree inherit.
+    /// Returns the descriptors that the tree inherits.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let shared = self.shared.iter().flat_map(SharedAreas::descriptors);
         shared.chain(self.helpers.0.iter().map(|(_, _, helper)| helper.fd()))
     }
 
-    /// Has helpers that end started again, in threads, from now on. Unless it `is_quiet`, that is
-    /// said.
+    /// Starts threads that restart helpers that exit, with a message unless `is_quiet`.
     pub(super) fn watch(&mut self, is_quiet: bool) -> Result<(), Refusal> {
         self.helpers.0.iter_mut().try_for_each(|(_, _, helper)| helper.watch(is_quiet))
     }
 
-    /// The program has ended: what it has left on clusters is removed by helpers, and they must be
-    /// there for that.
+    /// Waits after the program's exit until each helper runs, since helpers remove pages of dead
+    /// processes.
     pub(super) fn await_helpers(&self) {
         let until = Instant::now() + LAST_RESTART;
         self.helpers.0.iter().for_each(|(_, _, helper)| helper.await_restart(until));
     }
 
-    /// Takes back what the dead have left.
+    /// Reaps clusters of dead processes.
     pub(super) fn look(&self) {
         self.shared.iter().for_each(SharedAreas::look);
     }

@@ -1,32 +1,32 @@
-//! What the processes of a tree have done together.
+//! Sums of the counters of all processes of a tree.
 
 use crate::tree_report::TreeReport;
 use softswap_shared::ledger::{Counts, Sizes};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// All processes of a tree together.
+/// Sums of a tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct OfTree {
     pub(super) budget_bytes: u64,
     pub(super) used_bytes: u64,
     pub(super) processes: u64,
-    /// Those that brought something back.
+    /// Faults on pages that had been out.
     pub(super) faults: u64,
-    /// Also of those that have ended.
+    /// Also of processes that have exited.
     pub(super) counts: Counts,
     pub(super) sizes: Sizes,
 }
 
 impl OfTree {
-    /// The same, where no less has been counted than that.
+    /// Returns the sums with each counter at least that of `counts`.
     pub(super) fn with_at_least(self, counts: &Counts) -> OfTree {
         let counts = self.counts.at_least(counts);
         OfTree { counts, faults: counts.returns(), ..self }
     }
 }
 
-/// What processes have added to the sums of their tree; those that have ended still count.
+/// Counters of the processes of a tree; those that have exited still count.
 #[derive(Debug, Default)]
 pub(super) struct Carried {
     now: HashMap<u32, Counts>,
@@ -34,7 +34,7 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    /// Adds what they have done since the last time; all of it so far.
+    /// Adds the counts since the last call, and returns the sums.
     pub(super) fn add(&mut self, tree: &TreeReport) -> OfTree {
         for process in &tree.processes {
             let before = self.now.insert(process.pid, process.counts).unwrap_or_default();
@@ -52,25 +52,25 @@ impl Carried {
     }
 }
 
-/// Looks how a tree fares.
+/// Computes the rates of a tree.
 #[derive(Debug, Default)]
 pub(super) struct TreeWatch {
     sums: Carried,
     last: Option<(Duration, OfTree)>,
 }
 
-/// How a tree fares now.
+/// Rates of a tree since the last look.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct TreeRates {
     pub(super) now: OfTree,
-    /// How many threads waited, on average.
+    /// Average number of waiting threads.
     pub(super) stalled_threads: f64,
     pub(super) returns_per_s: f64,
 }
 
 impl TreeWatch {
-    /// How it fared since the last look, at times from the start; `None` at the first, and of one
-    /// process alone.
+    /// Returns the rates since the last look, or `None` at the first one, and with one process. `at` is
+    /// the time since the start.
     pub(super) fn look(&mut self, at: Duration, tree: Option<TreeReport>) -> Option<TreeRates> {
         let now = self.sums.add(&tree?);
         let (then, before) = self.last.replace((at, now)).filter(|_| now.processes > 1)?;
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_fares_as_all_of_its_processes_do_also_those_that_end() {
+    fn rates_cover_all_processes_also_those_that_exit() {
         let (mut watch, at) = (TreeWatch::default(), Duration::from_secs);
         assert!(watch.look(at(1), tree(&[(7, 0, 0), (8, 100, 1_000_000_000)])).is_none());
         let busy = tree(&[(7, 0, 0), (8, 300, 4_000_000_000), (9, 100, 1_000_000_000)]);

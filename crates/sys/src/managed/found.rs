@@ -71,7 +71,7 @@ fn parse(text: &str, within: &Range<usize>) -> Vec<Mapping> {
     all
 }
 
-/// "7f00-7f01 rw-p 00000000 00:00 0 [anon:name]"; `None` for a line of details.
+/// Parses `7f00-7f01 rw-p 00000000 00:00 0 [anon:name]`. Returns `None` for a line of details.
 fn parse_line(line: &str) -> Option<Mapping> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
