@@ -82,7 +82,7 @@ ONE_USER = {
 ROOT_ONLY_CRATES = ("remote", "manual", "view", "capi")
 # Each user runs the boundary's cases in another way.
 ABI_WAYS = {0: "8M", NOBODY: "wakes"}
-LONG_ABI_WAYS = {0: "8M,64M,no-move,no-io-uring,wakes,sleeps", NOBODY: "8M,wakes"}
+LONG_ABI_WAYS = {0: "8M,64M,no-move,no-io-uring,protection,wakes,sleeps", NOBODY: "8M,wakes"}
 RESULT = re.compile(r"^test result: .*?(\d+) passed; (\d+) failed;", re.MULTILINE)
 # Check the test programs themselves, plainly.
 PLAIN_PROGRAMS = "cli::programs (plain)"

@@ -28,7 +28,7 @@ struct Way {
 
 const AWAKE: &str = "--awake";
 
-const WAYS: [Way; 6] = [
+const WAYS: [Way; 7] = [
     Way { name: "8M", memory: "8M", pressure_mib: "14", options: &[AWAKE] },
     Way { name: "64M", memory: "64M", pressure_mib: "0", options: &[AWAKE] },
     Way { name: "no-move", memory: "16M", pressure_mib: "40", options: &[AWAKE, "--no-move"] },
@@ -37,6 +37,12 @@ const WAYS: [Way; 6] = [
         memory: "16M",
         pressure_mib: "40",
         options: &[AWAKE, "--no-io-uring"],
+    },
+    Way {
+        name: "protection",
+        memory: "8M",
+        pressure_mib: "14",
+        options: &[AWAKE, "--faults", "protection"],
     },
     // Wakes when the first large block is allocated; the next one never does by itself.
     Way { name: "wakes", memory: "8M", pressure_mib: "14", options: &[] },
