@@ -5,7 +5,7 @@ use crate::bring_up::{self, fail};
 use crate::memory::{dlopen, heap, inline_calls, redirect};
 use crate::process::spawn::{argument_copies, carried};
 use crate::waking;
-use softswap_engine::door::settings::{Config, ENV_PREFIX, place as place_of_tree};
+use softswap_engine::door::settings::{Config, ENV_PREFIX, Faults, place as place_of_tree};
 use softswap_sys::alloc::while_blocked;
 use softswap_sys::descriptor::with_room;
 use softswap_sys::linked::is_go_program_that_forks;
@@ -45,8 +45,9 @@ extern "C" fn on_load() {
         None => false,
         Some(Err(name)) => fail(&format!("the setting {ENV_PREFIX}{name} cannot be understood")),
         Some(Ok(config)) => {
+            let may_be_emulated = is_started && config.faults == Faults::Auto;
             let config = Config { faults: config.faults.settled(), ..config };
-            start(&config, is_started).unwrap_or_else(|why| fail(&why))
+            start(&config, may_be_emulated).unwrap_or_else(|why| fail(&why))
         }
     };
     if !instance::is_asleep() {
@@ -97,17 +98,17 @@ fn report_not_redirected(why: &std::io::Error) {
 
 /// Brings the engine up, or lets the process sleep. False if this process was started by a managed
 /// one, and an emulator is between it and the kernel that the other one had: it is unmanaged.
-fn start(config: &Config, is_started: bool) -> Result<bool, String> {
+fn start(config: &Config, may_be_emulated: bool) -> Result<bool, String> {
     // It calls the kernel by instructions, with all signals blocked, between fork and exec.
     if is_go_program_that_forks() {
         return Ok(false);
     }
     while_blocked(|| bring_up::prepare(config))?;
+    if may_be_emulated && config.faults == Faults::Protection && uffd::is_unknown() {
+        return Ok(false);
+    }
     if waking::fall_asleep(config) {
         return Ok(true);
-    }
-    if is_started && config.faults.check().is_err() && uffd::is_unknown() {
-        return Ok(false);
     }
     signals::with_all_blocked(|| with_room(|| bring_up::bring_up(config, None)))?;
     Ok(true)
