@@ -252,9 +252,15 @@ fn what_cannot_be_printed_is_told() {
 #[test]
 fn benchmarks_and_analyses_are_handed_over_with_all_arguments() {
     for (line, parts) in [
-        (&["bench", "--help"][..], &["Usage: softswap bench <COMMAND>", "swap-in", "samefill"][..]),
+        (
+            &["bench", "--help"][..],
+            &["Usage: softswap bench [OPTIONS] <COMMAND>", "swap-in", "samefill"][..],
+        ),
         (&["bench", "faults", "--help"], &["Usage: softswap bench faults", "--pages <N>"]),
-        (&["analyze", "--help"], &["Usage: softswap analyze <COMMAND>", "extents", "pages"]),
+        (
+            &["analyze", "--help"],
+            &["Usage: softswap analyze [OPTIONS] <COMMAND>", "extents", "pages"],
+        ),
         (&["analyze", "pages", "-h"], &["Usage: softswap analyze pages"]),
     ] {
         let output = softswap().args(line).assert().success().get_output().clone();
