@@ -22,8 +22,8 @@ const GATES: usize = 8;
 ///
 /// match Window::reserve(1, false) {
 ///     Ok(window) => println!("{} GiB", window.len_bytes() >> 30),
-///     Err(error @ (WindowError::Userfaultfd(_) | WindowError::Taken { .. })) => println!("{error}"),
 ///     Err(WindowError::Reserve { bytes, .. }) => println!("no room for {bytes} bytes"),
+///     Err(error) => println!("{error}"),
 /// }
 /// ```
 #[derive(Debug, thiserror::Error)]
