@@ -145,7 +145,7 @@ pub fn is_go_program() -> bool {
     Linked::executable().has_segment(libc::PT_NOTE, has_go)
 }
 
-/// Whether the program is one of Go's that can start others. Go's linker drops unused functions and
+/// Returns true for a Go program that can start others. Go's linker drops unused functions and
 /// keeps the names of all others.
 #[must_use]
 pub fn is_go_program_that_forks() -> bool {
@@ -202,7 +202,7 @@ impl Linked {
         found
     }
 
-    /// Whether a readable segment of a kind has content that `has` looks for.
+    /// Returns true if a readable segment of a kind has content that `has` looks for.
     fn has_segment(&self, kind: u32, has: impl Fn(&[u8]) -> bool) -> bool {
         self.segments(kind, libc::PF_R).any(|segment| {
             // SAFETY: a segment that the loader has mapped to be read, which stays.
