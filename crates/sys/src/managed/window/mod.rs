@@ -503,8 +503,7 @@ impl Window {
     /// Puts a page back that was taken from there: `bytes` is all there is of it.
     fn put_back(&self, page: u64, bytes: &[u8; PAGE_SIZE], writes: Writes) {
         if self.install(page, bytes, writes).pages == 0 {
-            raw::write_stderr(b"softswap: internal error: a page cannot go back; stopping the program rather than losing data\n");
-            std::process::abort();
+            page_moves::stop("a page cannot go back");
         }
     }
 

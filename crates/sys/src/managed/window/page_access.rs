@@ -83,11 +83,8 @@ impl PageAccess {
     /// how many have changed, from the first on.
     fn change(&self, pages: Range<usize>, new: impl Fn(PageState) -> PageState) -> Partial {
         self.locked(|| {
-            let mut done = pages.start;
-            while done < pages.end {
-                let protection = new(self.states.get(done)).in_force();
-                let same = |page: &usize| new(self.states.get(*page)).in_force() == protection;
-                let run = done..done + (done..pages.end).take_while(same).count();
+            let wanted = |page| new(self.states.get(page)).in_force();
+            for (run, protection) in runs(pages.clone(), wanted) {
                 let changes = |page: &usize| self.states.get(*page).in_force() != protection;
                 let changed = run.clone().find(changes).zip(run.clone().rfind(changes));
                 if let Some((first, last)) = changed
@@ -95,10 +92,9 @@ impl PageAccess {
                 {
                     self.undo(&(first..last + 1));
                     self.budget.note_refusal();
-                    return Partial { pages: done - pages.start, error: Some(error) };
+                    return Partial { pages: run.start - pages.start, error: Some(error) };
                 }
                 self.note(&run, &new);
-                done = run.end;
             }
             Partial { pages: pages.len(), error: None }
         })
@@ -106,15 +102,10 @@ impl PageAccess {
 
     /// Gives pages the protections again that they had before a call that failed in their midst.
     fn undo(&self, pages: &Range<usize>) {
-        let mut page = pages.start;
-        while page < pages.end {
-            let protection = self.states.get(page).in_force();
-            let same = |page: &usize| self.states.get(*page).in_force() == protection;
-            let run = page..page + (page..pages.end).take_while(same).count();
+        for (run, protection) in runs(pages.clone(), |page| self.states.get(page).in_force()) {
             if self.mprotect(&run, protection).is_err() {
-                page_moves::stop(b"a page cannot be protected");
+                page_moves::stop("a page cannot be protected");
             }
-            page = run.end;
         }
     }
 
@@ -207,7 +198,7 @@ impl PageAccess {
             self.mprotect(&(page..page + 1), libc::PROT_NONE)?;
             let read = page_moves::lift(self.at(page), to);
             if read.is_ok() && page_moves::put(self.at(page), to).is_err() {
-                page_moves::stop(b"a page cannot go back");
+                page_moves::stop("a page cannot go back");
             }
             self.undo(&(page..page + 1));
             read
@@ -271,18 +262,13 @@ impl PageAccess {
 
     fn protect_present(&self, pages: Range<usize>, wanted: Protection) -> io::Result<()> {
         let new = |page| PageState { wanted, ..self.states.get(page) }.in_force();
-        let mut page = pages.start;
-        while page < pages.end {
-            let protection = new(page);
-            let same = |at: &usize| new(*at) == protection;
-            let run = page..page + (page..pages.end).take_while(same).count();
+        for (run, protection) in runs(pages, new) {
             if run.clone().any(|page| self.is_present(page)) {
                 self.mprotect(&run, protection)?;
             }
             let before = self.boundaries_around(&run);
             self.states.want(run.clone(), wanted);
             self.count(before, self.boundaries_around(&run));
-            page = run.end;
         }
         Ok(())
     }
@@ -326,4 +312,22 @@ impl PageAccess {
             self.states.want(pages.clone(), super::READ_WRITE);
         });
     }
+}
+
+/// Cuts pages into runs of equal protection. A run is looked for when it is asked for.
+fn runs(
+    pages: Range<usize>,
+    protection: impl Fn(usize) -> Protection,
+) -> impl Iterator<Item = (Range<usize>, Protection)> {
+    let mut page = pages.start;
+    std::iter::from_fn(move || {
+        if page == pages.end {
+            return None;
+        }
+        let first = protection(page);
+        let len = (page..pages.end).take_while(|at| protection(*at) == first).count();
+        let run = page..page + len;
+        page = run.end;
+        Some((run, first))
+    })
 }

@@ -8,10 +8,10 @@ use crate::raw;
 use std::io;
 
 /// Ends the process, which would lose data otherwise.
-pub(super) fn stop(what: &[u8]) -> ! {
-    raw::write_stderr(b"softswap: internal error: ");
-    raw::write_stderr(what);
-    raw::write_stderr(b"; stopping the program rather than losing data\n");
+pub(super) fn stop(what: &str) -> ! {
+    raw::write_stderr_fmt(format_args!(
+        "softswap: internal error: {what}; stopping the program rather than losing data\n"
+    ));
     std::process::abort()
 }
 
@@ -54,7 +54,7 @@ pub(super) fn lift(at: usize, to: &mut [u8]) -> io::Result<()> {
     for done in (0..to.len()).step_by(PAGE_SIZE) {
         if let Err(error) = lift_page(at + done, &mut to[done..done + PAGE_SIZE]) {
             if done > 0 && put(at, &to[..done]).is_err() {
-                stop(b"pages cannot go back");
+                stop("pages cannot go back");
             }
             return Err(error);
         }
@@ -70,7 +70,7 @@ fn lift_page(at: usize, to: &mut [u8]) -> io::Result<()> {
     let readable = [moved, PAGE_SIZE, libc::PROT_READ as usize, 0, 0, 0];
     // SAFETY: the page was moved there just now, and nothing else refers to it.
     if unsafe { raw::syscall(libc::SYS_mprotect, readable) } != 0 {
-        stop(b"a page cannot be read");
+        stop("a page cannot be read");
     }
     // SAFETY: `moved` is a page that may be read, apart from `to`. It is unmapped afterwards.
     unsafe {
