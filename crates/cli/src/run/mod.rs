@@ -33,7 +33,7 @@ pub(crate) use options::RunArgs;
 use crate::refusal::{Refusal, plain};
 use crate::{control_client, library};
 use figures::{Figures, Outcome};
-use oom_kills::{OomKilled, OomKills};
+use oom_kills::OomKills;
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::door::settings::{Config, ENV_PREFIX, place};
 use softswap_sys::aslr::Bases;
@@ -137,7 +137,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     tree.into_iter().for_each(|tree| figures.set_tree(tree));
     figures.unmanaged = finished.unmanaged.filter(|it| it.processes > 0);
     log.iter_mut().for_each(|log| log.end(&stats, &figures.outcome, figures.tree.as_ref()));
-    sum_up(&figures, oom_kills.since(), settled.quiet);
+    sum_up(&figures, &oom_kills, settled.quiet);
     if let Some(report) = report {
         let report_path = report.path().to_path_buf();
         let mut history = samples.end(&stats, figures.tree.as_ref());
@@ -163,8 +163,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
 }
 
 /// Prints why the program was killed, if it was, and the summary.
-fn sum_up(figures: &Figures, killed: Option<OomKilled>, quiet: bool) {
-    let why = killed.and_then(|killed| summary::out_of_memory(figures, &killed));
+fn sum_up(figures: &Figures, oom_kills: &OomKills, quiet: bool) {
+    let why = summary::out_of_memory(figures, oom_kills);
     if let Some(why) = why.or_else(|| summary::unexplained(figures)) {
         eprintln!("softswap: {why}");
     }

@@ -47,11 +47,10 @@ impl OomKills {
     /// Returns the kills since the counts were read, if there are any.
     pub(super) fn since(&self) -> Option<OomKilled> {
         let now = OomKills::read();
-        let risen = |then: &&Count| kills_since(then, &now.0) > 0;
-        let risen: Vec<_> = self.0.iter().filter(risen).collect();
-        let kills = risen.iter().map(|then| kills_since(then, &now.0)).max()?;
+        let kills_since = |then: &Count| kills_since(then, &now.0);
+        let kills = self.0.iter().map(kills_since).max().filter(|kills| *kills > 0)?;
         // A kill in a group counts for the machine, too.
-        let is_group = risen.iter().any(|count| count.group.is_some());
+        let is_group = self.0.iter().any(|then| then.group.is_some() && kills_since(then) > 0);
         let limits = is_group.then(memory_limits::group_limits).unwrap_or_default();
         let tightest = limits.into_iter().min_by_key(|group| group.limit_bytes);
         let dram_bytes = softswap_sys::memory::dram_bytes();

@@ -152,7 +152,10 @@ pub(super) fn settle(
     };
     let auto;
     (config.memory_bytes, auto) = match &memory {
-        None => (Bounds::default().first(), Some(Bounds::default())),
+        None => {
+            let bounds = Bounds::default();
+            (bounds.first(), Some(bounds))
+        }
         Some(asked) => settle_memory(asked, is_per_process, &mut notes)?,
     };
     config.is_moving = auto.is_some();

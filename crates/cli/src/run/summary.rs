@@ -1,7 +1,7 @@
 //! The summary: one block for people, at the end of a run or during it.
 
 use super::figures::{AreaFigures, BounceFigures, Figures, Outcome, PollingFigures, PoolFigures};
-use super::oom_kills::OomKilled;
+use super::oom_kills::{OomKilled, OomKills};
 use super::unmanaged::UnmanagedPeaks;
 use crate::control_client::visible;
 use softswap_engine::base::stats::{StopReason, TIERS};
@@ -163,17 +163,16 @@ fn write_beside(out: &mut String, figures: &Figures) -> std::fmt::Result {
 }
 
 /// Returns the message about processes that the kernel killed for memory, if the program failed.
-pub(super) fn out_of_memory(figures: &Figures, killed: &OomKilled) -> Option<String> {
-    let has_failed = match figures.outcome {
-        Outcome::Killed { signal: libc::SIGKILL, .. } => true,
-        Outcome::Exited { status } => status != 0 && killed.is_in_group(),
-        _ => false,
-    };
+pub(super) fn out_of_memory(figures: &Figures, before: &OomKills) -> Option<String> {
+    let killed = match figures.outcome {
+        Outcome::Killed { signal: libc::SIGKILL, .. } => before.since(),
+        Outcome::Exited { status: 1.. } => before.since().filter(OomKilled::is_in_group),
+        _ => None,
+    }?;
     let outside = figures.beside.unwrap_or_default();
     // The kernel drops file pages by itself.
     let outside_bytes = outside.anonymous_bytes + outside.shared_bytes;
-    has_failed
-        .then(|| killed.explain(figures.budget_peak_bytes.max(figures.budget_bytes), outside_bytes))
+    Some(killed.explain(figures.budget_peak_bytes.max(figures.budget_bytes), outside_bytes))
 }
 
 /// Why a program was ended by a signal that the engine has to do with, where nobody has
