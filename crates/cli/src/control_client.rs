@@ -7,6 +7,7 @@ use softswap_engine::door::control_protocol::{
     Answer, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request,
 };
 use softswap_sys::control_socket::{self, DIR_VARIABLE, Peer, Unusable};
+use softswap_view::units::visible;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -167,11 +168,6 @@ impl Process {
         }
         dirs
     }
-}
-
-/// Text that came from elsewhere, with nothing in it that a terminal obeys.
-pub fn visible(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 pub fn own_uid() -> u32 {

@@ -1,11 +1,12 @@
 //! `softswap ctl`: the settings of a running program.
 
-use crate::control_client::{self, Process, visible};
+use crate::control_client::{self, Process};
 use crate::output::print;
 use crate::refusal::Refusal;
 use clap::{Args, Subcommand};
 use softswap_engine::door::control_protocol::{Request, pairs, parse_number};
 use softswap_engine::door::live_settings::SETTINGS;
+use softswap_view::units::visible;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
 //! All trees of processes that run under softswap, as far as this user may see them.
 
-use crate::control_client::{self, own_uid, visible};
+use crate::control_client::{self, own_uid};
 use crate::refusal::{FAILED, Refusal};
 use crate::tree_report::TreeReport;
 use procfs::process::{Stat, all_processes};
@@ -11,6 +11,7 @@ use softswap_sys::control_socket::{self, Peer};
 use softswap_view::reading::Reading;
 use softswap_view::top::Source;
 use softswap_view::tree::{Process, Shared, State, Tree};
+use softswap_view::units::visible;
 use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::path::PathBuf;

@@ -1,6 +1,5 @@
 //! `softswap mkswap`: makes a file or block device a swap area.
 
-use crate::control_client::visible;
 use crate::output::print;
 use crate::refusal::{FAILED, Refusal, plain};
 use clap::Args;
@@ -9,6 +8,7 @@ use softswap_engine::store::swap::named::Storage;
 use softswap_remote::url::is_url;
 use softswap_sys::PAGE_SIZE;
 use softswap_view::units;
+use softswap_view::units::visible;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use uuid::Uuid;

@@ -1,7 +1,7 @@
 //! What a command prints.
 
-use crate::control_client::visible;
 use crate::refusal::{FAILED, Refusal, plain};
+use softswap_view::units::visible;
 use std::io::{ErrorKind, Write};
 
 /// Text of several lines, with nothing else in it that a terminal obeys: it may name files.

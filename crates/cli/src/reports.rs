@@ -1,12 +1,11 @@
 //! `softswap report` and `softswap advise`: what `softswap run --report` has written, read again.
 
-use crate::control_client::visible;
 use crate::output::print;
 use crate::refusal::{FAILED, Refusal, plain};
 use clap::{Args, ValueHint};
 use softswap_view::report::Report;
-use softswap_view::units::bytes;
-use softswap_view::{advice, compared, page};
+use softswap_view::units::{bytes, visible};
+use softswap_view::{advice, compared, page, summary};
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -15,10 +14,12 @@ use std::process::ExitCode;
 /// No report is longer: those of a run of any length have at most so many samples and processes.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Compare two reports of `softswap run --report`, or make a page of one.
+/// Show a report of `softswap run --report`, compare two, or make a page of one.
 #[derive(Args)]
 #[command(after_long_help = "\
-Of two reports each figure is shown beside the other's, with the second over the first.
+A report is the JSON, or the page, that `softswap run --report` has written. Of one the closing
+summary of the run is printed. Of two each figure is shown beside the other's, with the second over
+the first.
 
 Exit status: 0, or 1 where a file cannot be read or is no report, or the page cannot be written.")]
 pub(crate) struct ReportArgs {
@@ -27,12 +28,16 @@ pub(crate) struct ReportArgs {
     first: PathBuf,
 
     /// Another to compare it with
-    #[arg(value_name = "OTHER", value_hint = ValueHint::FilePath, required_unless_present = "html")]
+    #[arg(value_name = "OTHER", value_hint = ValueHint::FilePath)]
     second: Option<PathBuf>,
 
-    /// Write a page with plots to FILE
+    /// Write a page with plots to FILE, and print nothing for one report
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     html: Option<PathBuf>,
+
+    /// Print all figures of one report, not only how it went
+    #[arg(long, short, conflicts_with = "second")]
+    verbose: bool,
 }
 
 /// Say what to change, by a report of `softswap run --report`.
@@ -48,15 +53,22 @@ pub(crate) struct AdviseArgs {
 }
 
 pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, Refusal> {
-    let first = read(&args.first)?;
-    let second = args.second.as_deref().map(read).transpose()?;
-    let (mut text, mut html) = (String::new(), page::of(&first));
-    if let (Some(second), Some(path)) = (&second, &args.second) {
-        let names = [&args.first, path].map(|path| visible(&path.to_string_lossy()));
-        let names = [names[0].as_str(), names[1].as_str()];
-        text = compared::text(names, [&first, second]);
-        html = compared::page(names, [&first, second]);
-    }
+    let json = read(&args.first)?;
+    let first = parse(&args.first, &json)?;
+    let (text, mut html) = match &args.second {
+        Some(path) => {
+            let second = parse(path, &read(path)?)?;
+            let names = [&args.first, path].map(|path| visible(&path.to_string_lossy()));
+            let names = [names[0].as_str(), names[1].as_str()];
+            let both = [&first, &second];
+            (compared::text(names, both), compared::page(names, both))
+        }
+        None => {
+            let html = page::of(&json).map_err(|error| failed(error.to_string()))?;
+            let is_shown = args.html.is_none() || args.verbose;
+            (if is_shown { summary_of(&first, args.verbose) } else { String::new() }, html)
+        }
+    };
     if let Some(path) = &args.html {
         html.push('\n');
         std::fs::write(path, html).map_err(|error| {
@@ -70,7 +82,7 @@ pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode, Refusal> {
 }
 
 pub(crate) fn advise(args: &AdviseArgs) -> Result<ExitCode, Refusal> {
-    let report = read(&args.report)?;
+    let report = parse(&args.report, &read(&args.report)?)?;
     let told = advice::of(&report);
     let told: String = told.iter().map(|it| format!("{}\n  ({})\n", it.what, it.figure)).collect();
     print(&told)?;
@@ -81,22 +93,39 @@ fn failed(why: String) -> Refusal {
     Refusal::new(FAILED, why)
 }
 
-fn read(path: &Path) -> Result<Report, Refusal> {
+/// Returns the summary, or what stands for it if the run printed none.
+fn summary_of(report: &Report, is_verbose: bool) -> String {
+    match summary::text(report, is_verbose) {
+        text if text.is_empty() => summary::text(report, true),
+        text => text,
+    }
+}
+
+fn no_report(path: &Path, why: &str) -> Refusal {
+    failed(format!(
+        "{}: this is no report: {why}; `softswap run --report FILE.json` writes one",
+        path.display()
+    ))
+}
+
+/// Reads the JSON of a report, also of one that is a page.
+fn read(path: &Path) -> Result<String, Refusal> {
     let mut text = String::new();
     File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_string(&mut text)).map_err(
         |error| failed(format!("{}: cannot be read: {}", path.display(), plain(&error))),
     )?;
-    let no_report = |why: String| {
-        failed(format!(
-            "{}: this is no report: {why}; `softswap run --report FILE.json` writes one",
-            path.display()
-        ))
-    };
     if text.len() as u64 > MOST_BYTES {
-        return Err(no_report(format!("it is longer than {}", bytes(MOST_BYTES))));
+        return Err(no_report(path, &format!("it is longer than {}", bytes(MOST_BYTES))));
     }
-    if text.starts_with("<!DOCTYPE html>") {
-        return Err(no_report("it is a page, which has only what people read".into()));
+    if !text.starts_with("<!DOCTYPE html>") {
+        return Ok(text);
     }
-    Report::read(&text).map_err(|error| no_report(error.to_string()))
+    let json = page::json_in(&text).map(str::to_string);
+    json.ok_or_else(|| {
+        no_report(path, "it is a page without figures, of two reports or by an older softswap")
+    })
+}
+
+fn parse(path: &Path, json: &str) -> Result<Report, Refusal> {
+    Report::read(json).map_err(|error| no_report(path, &error.to_string()))
 }

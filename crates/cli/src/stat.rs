@@ -1,18 +1,19 @@
 //! `softswap stat`: how a running program fares.
 
-use crate::control_client::{self, Process, visible};
+use crate::control_client::{self, Process};
 use crate::look::Looker;
 use crate::output::print;
 use crate::refusal::{FAILED, Refusal};
 use crate::run::beside::Beside;
 use crate::run::figures::{Figures, Outcome};
-use crate::run::summary;
 use crate::tree_report::TreeReport;
 use clap::Args;
 use serde::Serialize;
 use softswap_engine::base::stats::Counter;
 use softswap_engine::door::control_protocol::{Request, Snapshot};
-use softswap_view::metrics;
+use softswap_view::report::Report;
+use softswap_view::units::visible;
+use softswap_view::{metrics, summary};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -143,7 +144,7 @@ struct TreeStat {
 }
 
 fn for_people(stat: &Stat) -> String {
-    let mut out = summary::text(&stat.figures);
+    let mut out = summary::text(&Report::of(stat), true);
     out.push_str("  settings\n");
     for (key, value) in &stat.settings {
         // Writing to a String cannot fail.

@@ -1,6 +1,5 @@
 //! `softswap swapon-check`: whether a file, device or directory can serve.
 
-use crate::control_client::visible;
 use crate::output::print;
 use crate::refusal::Refusal;
 use crate::swapdir;
@@ -11,6 +10,7 @@ use softswap_engine::store::swap::named::{Activated, activate};
 use softswap_remote::url::is_url;
 use softswap_sys::PAGE_SIZE;
 use softswap_view::units;
+use softswap_view::units::visible;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,16 +1,12 @@
 //! What a tree of processes had while it ran, for the summary and the report of its end.
 
-use crate::tree_report::{Process, TreeReport, write_table};
+use crate::tree_report::{Process, TreeReport};
 use serde::Serialize;
 use softswap_engine::base::stats::TIERS;
 use softswap_shared::ledger::Counts;
-use softswap_view::units::{bytes, count, nanoseconds};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
 
-/// So many processes are worth a line of the summary.
-const SHOWN: usize = 5;
 /// So many are kept for the report: half of them those that used most, the others those that
 /// waited longest.
 const KEPT: usize = 100;
@@ -120,31 +116,6 @@ impl TreePeaks {
     pub(crate) fn is_of_one(&self) -> bool {
         self.largest.iter().all(|process| process.pid == self.program_pid)
     }
-
-    /// Lines of the summary.
-    pub(crate) fn for_people(&self) -> String {
-        let [budget, used] = [self.budget_bytes, self.used_peak_bytes].map(bytes);
-        let most = self.processes_peak;
-        let processes = if most == 1 { "process" } else { "processes" };
-        let mut text = format!(
-            "  tree     {budget}, at most {used} used by up to {most} {processes} at a time\n"
-        );
-        let shown = self.largest.len().min(SHOWN);
-        write_table(&mut text, &self.largest[..shown]);
-        let mut rest = self.left_out;
-        self.largest[shown..].iter().for_each(|process| rest.add(process));
-        if rest.processes > 0 {
-            let LeftOut { processes, faults, stalled_ns, .. } = rest;
-            let (processes, faults) = (count(processes), count(faults));
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                text,
-                "    and {processes} more, with {faults} faults, {} stalled",
-                nanoseconds(stalled_ns)
-            );
-        }
-        text
-    }
 }
 
 #[cfg(test)]
@@ -173,7 +144,6 @@ mod tests {
             |peaks: &mut TreePeaks, processes| peaks.raise(&TreeReport::of(1, processes), 1);
         raise(&mut peaks, many(KEPT as u32));
         assert_eq!((peaks.largest.len(), peaks.left_out), (KEPT, LeftOut::default()));
-        assert!(peaks.for_people().contains("and 95 more, with 950 faults, 95 ns stalled"));
         let mut all = many(KEPT as u32 + 30);
         all[110] = process(111, 2_000, 0);
         all[120] = process(121, 0, 5_000);

@@ -1,11 +1,12 @@
 //! The figures of a tree of processes that share one budget, as `softswap run` tells them and
 //! `softswap stat` shows them.
 
-use crate::control_client::visible;
 use serde::Serialize;
 use softswap_engine::door::control_protocol::pairs;
 use softswap_shared::ledger::{Counts, Sizes};
-use softswap_view::units::{bytes, count, nanoseconds};
+use softswap_view::report;
+use softswap_view::summary::process_table;
+use softswap_view::units::{bytes, visible};
 use std::fmt::Write as _;
 
 /// The tree, so far.
@@ -109,12 +110,14 @@ impl TreeReport {
         let processes = if count == 1 { "process" } else { "processes" };
         let _ = writeln!(
             text,
-            "  budget   {budget}: {granted} granted to {count} {processes}, {used} used"
+            "  budget     {budget}: {granted} granted to {count} {processes}, {used} used"
         );
         if self.processes.is_empty() {
-            text.push_str("  asleep   what its processes have fits the budget\n");
+            text.push_str("  asleep     what its processes have fits the budget\n");
         } else {
-            write_table(&mut text, &self.processes);
+            let processes = self.processes.iter().map(Process::shown);
+            let table = process_table(&processes.collect::<Vec<_>>());
+            let _ = writeln!(text, "  tree       {table}");
         }
         for Unmanaged { pid, name, anonymous_bytes, anonymous_peak_bytes } in &self.unmanaged {
             let [now, peak] = [*anonymous_bytes, *anonymous_peak_bytes].map(bytes);
@@ -125,33 +128,13 @@ impl TreeReport {
     }
 }
 
-/// A line for each process.
-pub(crate) fn write_table(text: &mut String, processes: &[Process]) {
-    let (title, used) = ("process", "at most used");
-    // Writing to a String cannot fail.
-    let _ = writeln!(
-        text,
-        "    {title:<16} {:>8} {:>10} {used:>12} {:>12} {:>10}",
-        "pid", "granted", "faults", "stalled"
-    );
-    for process in processes {
-        let Process { pid, name, granted_bytes, used_peak_bytes, faults, stalled_ns, .. } = process;
-        let (granted, peak) = (bytes(*granted_bytes), bytes(*used_peak_bytes));
-        let (faults, stalled) = (count(*faults), nanoseconds(*stalled_ns));
-        let _ = writeln!(
-            text,
-            "    {name:<16} {pid:>8} {granted:>10} {peak:>12} {faults:>12} {stalled:>10}"
-        );
-    }
-}
-
 impl Unmanaged {
     /// One line about the first of them.
     pub(crate) fn note(&self) -> String {
         let Unmanaged { pid, name, .. } = self;
         format!(
-            "{name} (pid {pid}) runs unmanaged: its memory is outside the budget; the summary \
-             shows all such processes, docs/limits.md says which programs cannot be managed"
+            "{name} (pid {pid}) runs unmanaged: its memory is outside the budget; the report has \
+             all such processes, docs/limits.md says which programs cannot be managed"
         )
     }
 
@@ -166,6 +149,18 @@ impl Unmanaged {
 }
 
 impl Process {
+    /// Returns what a table shows of it.
+    fn shown(&self) -> report::Process {
+        report::Process {
+            pid: self.pid,
+            name: self.name.clone(),
+            granted_bytes: self.granted_bytes,
+            used_peak_bytes: self.used_peak_bytes,
+            faults: self.faults,
+            stalled_ns: self.stalled_ns,
+        }
+    }
+
     fn parse(text: &str) -> Option<Process> {
         let mut words = text.splitn(7, ' ');
         let mut number = || words.next()?.parse::<u64>().ok();

@@ -46,12 +46,11 @@ fn advice(what: impl Into<String>, figure: impl Into<String>) -> Option<Advice> 
     Some(Advice { what: what.into(), figure: figure.into() })
 }
 
-/// The budget from which on at most half of the time had been stalled, and that it had: of a few
-/// that are larger than this.
+/// The larger budget that spares half of the time stalled, and by how much.
 fn halves(report: &Report) -> Option<(u64, String)> {
-    let curve = Curve::of(report)?;
-    let enough = [1.25, 1.5, 2.0, 3.0].into_iter().find(|share| curve.spared(*share) >= 0.5)?;
-    Some((curve.at(enough).budget_bytes, curve.in_words(enough)))
+    let (budget_bytes, spared) = Curve::of(report)?.halving()?;
+    let budget = bytes(budget_bytes);
+    Some((budget_bytes, format!("with {budget} about {:.0} % less time stalled", spared * 100.0)))
 }
 
 /// A budget as it is given: `768M`.
@@ -246,11 +245,12 @@ fn unused(report: &Report) -> Option<Advice> {
 
 fn beside(report: &Report) -> Option<Advice> {
     let beside = report.beside.as_ref()?;
-    (beside.total_bytes > report.budget_bytes / 10).then_some(())?;
+    let outside_bytes = beside.undroppable_bytes();
+    (outside_bytes > report.budget_bytes / 10).then_some(())?;
     advice(
-        "Leave room for it beside the budget, in a container's limit too: stacks, code, files and \
-         shared memory are not managed.",
-        format!("{} lay in DRAM beside the budget", bytes(beside.total_bytes)),
+        "Leave room for memory outside the budget, in a container's limit too: stacks, small \
+         mappings and shared memory are not managed.",
+        format!("{} of DRAM outside the budget", bytes(outside_bytes)),
     )
 }
 

@@ -222,6 +222,15 @@ impl Curve {
         1.0 - self.at(share).stalled_ns / self.at(1.0).stalled_ns.max(1.0)
     }
 
+    /// Returns the smallest of a few larger budgets that spares half of the time stalled or more,
+    /// with the share that it spares.
+    #[must_use]
+    pub fn halving(&self) -> Option<(u64, f64)> {
+        let points = [1.25, 1.5, 2.0, 3.0].map(|share| (self.at(share), self.spared(share)));
+        let enough = points.into_iter().find(|(point, spared)| point.is_known && *spared >= 0.5);
+        enough.map(|(point, spared)| (point.budget_bytes, spared))
+    }
+
     /// The same for people.
     #[must_use]
     pub fn in_words(&self, share: f64) -> String {

@@ -18,14 +18,36 @@ h1{font-size:1.5em;overflow-wrap:anywhere}h2{font-size:1.15em;margin-top:2em}\
 .tile b{display:block;font-size:1.3em}\
 table{border-collapse:collapse}td,th{text-align:right;padding:.15em .9em .15em 0}\
 td:first-child,th:first-child{text-align:left}\
-figure{margin:1em 0}figcaption{font-weight:600}svg{max-width:100%;height:auto}\
+figure{margin:1em 0;overflow-x:auto}figcaption{font-weight:600}\
+svg{display:block;width:100%;min-width:34em;max-width:56em;height:auto}\
+.legend{display:flex;flex-wrap:wrap;gap:.2em 1.2em;margin:.3em 0}\
+.legend i{display:inline-block;width:1.3em;vertical-align:middle;margin-right:.4em}\
+dt{font-weight:600;float:left;clear:left;width:5em}dd{margin:0 0 .2em 5em}\
 .wide{overflow-x:auto}\
+@media(max-width:40em){body{margin:1em auto}.tile{flex:1 1 7em}}\
 @media(prefers-color-scheme:dark){svg text{fill:#ddd}svg [stroke='#000000']{stroke:#999}\
 svg rect[fill='#FFFFFF']{fill:#222}}";
 
-/// The page.
+/// Marks the report's JSON in its page: data that no browser executes.
+const JSON_START: &str = "<script type=\"application/json\" id=\"report\">";
+const JSON_END: &str = "</script>";
+
+/// Returns the page of a report, which has the report's JSON in it.
+///
+/// # Errors
+/// If `json` is no report.
+pub fn of(json: &str) -> Result<String, serde_json::Error> {
+    Ok(page(&Report::read(json)?, json))
+}
+
+/// Returns the JSON in a page; `None` if the page has none.
 #[must_use]
-pub fn of(report: &Report) -> String {
+pub fn json_in(page: &str) -> Option<&str> {
+    let (_, rest) = page.split_once(JSON_START)?;
+    Some(rest.split_once(JSON_END)?.0)
+}
+
+fn page(report: &Report, json: &str) -> String {
     let mut body = format!("<h1>{}</h1>\n", escaped(&report.command()));
     let wall = crate::units::duration(Duration::from_secs_f64(report.wall_s.clamp(0.0, 1e9)));
     let _ = writeln!(
@@ -49,6 +71,8 @@ pub fn of(report: &Report) -> String {
     body += &other_budgets(report);
     body += &plots_of(report);
     body += &tables(report);
+    // In JSON this sign is in strings only.
+    let _ = writeln!(body, "{JSON_START}{}{JSON_END}", json.replace('<', "\\u003c"));
     document(&format!("softswap: {}", report.name()), &body)
 }
 
@@ -56,7 +80,7 @@ pub fn of(report: &Report) -> String {
 pub(crate) fn document(title: &str, body: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>{}</title>\n\
          <link rel=\"icon\" href=\"data:,\">\n<style>{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>",
         escaped(title)
     )
@@ -154,8 +178,17 @@ fn tells_of_first(report: &Report) -> bool {
 
 pub(crate) fn figure(plot: &Plot) -> String {
     let (title, svg) = (escaped(plot.title), plot.svg());
+    let keys = plot.legend().into_iter().map(|key| {
+        let height = if key.is_line { "2px" } else { ".8em" };
+        let (name, color) = (escaped(key.name), key.color);
+        format!("<span><i style=\"height:{height};background:{color}\"></i>{name}</span>\n")
+    });
+    let legend = match keys.collect::<String>() {
+        keys if keys.is_empty() => keys,
+        keys => format!("<div class=\"legend\">\n{keys}</div>\n"),
+    };
     format!(
-        "<figure role=\"img\" aria-label=\"{title}\"><figcaption>{title}</figcaption>\n{svg}</figure>\n"
+        "<figure role=\"img\" aria-label=\"{title}\"><figcaption>{title}</figcaption>\n{legend}{svg}</figure>\n"
     )
 }
 
@@ -297,7 +330,26 @@ fn latencies(report: &Report) -> Plot {
 }
 
 fn tables(report: &Report) -> String {
-    faults(report) + &pages_out(report) + &processes(report) + &settings(report)
+    let faults = match faults(report) {
+        faults if faults.is_empty() => faults,
+        faults => faults + &tiers(),
+    };
+    faults + &pages_out(report) + &processes(report) + &settings(report)
+}
+
+/// Explains where the pages of a fault were.
+fn tiers() -> String {
+    let meanings = [
+        "first touch of a page: it is filled with zeroes",
+        "on its way out of memory, and taken back",
+        "stored on the disk, and still in memory",
+        "a page of one repeated word, which takes no memory while it is out",
+        "compressed in memory",
+        "read from a swap area",
+    ];
+    let lines = TIERS.iter().zip(meanings);
+    let lines = lines.map(|(tier, meaning)| format!("<dt>{tier}</dt><dd>{meaning}</dd>\n"));
+    format!("<dl>\n{}</dl>\n", lines.collect::<String>())
 }
 
 fn faults(report: &Report) -> String {
@@ -390,7 +442,7 @@ fn settings(report: &Report) -> String {
         );
     }
     if let Some(beside) = &report.beside {
-        rows.push(vec!["beside the budget".into(), bytes(beside.total_bytes)]);
+        rows.push(vec!["outside the budget".into(), bytes(beside.total_bytes)]);
     }
     if let Some(machine) = &report.machine {
         rows.push(vec!["processor".into(), machine.processor.clone()]);

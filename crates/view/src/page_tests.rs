@@ -33,14 +33,31 @@ fn run(samples: usize, seconds: f64) -> Report {
     }
 }
 
+fn page_of(report: &Report) -> String {
+    page(report, "{}")
+}
+
+#[test]
+fn a_page_has_the_json_that_it_was_made_of() {
+    let json = r#"{"schema": 1, "program": ["</script><b>"], "wall_s": 2.5}"#;
+    let page = of(json).unwrap();
+    let read = Report::read(json_in(&page).unwrap()).unwrap();
+    assert_eq!((read.program, read.wall_s), (vec!["</script><b>".to_string()], 2.5));
+    assert_eq!(page.matches("<script").count(), 1, "{page}");
+    assert!(json_in("<!DOCTYPE html>\n<html></html>").is_none());
+}
+
 #[test]
 fn a_page_has_every_plot_and_fetches_nothing() {
     for (samples, seconds) in [(12, 1.0), (512, 86_400.0)] {
-        let page = of(&run(samples, seconds));
+        let page = page_of(&run(samples, seconds));
         assert_eq!(page.matches("<svg").count(), 6, "{page}");
         assert_eq!(page.matches("</svg>").count(), 6);
         assert!(!page.contains("could not be drawn") && !page.contains("NaN"));
-        assert!(!page.contains("<script") && page.contains("&lt;script&gt; a &amp; b"));
+        assert!(!page.contains("<script>") && page.contains("&lt;script&gt; a &amp; b"));
+        // Each plot of several lines has its legend outside the picture.
+        assert_eq!(page.matches("class=\"legend\"").count(), 3, "{page}");
+        assert!(TIERS.iter().all(|tier| page.contains(&format!("<dt>{tier}</dt>"))));
         // The name of the namespace is no address that anybody fetches.
         let addresses = page.replace("http://www.w3.org/2000/svg", "");
         assert!(!addresses.contains("http:") && !addresses.contains("https:"));
@@ -58,7 +75,7 @@ fn what_another_budget_would_have_done_is_shown_where_it_is_known() {
         stalled_ns: 1_000_000_000,
         ..run(20, 5.0)
     };
-    let page = of(&report);
+    let page = page_of(&report);
     assert!(page.contains("<li>with 96.0 MiB about "), "{page}");
     assert_eq!(page.matches("<svg").count(), 7);
     assert!(!page.contains("NaN"));
@@ -66,12 +83,12 @@ fn what_another_budget_would_have_done_is_shown_where_it_is_known() {
 
 #[test]
 fn a_run_without_samples_or_faults_and_one_of_many_processes_are_pages_too() {
-    let empty = of(&Report { slept: true, ..Report::default() });
+    let empty = page_of(&Report { slept: true, ..Report::default() });
     assert!(empty.contains("before there was anything to plot") && !empty.contains("<svg"));
     let process = |pid| Process { pid, name: format!("p{pid}"), ..Process::default() };
     let left_out = LeftOut { processes: 30, ..LeftOut::default() };
     let tree = Tree { largest: (0..100).map(process).collect(), left_out, ..Tree::default() };
-    let page = of(&Report { tree: Some(tree), ..run(20, 5.0) });
+    let page = page_of(&Report { tree: Some(tree), ..run(20, 5.0) });
     assert!((0..100).all(|pid| page.contains(&format!("<td>p{pid}</td>"))));
     assert!(page.contains("<p>30 more are left out, with 0 faults"));
 }
@@ -111,7 +128,7 @@ fn tree_of_a_shell() -> Report {
 
 #[test]
 fn a_tree_is_shown_as_one_process_is_and_the_first_only_where_it_did_something() {
-    let page = of(&tree_of_a_shell());
+    let page = page_of(&tree_of_a_shell());
     for title in ["DRAM of the tree", "On the disk", "Faults by tier", "Traffic of the disk"] {
         assert!(page.contains(&format!("<figcaption>{title}</figcaption>")), "{title}");
     }
@@ -130,7 +147,7 @@ fn a_tree_is_shown_as_one_process_is_and_the_first_only_where_it_did_something()
         pages_out: 8,
         ..tree_of_a_shell()
     };
-    let page = of(&busy);
+    let page = page_of(&busy);
     assert_eq!(page.matches("<svg").count(), 6);
     for title in [
         "<h2>Faults, of the first process (bash)</h2>",
@@ -154,7 +171,7 @@ fn an_older_report_of_a_tree_is_a_page_of_what_it_has() {
         stalled_ns: std::mem::take(&mut tree.stalled_ns),
         ..TreeHistory::default()
     };
-    let page = of(&report);
+    let page = page_of(&report);
     assert_eq!(page.matches("<svg").count(), 3);
     assert!(page.contains("Faults that brought something back") && !page.contains("NaN"));
     assert!(!page.contains("<h2>Faults</h2>"), "{page}");

@@ -1,6 +1,7 @@
 //! A report of `softswap run --report`, read again.
 
-use serde::Deserialize;
+use crate::sections::{Areas, Bounce, Polling, Pool};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The schema that is understood.
@@ -17,12 +18,15 @@ pub struct Report {
     pub softswap_version: String,
     pub program: Vec<String>,
     pub outcome: Outcome,
+    /// Only of a running process.
+    pub pid: Option<u32>,
     pub wall_s: f64,
     pub engine_started: bool,
     pub slept: bool,
     /// Why softswap ended the program, by the engine's number.
     pub stop_reason: Option<u64>,
     pub tree: Option<Tree>,
+    pub unmanaged: Option<Unmanaged>,
     pub budget_bytes: u64,
     pub budget_peak_bytes: u64,
     pub used_peak_bytes: u64,
@@ -47,6 +51,7 @@ pub struct Report {
     pub bytes_read: u64,
     pub stalled_ns: u64,
     pub direct_reclaims: u64,
+    pub reclaimed_ahead: u64,
     pub write_errors: u64,
     pub read_errors: u64,
     pub checksum_errors: u64,
@@ -56,8 +61,11 @@ pub struct Report {
     pub is_remote: bool,
     pub uses_move: bool,
     pub encrypts: bool,
+    pub key_unlocked: bool,
+    pub bounce: Bounce,
     pub pool: Pool,
     pub areas: Areas,
+    pub polling: Polling,
     pub history: History,
     pub settings: BTreeMap<String, String>,
     pub machine: Option<Machine>,
@@ -68,6 +76,7 @@ pub struct Report {
 pub struct Outcome {
     pub kind: String,
     pub status: Option<u8>,
+    pub signal: Option<i32>,
     pub signal_name: Option<String>,
 }
 
@@ -81,46 +90,30 @@ pub struct Tier {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub struct Pool {
-    pub stored_pages: u64,
-    #[serde(flatten)]
-    pub copies: Copies,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct Areas {
-    #[serde(flatten)]
-    pub copies: Copies,
-}
-
-/// What became of copies of resident pages.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct Copies {
-    pub copies_kept: u64,
-    pub copies_written: u64,
-    pub copies_shed: u64,
-    pub unchanged_pages: u64,
-}
-
-impl Copies {
-    /// How many there are, or were in the end.
-    #[must_use]
-    pub fn now(&self) -> u64 {
-        let gone = self.copies_written + self.copies_shed + self.unchanged_pages;
-        self.copies_kept.saturating_sub(gone)
-    }
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
 pub struct Beside {
     pub total_bytes: u64,
     pub anonymous_bytes: u64,
     pub shared_bytes: u64,
     pub file_bytes: u64,
     pub left_by_exec: bool,
+}
+
+/// Processes without the runtime.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Unmanaged {
+    pub processes: u64,
+    pub anonymous_peak_bytes: u64,
+    /// Those with the largest peaks.
+    pub largest: Vec<UnmanagedProcess>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct UnmanagedProcess {
+    pub pid: u32,
+    pub name: String,
+    pub anonymous_peak_bytes: u64,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -199,6 +192,14 @@ pub struct Machine {
     pub kernel: String,
 }
 
+impl Beside {
+    /// Returns the bytes that the kernel cannot drop: all but clean pages of files.
+    #[must_use]
+    pub fn undroppable_bytes(&self) -> u64 {
+        self.anonymous_bytes + self.shared_bytes
+    }
+}
+
 impl Tree {
     /// Time for which threads of all of them waited for pages.
     #[must_use]
@@ -214,6 +215,16 @@ impl Tree {
 }
 
 impl Report {
+    /// Reads the figures of a run in this process.
+    ///
+    /// # Panics
+    /// If they are no report: `figures` has another type for a key.
+    #[must_use]
+    pub fn of(figures: &impl Serialize) -> Report {
+        let read = serde_json::to_value(figures).and_then(serde_json::from_value);
+        read.expect("figures are a report")
+    }
+
     /// Reads a report.
     ///
     /// # Errors

@@ -91,6 +91,12 @@ pub fn count(n: u64) -> String {
     out
 }
 
+/// Returns text in which no character controls a terminal.
+#[must_use]
+pub fn visible(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

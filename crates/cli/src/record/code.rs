@@ -2,7 +2,6 @@
 //! them, by the tables that compilers write for exceptions.
 
 use super::symbols::{Elf, Symbols};
-use crate::control_client::visible;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 use object::elf::PF_X;
@@ -10,6 +9,7 @@ use object::read::elf::ProgramHeader;
 use object::{Endianness, Object, ObjectSection};
 use procfs::process::{MMPermissions, MMapPath, MemoryMap};
 use softswap_engine::door::fault_samples::FaultSample;
+use softswap_view::units::visible;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};

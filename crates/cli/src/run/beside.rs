@@ -11,8 +11,6 @@ use softswap_engine::base::stats::{Counter, Stats};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-/// More than one part in so many of the budget is worth a sentence.
-const NOTABLE_PART: u64 = 10;
 /// The first look is soon, for programs that end soon; then it is taken less often.
 pub(super) const FIRST_LOOK: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
@@ -45,11 +43,6 @@ impl Beside {
         self.anonymous_bytes = self.anonymous_bytes.max(other.anonymous_bytes);
         self.shared_bytes = self.shared_bytes.max(other.shared_bytes);
         self.file_bytes = self.file_bytes.max(other.file_bytes);
-    }
-
-    /// Whether it is more than a tenth of the budget.
-    pub(super) fn is_notable(&self, budget_bytes: u64) -> bool {
-        self.total_bytes > budget_bytes / NOTABLE_PART
     }
 }
 

@@ -8,6 +8,7 @@ use crate::tree_peaks::TreePeaks;
 use serde::Serialize;
 use softswap_engine::base::stats::{Counter, RETURN_KINDS, Stats, TIERS, Tier, bucket_floor};
 use softswap_engine::base::transfer_size;
+use softswap_view::sections::{Areas, Bounce, Polling, Pool};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -106,197 +107,16 @@ pub(crate) struct Figures {
     pub(super) uses_move: bool,
     /// Whether the kernel has the pages of most bounce buffers at hand.
     pub(super) uses_fixed_buffers: bool,
-    pub(super) bounce: BounceFigures,
+    pub(super) bounce: Bounce,
     /// Whether what is on the disk is encrypted.
     pub(super) encrypts: bool,
     /// Whether the key could not be locked, so that the kernel may swap it out.
     pub(super) key_unlocked: bool,
-    pub(super) pool: PoolFigures,
-    pub(super) areas: AreaFigures,
-    pub(super) polling: PollingFigures,
+    pub(super) pool: Pool,
+    pub(super) areas: Areas,
+    pub(super) polling: Polling,
     /// By direction and size: `read_4096` for reads from 4 KiB to below 8 KiB.
     pub(super) transfers: BTreeMap<String, TierFigures>,
-}
-
-/// The compressed pool: what is in it when last looked at, and what went by.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct PoolFigures {
-    pub(super) limit_bytes: u64,
-    /// Whole slabs.
-    pub(super) used_bytes: u64,
-    pub(super) stored_bytes: u64,
-    pub(super) stored_pages: u64,
-    /// Stores for which there was no place.
-    pub(super) limit_hits: u64,
-    /// Pages not offered, because it was full or the budget had no room.
-    pub(super) refused_pages: u64,
-    /// Pages that went to the disk without being offered to the pool: of streams, and where
-    /// a full pool gains too little.
-    pub(super) passed_pages: u64,
-    /// Pages that went on to the disk.
-    pub(super) written_back_pages: u64,
-    /// Of those written back, compressed ones, several to a slot.
-    pub(super) packed_pages: u64,
-    pub(super) packed_slots: u64,
-    /// Pages moved from sparse slabs into gaps.
-    pub(super) compacted_pages: u64,
-    /// Pages that left memory unchanged: the pool still had them.
-    pub(super) unchanged_pages: u64,
-    /// Pages whose copy stayed in the pool when they came in.
-    pub(super) copies_kept: u64,
-    /// Of those copies, given up because the page was written.
-    pub(super) copies_written: u64,
-    /// Of those copies, given up because the pool was nearly full.
-    pub(super) copies_shed: u64,
-}
-
-impl PoolFigures {
-    fn of(stats: &Stats) -> PoolFigures {
-        use Counter as C;
-        let get = |counter| stats.get(counter);
-        PoolFigures {
-            limit_bytes: get(C::PoolLimitBytes),
-            used_bytes: get(C::PoolUsedBytes),
-            stored_bytes: get(C::PoolStoredBytes),
-            stored_pages: get(C::PoolObjects),
-            limit_hits: get(C::PoolLimitHits),
-            refused_pages: get(C::PoolRefusals),
-            passed_pages: get(C::PoolPassed),
-            written_back_pages: get(C::PagesWrittenBack),
-            packed_pages: get(C::PagesPacked),
-            packed_slots: get(C::SlotsPacked),
-            compacted_pages: get(C::PagesCompacted),
-            unchanged_pages: get(C::PoolPagesUnchanged),
-            copies_kept: get(C::PoolCopiesKept),
-            copies_written: get(C::PoolCopiesWritten),
-            copies_shed: get(C::PoolCopiesShed),
-        }
-    }
-}
-
-/// The bounce buffers. Slots have a page each.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct BounceFigures {
-    /// Of all pools, when last looked at.
-    pub(super) slots: u64,
-    pub(super) used: u64,
-    /// The areas' peaks added up.
-    pub(super) peak_slots: u64,
-    /// Of buffers made for one use, when last looked at.
-    pub(super) transient: u64,
-    /// Buffers taken from pools.
-    pub(super) taken: u64,
-    /// Buffers made for one use.
-    pub(super) lent: u64,
-    /// Times that no pool had one.
-    pub(super) misses: u64,
-    /// Areas searched, all searches together.
-    pub(super) areas_visited: u64,
-    /// Times that a search had to try again because of another thread's.
-    pub(super) contended: u64,
-    pub(super) pools_grown: u64,
-    pub(super) pools_released: u64,
-}
-
-impl BounceFigures {
-    fn of(stats: &Stats) -> BounceFigures {
-        use Counter as C;
-        let get = |counter| stats.get(counter);
-        BounceFigures {
-            slots: get(C::BounceSlots),
-            used: get(C::BounceUsed),
-            peak_slots: get(C::BouncePeakSlots),
-            transient: get(C::BounceTransient),
-            taken: get(C::BounceTakes),
-            lent: get(C::BounceLent),
-            misses: get(C::BounceMisses),
-            areas_visited: get(C::BounceAreasVisited),
-            contended: get(C::BounceContended),
-            pools_grown: get(C::BounceGrown),
-            pools_released: get(C::BounceReleased),
-        }
-    }
-}
-
-/// The swap areas and their storage.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct AreaFigures {
-    /// How many there are.
-    pub(super) count: u64,
-    /// Of those, not written to any more because writes failed in a row.
-    pub(super) failed: u64,
-    /// Slots out of service because writing to them failed.
-    pub(super) retired_slots: u64,
-    /// Pages brought from failed areas elsewhere.
-    pub(super) pages_moved: u64,
-    /// Pages that left memory unchanged: the areas still had them.
-    pub(super) unchanged_pages: u64,
-    /// Pages that came in and left their copy in the areas.
-    pub(super) copies_kept: u64,
-    /// Of those copies, given up because the page was written.
-    pub(super) copies_written: u64,
-    /// Of those copies, given up because the areas were full.
-    pub(super) copies_shed: u64,
-    pub(super) discarded_bytes: u64,
-    /// Areas that failed to discard; they are not asked again.
-    pub(super) discard_errors: u64,
-    /// What swap files gave back to the file system by shrinking.
-    pub(super) shrunk_bytes: u64,
-}
-
-impl AreaFigures {
-    fn of(stats: &Stats) -> AreaFigures {
-        use Counter as C;
-        let get = |counter| stats.get(counter);
-        AreaFigures {
-            count: get(C::Areas),
-            failed: get(C::AreasFailed),
-            retired_slots: get(C::SlotsRetired),
-            pages_moved: get(C::PagesMoved),
-            unchanged_pages: get(C::PagesUnchanged),
-            copies_kept: get(C::CopiesKept),
-            copies_written: get(C::CopiesWritten),
-            copies_shed: get(C::CopiesShed),
-            discarded_bytes: get(C::DiscardedBytes),
-            discard_errors: get(C::DiscardErrors),
-            shrunk_bytes: get(C::ShrunkBytes),
-        }
-    }
-}
-
-/// How reads of a page, or of a few, were waited for.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct PollingFigures {
-    /// Whether the device itself is asked for completions.
-    pub(super) device_polling: bool,
-    /// Single-page reads.
-    pub(super) considered: u64,
-    /// Of those, polled for.
-    pub(super) polled: u64,
-    /// Of those, seen complete by polling.
-    pub(super) hit: u64,
-    /// Single-page reads slept on before polling.
-    pub(super) slept: u64,
-    /// Of those, complete when the sleep was over.
-    pub(super) overslept: u64,
-    /// CPU time spent on all of them, estimated from one in 16.
-    pub(super) wait_cpu_ns: u64,
-}
-
-impl PollingFigures {
-    fn of(stats: &Stats) -> PollingFigures {
-        use Counter as C;
-        let get = |counter| stats.get(counter);
-        PollingFigures {
-            device_polling: get(C::UsesDevicePolling) != 0,
-            considered: get(C::IoConsidered),
-            polled: get(C::IoPolled),
-            hit: get(C::IoPollHit),
-            slept: get(C::IoSlept),
-            overslept: get(C::IoOverslept),
-            wait_cpu_ns: get(C::IoWaitCpuNs),
-        }
-    }
 }
 
 /// How the program ended, if it has.
@@ -425,12 +245,12 @@ impl Figures {
             is_remote: get(C::IsRemote) != 0,
             uses_move: get(C::UsesMove) != 0,
             uses_fixed_buffers: get(C::UsesFixedBuffers) != 0,
-            bounce: BounceFigures::of(stats),
+            bounce: Bounce::of(stats),
             encrypts: get(C::Encrypts) != 0,
             key_unlocked: get(C::KeyUnlocked) != 0,
-            pool: PoolFigures::of(stats),
-            areas: AreaFigures::of(stats),
-            polling: PollingFigures::of(stats),
+            pool: Pool::of(stats),
+            areas: Areas::of(stats),
+            polling: Polling::of(stats),
             transfers: (0..transfer_size::BUCKETS)
                 .filter_map(|b| transfer_figures(stats, b))
                 .collect(),

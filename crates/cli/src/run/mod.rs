@@ -24,7 +24,7 @@ pub(crate) mod unmanaged;
 mod supervise;
 pub(crate) mod figures;
 mod oom_kills;
-pub(crate) mod summary;
+mod killed;
 mod machine;
 mod report;
 
@@ -34,11 +34,13 @@ use crate::refusal::{Refusal, plain};
 use crate::{control_client, library};
 use figures::{Figures, Outcome};
 use oom_kills::OomKills;
+use settle::Settled;
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::door::settings::{Config, ENV_PREFIX, place};
 use softswap_sys::aslr::Bases;
-use softswap_view::units;
+use softswap_view::{report as view, summary, units};
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 use supervise::Ending;
@@ -55,22 +57,18 @@ pub(crate) fn check_memory(text: &str) -> Result<(), String> {
 /// Runs the program; the exit status is the program's.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let settled = settle::settle(args, |name| std::env::var(name).ok())?;
-    if let (Some(report), Some(log)) = (&settled.report, &settled.log)
-        && report == log
-    {
-        let shown = log.display();
-        return Err(Refusal::usage(format!("--log {shown}: --report has it, too; name another")));
-    }
+    check_files(&settled)?;
     let program = program::find(&args.program[0])?;
     let library = library::find()?;
     let mut notes = settled.notes;
     let sanitizer = sanitized::found(&program);
     notes.extend(sanitizer.map(|sanitizer| sanitized::note(&args.program[0], sanitizer)));
     let helpers = Helpers::start(&settled.common.remotes, &mut notes)?;
-    let report = settled.report.as_deref().map(report::Report::open).transpose()?;
+    let open = |path: &PathBuf| report::Report::open(path);
+    let reports = settled.reports.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let before = || log::before(args, report::settings(&settled.config));
     let mut log = settled.log.as_deref().map(|path| log::Log::open(path, before())).transpose()?;
-    let mut samples = history::Samples::new(report.is_some());
+    let mut samples = history::Samples::new(!settled.quiet || !reports.is_empty());
     if !settled.quiet {
         notes
             .iter()
@@ -116,7 +114,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     ) {
         Ok(finished) => finished,
         Err(refusal) => {
-            report.into_iter().for_each(report::Report::abandon);
+            reports.into_iter().for_each(report::Report::abandon);
             return Err(refusal);
         }
     };
@@ -137,42 +135,43 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     tree.into_iter().for_each(|tree| figures.set_tree(tree));
     figures.unmanaged = finished.unmanaged.filter(|it| it.processes > 0);
     log.iter_mut().for_each(|log| log.end(&stats, &figures.outcome, figures.tree.as_ref()));
-    sum_up(&figures, &oom_kills, settled.quiet);
-    if let Some(report) = report {
-        let report_path = report.path().to_path_buf();
-        let mut history = samples.end(&stats, figures.tree.as_ref());
-        if figures.tree.is_none() {
-            history.set_alone();
-        }
-        let settings = report::settings(&config);
-        let machine = machine::Machine::this();
-        let told = report::Told { figures: &figures, history: &history, settings, machine };
-        if let Err(error) = report.write(&told) {
-            let path = report_path.display();
-            eprintln!(
-                "softswap: the report could not be written to {path}: {}; the program has run, \
-                 and its end is in the summary",
-                plain(&error)
-            );
-        }
+    let mut history = samples.end(&stats, figures.tree.as_ref());
+    if figures.tree.is_none() {
+        history.set_alone();
     }
+    let settings = report::settings(&config);
+    let machine = machine::Machine::this();
+    let closing = report::Closing { figures: &figures, history: &history, settings, machine };
+    if let Some(why) = killed::explain(&figures, &oom_kills) {
+        eprintln!("softswap: {why}");
+    }
+    if !settled.quiet {
+        let summary = summary::text(&view::Report::of(&closing), settled.verbose);
+        // A reader that has gone away must not change the program's status.
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), summary.as_bytes());
+    }
+    reports.into_iter().for_each(|report| report.write(&closing));
     match finished.ending {
         Ending::Exited(status) => Ok(ExitCode::from(status)),
         Ending::Killed(signal) => finished.signals.die_by(signal),
     }
 }
 
-/// Prints why the program was killed, if it was, and the summary.
-fn sum_up(figures: &Figures, oom_kills: &OomKills, quiet: bool) {
-    let why = summary::out_of_memory(figures, oom_kills);
-    if let Some(why) = why.or_else(|| summary::unexplained(figures)) {
-        eprintln!("softswap: {why}");
+/// Refuses a file that two options name.
+fn check_files(settled: &Settled) -> Result<(), Refusal> {
+    let mut seen = Vec::from_iter(&settled.log);
+    for path in &settled.reports {
+        if seen.contains(&path) {
+            let other =
+                if settled.log.as_ref() == Some(path) { "--log" } else { "another --report" };
+            let shown = path.display();
+            return Err(Refusal::usage(format!(
+                "--report {shown}: {other} has it, too; name another"
+            )));
+        }
+        seen.push(path);
     }
-    if !quiet {
-        // A reader that has gone away must not change the program's status.
-        let _ =
-            std::io::Write::write_all(&mut std::io::stderr(), summary::text(figures).as_bytes());
-    }
+    Ok(())
 }
 
 /// Gives a program the name it was called by, and the settled configuration: the runtime parses

@@ -89,8 +89,9 @@ pub(crate) struct RunArgs {
 
     /// Write the closing figures to FILE as JSON, or as a page if its name ends in .html
     ///
-    /// The page has plots of all that happened, and needs nothing else. JSON is
-    /// one object, also when the program is killed. `schema` is 1; keys carry
+    /// May be given several times. The page has plots of all that happened, and needs nothing
+    /// else; `softswap report` and `softswap advise` read it, too. JSON is one object, also when
+    /// the program is killed. `schema` is 1; keys carry
     /// their unit (`_bytes`, `_ns`, `_s`), and what could not be measured is
     /// null. `outcome` has `kind` "exited" with `status`, or "killed" with
     /// `signal` and `signal_name`; `faults` has, for each of zero, staged, standby,
@@ -98,11 +99,15 @@ pub(crate) struct RunArgs {
     /// `engine_started` is false if the runtime never came up; `slept` is true where that was
     /// not needed.
     #[arg(long, value_name = "FILE")]
-    pub(super) report: Option<PathBuf>,
+    pub(super) report: Vec<PathBuf>,
 
     /// Print no closing summary and no notes
     #[arg(long, short)]
     pub(super) quiet: bool,
+
+    /// Print all figures at the end, not only how it went
+    #[arg(long, short, conflicts_with = "quiet")]
+    pub(super) verbose: bool,
 
     /// Show on the terminal how the program and all that it starts fare: a line, each second anew
     ///

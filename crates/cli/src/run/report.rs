@@ -7,7 +7,6 @@ use crate::refusal::{Refusal, plain};
 use serde::Serialize;
 use softswap_engine::door::settings::Config;
 use softswap_view::page;
-use softswap_view::report as view;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -37,17 +36,23 @@ impl Report {
         Ok(Report { file, path: path.to_path_buf(), created })
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    /// Replaces the file's content by the report, as a page if the file's name says so. Prints why
+    /// it cannot.
+    pub(super) fn write(mut self, closing: &Closing<'_>) {
+        if let Err(error) = self.try_write(closing) {
+            let (path, why) = (self.path.display(), plain(&error));
+            eprintln!(
+                "softswap: the report could not be written to {path}: {why}; the program has run, \
+                 and its end is in the summary"
+            );
+        }
     }
 
-    /// Writes what there is to tell, in place of whatever was there: a page where the file's
-    /// name says so.
-    pub(super) fn write(mut self, told: &Told<'_>) -> io::Result<()> {
+    fn try_write(&mut self, closing: &Closing<'_>) -> io::Result<()> {
         let is_page = self.path.extension().is_some_and(|it| it == "html" || it == "htm");
         let mut text = match is_page {
-            true => page::of(&view::Report::read(&serde_json::to_string(told)?)?),
-            false => serde_json::to_string_pretty(told)?,
+            true => page::of(&serde_json::to_string(closing)?)?,
+            false => serde_json::to_string_pretty(closing)?,
         };
         text.push('\n');
         if self.file.metadata()?.is_file() {
@@ -64,9 +69,9 @@ impl Report {
     }
 }
 
-/// The report's keys: the figures, and what is known besides when the program has ended.
+/// The report's keys: the figures, and what is known when the program has exited.
 #[derive(Serialize)]
-pub(super) struct Told<'f> {
+pub(super) struct Closing<'f> {
     #[serde(flatten)]
     pub(super) figures: &'f Figures,
     pub(super) history: &'f History,

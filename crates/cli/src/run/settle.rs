@@ -26,9 +26,10 @@ pub(super) struct Settled {
     pub(super) is_per_process: bool,
     /// What the budget of the tree moves between, if it moves by itself.
     pub(super) auto: Option<Bounds>,
-    pub(super) report: Option<PathBuf>,
+    pub(super) reports: Vec<PathBuf>,
     pub(super) log: Option<PathBuf>,
     pub(super) quiet: bool,
+    pub(super) verbose: bool,
     pub(super) progress: bool,
     /// What is allowed but probably not meant.
     pub(super) notes: Vec<String>,
@@ -168,16 +169,21 @@ pub(super) fn settle(
     (config.areas, common) = areas::settle(swap, &config.areas, config.reserve_bytes, &mut notes)?;
     let children = sources.pick("children")?;
     config.manage_children = choose(children.as_ref(), ["managed", "plain"])?;
-    let report = sources.pick("report")?;
+    let reports = match args.report.is_empty() {
+        true => sources.pick_all("report")?.into_iter().map(|asked| asked.text.into()).collect(),
+        // As given: a path need not be text.
+        false => args.report.clone(),
+    };
     let log = sources.pick("log")?;
     Ok(Settled {
         config,
         common,
         is_per_process,
         auto,
-        report: args.report.clone().or(report.map(|asked| asked.text.into())),
+        reports,
         log: args.log.clone().or(log.map(|asked| asked.text.into())),
         quiet: sources.switch("quiet")?.unwrap_or(false),
+        verbose: sources.switch("verbose")?.unwrap_or(false),
         progress: sources.switch("progress")?.unwrap_or(false),
         notes,
     })

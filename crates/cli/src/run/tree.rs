@@ -1,7 +1,7 @@
 //! Budget of the tree of processes: `run` creates the ledger, reaps it, and answers `stat` and `ctl`.
 
 use super::auto_memory::{self, Bounds, Seen};
-use crate::control_client::{self, own_uid, visible};
+use crate::control_client::{self, own_uid};
 use crate::memory_limits::{self, Available};
 use crate::refusal::{Refusal, plain};
 use crate::tree_peaks::TreePeaks;
@@ -10,7 +10,7 @@ use softswap_engine::door::control_protocol::{Request, converse};
 use softswap_engine::door::settings::MIN_MEMORY_BYTES;
 use softswap_shared::ledger::{Ledger, SHAPE, Sizes};
 use softswap_sys::control_socket::{self, Listener};
-use softswap_view::units::{self, parse_size};
+use softswap_view::units::{self, parse_size, visible};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};

@@ -5,18 +5,13 @@ use super::program;
 use crate::control_client::{self, own_uid};
 use crate::tree_report::Unmanaged;
 use serde::Serialize;
-use softswap_view::units::{bytes, count};
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-/// The share of the budget above which the summary does not call softswap idle.
-const NOTABLE_PART: u64 = 10;
 /// Looks at a loaded program without the library after which it is unmanaged.
 const SURELY_WITHOUT: u32 = 2;
-/// Processes that the summary shows, and that the report has.
-const SHOWN: usize = 5;
+/// Processes that the report has.
 const KEPT: usize = 100;
 /// A look takes at most this part of the time.
 const SHARE: u32 = 50;
@@ -30,31 +25,6 @@ pub(crate) struct UnmanagedPeaks {
     pub(crate) anonymous_peak_bytes: u64,
     /// Those with the largest peaks.
     pub(crate) largest: Vec<Unmanaged>,
-}
-
-impl UnmanagedPeaks {
-    /// Returns true if they had more than a tenth of the budget.
-    pub(super) fn is_notable(&self, budget_bytes: u64) -> bool {
-        self.anonymous_peak_bytes > budget_bytes / NOTABLE_PART
-    }
-
-    /// Lines of the summary.
-    pub(super) fn for_people(&self) -> String {
-        let (peak, number) = (bytes(self.anonymous_peak_bytes), count(self.processes));
-        let mut text =
-            format!("  UNMANAGED  {peak} of private memory outside the budget, in {number} ");
-        text.push_str(if self.processes == 1 { "process:\n" } else { "processes:\n" });
-        for Unmanaged { pid, name, anonymous_peak_bytes, .. } in self.largest.iter().take(SHOWN) {
-            let peak = bytes(*anonymous_peak_bytes);
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "    {name:<16} {pid:>8} {peak:>10}");
-        }
-        let rest = self.processes.saturating_sub(SHOWN as u64);
-        if rest > 0 {
-            let _ = writeln!(text, "    and {} more", count(rest));
-        }
-        text
-    }
 }
 
 /// A process, as long as it runs one program.

@@ -13,13 +13,13 @@ fn beside(report: &crate::support::Report, key: &str) -> u64 {
 
 #[test]
 fn memory_that_the_runtime_does_not_see_is_shown_and_said() {
-    let report =
-        Swapped::within("32M").run(compiled("beside"), &["--only", "mapped", "--mib", "64"]);
+    let arguments = ["--only", "mapped", "--mib", "64"];
+    let report = Swapped::within("32M").option("-v").run(compiled("beside"), &arguments);
     report.ended.expect_success("beside");
     assert!(beside(&report, "anonymous_bytes") >= 60 * MIB, "{}", report.figures);
     assert!(beside(&report, "total_bytes") >= 60 * MIB, "{}", report.figures);
     let stderr = &report.ended.stderr;
-    for part in ["  beside   at most ", "outside of the budget", "UNMANAGED", "as Go does"] {
+    for part in ["  outside    at most ", "outside the budget", "UNMANAGED", "as Go does"] {
         assert!(stderr.contains(part), "{part:?} is missing: {stderr}");
     }
 }
@@ -60,7 +60,7 @@ fn memory_of_a_running_program_is_shown_by_stat() {
     program.wait_for_line("ready");
     let number = program.id().to_string();
     let text = String::from_utf8(ask(&["stat", &number]).stdout).expect("text");
-    assert!(text.contains("  beside   ") && text.contains("UNMANAGED"), "{text}");
+    assert!(text.contains("  outside    ") && text.contains("UNMANAGED"), "{text}");
     let json = ask(&["stat", &number, "--json"]).stdout;
     let json: serde_json::Value = serde_json::from_slice(&json).expect("an object");
     assert!(json["beside"]["anonymous_bytes"].as_u64() >= Some(60 * MIB), "{json}");
@@ -89,7 +89,7 @@ fn a_program_that_becomes_a_static_one_is_said_to_be_unmanaged() {
     let report = swapped.report_of(running.finish(PATIENCE));
     report.ended.expect_success("still");
     assert_eq!(report.figures["beside"]["left_by_exec"], true, "{}", report.figures);
-    assert!(report.ended.stderr.contains("it became, by exec"), "{}", report.ended.stderr);
+    assert!(report.ended.stderr.contains("sh became, by exec"), "{}", report.ended.stderr);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_signal_that_is_the_programs_own_is_not_explained() {
     }
     let killed = Swapped::within("16M").run("sh", &["-c", "kill -KILL $$"]);
     assert!(
-        killed.ended.stderr.contains("killed by SIGKILL from outside"),
+        killed.ended.stderr.contains("from outside softswap: `kill -9`"),
         "{}",
         killed.ended.stderr
     );

@@ -69,7 +69,14 @@ fn a_report_says_what_was_so_over_time_and_is_compared_with_another() {
     let advice = told(&["advise", &large]);
     assert!(advice.contains("Nothing") || advice.contains("Less would do"), "{advice}");
 
-    refused(&["report", &small], 2, &["required"]);
+    // Of one the summary is printed, with all figures on request.
+    let summary = told(&["report", &small]);
+    assert!(
+        summary.starts_with("softswap: hog finished in ") && !summary.contains("p99"),
+        "{summary}"
+    );
+    assert!(told(&["report", "-v", &small]).contains("p99"));
+    refused(&["report"], 2, &["required"]);
     let wrong = dir.path().join("wrong.json");
     std::fs::write(&wrong, "{\"schema\": 9}").unwrap();
     refused(&["advise", wrong.to_str().unwrap()], 1, &["wrong.json", "schema 9", "--report FILE"]);
@@ -103,6 +110,13 @@ fn open(page: &Path) -> Option<(String, String)> {
 fn a_page_shows_in_a_browser_all_that_there_is() {
     let dir = tempfile::tempdir().unwrap();
     let page = run(dir.path(), "page.html", "24M", "1");
+    // It is read as its JSON is.
+    let name = page.to_str().unwrap();
+    assert!(told(&["report", name]).contains("hog finished in "));
+    assert!(!told(&["advise", name]).is_empty());
+    let again = dir.path().join("again.html");
+    told(&["report", name, "--html", again.to_str().unwrap()]);
+    assert_eq!(std::fs::read(&again).unwrap(), std::fs::read(&page).unwrap());
     let text = std::fs::read_to_string(&page).unwrap();
     assert!(text.starts_with("<!DOCTYPE html>") && text.len() < 1 << 20, "{}", text.len());
     // Whether enough came back to tell what another budget had done depends on the machine.
@@ -111,8 +125,11 @@ fn a_page_shows_in_a_browser_all_that_there_is() {
     // One that sleeps has hardly anything to plot.
     let asleep = dir.path().join("asleep.html");
     let mut command = Command::new(softswap());
-    command.args(["run", "-q", "--memory", "64M", "--report"]).arg(&asleep).args(["--", "true"]);
+    command.args(["run", "-q", "--memory", "64M", "--report"]).arg(&asleep);
+    let second = dir.path().join("asleep.json");
+    command.arg("--report").arg(&second).args(["--", "true"]);
     Running::start(&mut command).finish(LIMIT).expect_success("true");
+    assert_eq!(json(&second)["slept"], true);
     let text = std::fs::read_to_string(&asleep).unwrap();
     assert!(text.contains("all of it fitted 64.0 MiB"), "{text}");
     for (page, plots) in [(&page, plots), (&asleep, text.matches("<svg").count())] {

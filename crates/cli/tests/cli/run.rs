@@ -271,10 +271,20 @@ fn an_ignored_child_signal_does_not_lose_the_status() {
 #[test]
 fn the_summary_goes_to_stderr_and_quiet_leaves_it_out() {
     let dir = tempfile::tempdir().unwrap();
-    let output = run(dir.path()).args(["echo", "hello"]).assert().code(0).get_output().clone();
-    assert_eq!(output.stdout, b"hello\n");
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("softswap: echo exited with status 0 after"), "{text}");
+    let summary = |options: &[&str]| {
+        let mut command = run(dir.path());
+        let output =
+            command.args(options).args(["echo", "hello"]).assert().code(0).get_output().clone();
+        assert_eq!(output.stdout, b"hello\n");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let text = summary(&["--awake"]);
+    assert!(text.contains("softswap: echo finished in ") && text.contains("waited"), "{text}");
+    assert!(text.lines().count() <= 4, "{text}");
+    let text = summary(&["--awake", "--verbose"]);
+    assert!(text.contains("  faults  ") && text.contains("  stalled  "), "{text}");
+    // It slept: a script hears of softswap only if it fails.
+    assert_eq!(summary(&[]), "");
     run(dir.path()).args(["--quiet", "echo", "hello"]).assert().code(0).stderr("");
 }
 

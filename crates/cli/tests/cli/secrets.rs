@@ -45,7 +45,7 @@ fn left_by_a_run(options: &[&str]) -> (Vec<u8>, bool) {
     let dir = dir();
     let file = swap_file(&dir);
     let swap = format!("--swap={}", file.display());
-    let swapped = Swapped::within("16M").option("--pool=1M").option(swap);
+    let swapped = Swapped::within("16M").option("-v").option("--pool=1M").option(swap);
     let swapped = options.iter().fold(swapped, |swapped, option| swapped.option(option));
     let report = swapped.run_ok("secrets", &[]);
     assert!(report.figure("bytes_written") > 4 * MIB, "{}", report.figures);

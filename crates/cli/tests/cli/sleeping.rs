@@ -55,10 +55,14 @@ fn it_wakes_in_whatever_state_its_threads_are() {
 fn the_summary_and_the_report_say_that_it_slept() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let report = dir.path().join("report.json");
-    let mut command = Command::new(softswap());
-    command.args(["run", "--memory", "256M", "--report"]).arg(&report).args(["--", "true"]);
-    let ended = Running::start(&mut command).finish(LIMIT);
-    assert!(ended.stderr.contains("  asleep   "), "{}", ended.stderr);
+    let summary = |option: &str| {
+        let mut command = Command::new(softswap());
+        command.args(["run", option, "--memory=256M", "--report"]).arg(&report).arg("true");
+        Running::start(&mut command).finish(LIMIT).stderr
+    };
+    assert_eq!(summary("--codec=lz4"), "");
+    let text = summary("-v");
+    assert!(text.contains("true finished in ") && text.contains("nothing to do"), "{text}");
     let text = std::fs::read_to_string(report).expect("a report");
     let report: serde_json::Value = serde_json::from_str(&text).expect("an object");
     assert_eq!(report["slept"], true);
@@ -95,5 +99,5 @@ fn who_is_asked_to_be_awake_is() {
     let mut command = Command::new(softswap());
     command.args(["run", "--awake", "--memory", "256M", "--", "true"]);
     let ended = Running::start(&mut command).finish(LIMIT);
-    assert!(ended.stderr.contains("  budget   256.0 MiB"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("  budget     256.0 MiB"), "{}", ended.stderr);
 }

@@ -195,8 +195,8 @@ fn a_program_without_a_budget_is_named_with_its_memory() {
     let ended = running.finish(LIMIT);
     ended.expect_success("block");
     assert!(ended.stderr.contains("note: block (pid "), "{}", ended.stderr);
-    assert!(ended.stderr.contains("other processes had no budget"), "{}", ended.stderr);
-    assert!(ended.stderr.contains("  UNMANAGED  64."), "{}", ended.stderr);
+    assert!(ended.stderr.contains("its managed memory fitted the budget"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("  UNMANAGED  at most 64."), "{}", ended.stderr);
     let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
     let largest = &report["unmanaged"]["largest"][0];
     assert_eq!(largest["name"], "block", "{report}");

@@ -34,9 +34,9 @@ fn stat_tells_how_a_program_fares_in_words_and_as_json() {
         assert!(text.starts_with("softswap: "), "{text}");
         for part in [
             &format!("hog (pid {pid}) has been running for"),
-            "budget   32.0 MiB",
-            "peaks    resident",
-            "faults            count",
+            "budget     32.0 MiB",
+            "peaks      resident",
+            "faults                count",
             "settings",
             "io.poll              auto",
         ] {

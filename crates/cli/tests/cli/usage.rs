@@ -56,7 +56,9 @@ fn a_bad_value_is_named_with_its_limit_and_the_way_out() {
             &["--report", "/no/such/dir/r.json"],
             &["--report /no/such/dir/r.json", "cannot be written", "another path"],
         ),
-        (&["--report", "/tmp/same", "--log", "/tmp/same"], &["--log /tmp/same", "--report has it"]),
+        (&["--report", "/tmp/same", "--log", "/tmp/same"], &["--report /tmp/same", "--log has it"]),
+        (&["--report=/tmp/a", "--report=/tmp/a"], &["--report /tmp/a", "another --report has it"]),
+        (&["-q", "-v"], &["--quiet", "--verbose", "cannot be used with"]),
         (&["--config", "/no/such/file"], &["--config /no/such/file", "cannot be read"]),
         (&["--no-such-option"], &["--no-such-option", "--help"]),
     ];

@@ -1,0 +1,48 @@
+//! Why a signal ended the program, if that concerns softswap.
+
+use super::figures::{Figures, Outcome};
+use super::oom_kills::{OomKilled, OomKills};
+use softswap_view::units::visible;
+
+/// Returns the reason in a line, unless a message has given it already. `before` has the kernel's
+/// counts at the start.
+pub(super) fn explain(figures: &Figures, before: &OomKills) -> Option<String> {
+    out_of_memory(figures, before).or_else(|| unexplained(figures))
+}
+
+/// Returns the message about processes that the kernel killed for memory, if the program failed.
+fn out_of_memory(figures: &Figures, before: &OomKills) -> Option<String> {
+    let killed = match figures.outcome {
+        Outcome::Killed { signal: libc::SIGKILL, .. } => before.since(),
+        Outcome::Exited { status: 1.. } => before.since().filter(OomKilled::is_in_group),
+        _ => None,
+    }?;
+    let outside = figures.beside.unwrap_or_default();
+    // The kernel drops file pages by itself.
+    let outside_bytes = outside.anonymous_bytes + outside.shared_bytes;
+    Some(killed.explain(figures.budget_peak_bytes.max(figures.budget_bytes), outside_bytes))
+}
+
+/// Returns the reason for a signal that no message explains.
+fn unexplained(figures: &Figures) -> Option<String> {
+    let Outcome::Killed { signal, .. } = figures.outcome else { return None };
+    // With a reason there was a message, and what was passed on is the program's own.
+    if !figures.engine_started || figures.stop_reason.is_some() || figures.signals_passed_on > 0 {
+        return None;
+    }
+    let why = match signal {
+        libc::SIGBUS => {
+            "SIGBUS ended it while that signal was blocked or had another handler: it touched \
+             a page that was out, or beyond the end of a file; if it should not have, please \
+             report it, and use a larger --memory meanwhile"
+        }
+        libc::SIGSYS => {
+            "SIGSYS ended it while that signal was blocked or had another handler: a system \
+             call was given managed memory, or was forbidden by a filter of the program's or of \
+             the container's"
+        }
+        _ => return None,
+    };
+    let program = figures.program.first().map_or("the program".to_string(), |it| visible(it));
+    Some(format!("{program}: {why}"))
+}

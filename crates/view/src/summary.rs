@@ -1,0 +1,399 @@
+//! The closing summary of a run: one sentence, at most three lines, and details on request.
+
+use crate::curve::Curve;
+use crate::report::{Process, Report, TIERS};
+use crate::sections::{Areas, Bounce, Polling, Pool};
+use crate::units::{bytes, count, duration, nanoseconds, visible};
+use softswap_engine::base::stats::StopReason;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// Memory outside the budget, and a process, are named if they are larger than this part of it.
+const NOTABLE_PART: u64 = 10;
+/// Below this share of the time a program hardly waited.
+const LEAST_SHARE: f64 = 0.005;
+/// Below this share of the time the first line names no larger budget.
+const NOTABLE_SHARE: f64 = 0.05;
+/// Processes in the line about processes, and in the table of details.
+const NAMED: usize = 2;
+const SHOWN: usize = 5;
+/// Parts in the line about memory outside the budget.
+const PARTS: usize = 3;
+const SIGKILL: i32 = 9;
+
+/// Returns the summary, or nothing if there is nothing to say: the program slept to its end.
+#[must_use]
+pub fn text(report: &Report, is_verbose: bool) -> String {
+    let outside = outside_budget(report, is_verbose);
+    let has_slept = report.slept && report.stalled_ns_of_all() == 0;
+    if has_slept && outside.is_none() && report.outcome.kind == "exited" && !is_verbose {
+        return String::new();
+    }
+    let mut lines = vec![format!("softswap: {}", verdict(report, has_slept, outside.is_some()))];
+    let mut line = |label: &str, text: String| lines.push(format!("  {label:<9}  {text}"));
+    if report.engine_started || report.stalled_ns_of_all() > 0 {
+        line("budget", budget(report));
+        line("peaks", peaks(report));
+        processes(report).into_iter().for_each(|text| line("processes", text));
+    }
+    outside.into_iter().for_each(|text| line("UNMANAGED", text));
+    errors(report).into_iter().for_each(|text| line("ERRORS", text));
+    if is_verbose {
+        details(report).into_iter().for_each(|(label, text)| line(label, text));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Returns the sentence: how the program ended, how long it waited, and what helps.
+fn verdict(report: &Report, has_slept: bool, has_unmanaged: bool) -> String {
+    let ending = ending(report);
+    let budget = bytes(report.budget_bytes);
+    if !report.engine_started && !report.slept && report.stalled_ns_of_all() == 0 {
+        return format!(
+            "{ending}; libsoftswap.so was not loaded into it, so it ran without a memory limit: \
+             `softswap doctor` shows what is missing, docs/limits.md lists programs that run so"
+        );
+    }
+    if has_slept && has_unmanaged {
+        return format!("{ending}; its managed memory fitted the budget of {budget}");
+    }
+    if has_slept {
+        return format!(
+            "{ending}; its memory fitted the budget of {budget}, so softswap had nothing to do"
+        );
+    }
+    let advice = larger_budget(report).unwrap_or_default();
+    format!("{ending}; {}{advice}", waited(report))
+}
+
+fn ending(report: &Report) -> String {
+    let name = visible(report.name());
+    let wall = duration(Duration::from_secs_f64(report.wall_s.clamp(0.0, 1e9)));
+    if let Some(reason) = report.stop_reason {
+        let why = StopReason::from_code(reason).map_or("see its message above", StopReason::text);
+        return format!("{name} was stopped by softswap after {wall}: {why}");
+    }
+    let is_managed = report.engine_started || report.slept;
+    match (report.outcome.status, &report.outcome.signal_name) {
+        (Some(0), _) => format!("{name} finished in {wall}"),
+        (Some(status), _) => format!("{name} exited with status {status} after {wall}"),
+        (None, Some(_)) if report.outcome.signal == Some(SIGKILL) && is_managed => format!(
+            "{name} was killed by SIGKILL after {wall}, from outside softswap: `kill -9`, or the \
+             kernel's OOM killer if a line above says so"
+        ),
+        (None, Some(signal)) => format!("{name} was killed by {} after {wall}", visible(signal)),
+        (None, None) => {
+            let pid = report.pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+            format!("{name}{pid} has been running for {wall}")
+        }
+    }
+}
+
+/// Returns how long threads waited for memory: a share of the time if one could have waited it all.
+fn waited(report: &Report) -> String {
+    let stalled_ns = report.stalled_ns_of_all();
+    match report.share_of_time(stalled_ns) {
+        ..LEAST_SHARE => "it hardly waited for memory".into(),
+        share @ ..=1.0 => format!("{:.0} % of the time waited for memory", share * 100.0),
+        _ => format!("its threads waited {} for memory in all", nanoseconds(stalled_ns)),
+    }
+}
+
+/// Returns a budget that spares half of the waits or more, if the run's own curve has one.
+fn larger_budget(report: &Report) -> Option<String> {
+    let is_notable = report.stalled_share() >= NOTABLE_SHARE;
+    // The curve is about one budget, and about a whole run of the first process.
+    let is_whole = report.outcome.status == Some(0) && report.history.at_s.len() > 2;
+    let is_fixed = report.budget_bytes == report.budget_peak_bytes
+        && report.history.budget_bytes.iter().all(|it| [0, report.budget_bytes].contains(it));
+    if !is_notable || !is_whole || !is_fixed || report.is_about_others() {
+        return None;
+    }
+    let (budget_bytes, spared) = Curve::of(report)?.halving()?;
+    let rest = match 1.0 - spared {
+        0.4.. => "about half of that",
+        0.28.. => "about a third of that",
+        0.18.. => "about a fifth of that",
+        0.07.. => "about a tenth of that",
+        _ => "hardly any of that",
+    };
+    Some(format!("; with --memory {}M {rest}", budget_bytes.div_ceil(1 << 20)))
+}
+
+fn budget(report: &Report) -> String {
+    let (budget, peak) = (bytes(report.budget_bytes), report.budget_peak_bytes);
+    let once = match peak > report.budget_bytes {
+        true => format!(" ({} once)", bytes(peak)),
+        false => String::new(),
+    };
+    let used = bytes(report.used_peak_bytes_of_all());
+    match report.tree.is_some() {
+        // The mapped memory of the first process is not that of all.
+        true => format!("{budget}{once}, at most {used} used"),
+        false => format!(
+            "{budget}{once}, at most {used} used, for {} of program memory",
+            bytes(report.mapped_peak_bytes)
+        ),
+    }
+}
+
+fn peaks(report: &Report) -> String {
+    let resident = report.most_of_all(report.resident_peak_bytes, |tree| &tree.resident_bytes);
+    let pool = report.most_of_all(report.pool_peak_bytes, |tree| &tree.pool_bytes);
+    let disk = report.most_of_all(report.disk_peak_bytes, |tree| &tree.disk_bytes);
+    let [resident, pool, disk] = [resident, pool, disk].map(bytes);
+    format!("resident {resident}, compressed in memory {pool}, on the disk {disk}")
+}
+
+/// Returns the processes that used most, if there was more than one.
+fn processes(report: &Report) -> Option<String> {
+    let tree = report.tree.as_ref()?;
+    let is_large = |it: &&Process| it.used_peak_bytes > report.budget_bytes / NOTABLE_PART;
+    let named = tree.largest.iter().filter(is_large).take(NAMED).map(|it| {
+        let Process { pid, used_peak_bytes, stalled_ns, .. } = it;
+        let (used, waited) = (bytes(*used_peak_bytes), nanoseconds(*stalled_ns));
+        format!("; {} (pid {pid}) used {used} and waited {waited}", visible(&it.name))
+    });
+    let named = named.collect::<String>();
+    Some(format!("up to {} at a time{named}", count(tree.processes_peak as u64)))
+}
+
+/// Returns memory outside the budget by its largest parts, if it is notable or all is wanted. Clean
+/// file pages do not count: the kernel drops them.
+fn outside_budget(report: &Report, is_all_wanted: bool) -> Option<String> {
+    let name = visible(report.name());
+    let is_managed = report.engine_started || report.slept;
+    let beside = report.beside.clone().filter(|_| is_managed).unwrap_or_default();
+    if beside.left_by_exec {
+        return Some(format!(
+            "{name} became, by exec, a program without libsoftswap.so, so it ran without a memory \
+             limit"
+        ));
+    }
+    let unmanaged = report.unmanaged.clone().unwrap_or_default();
+    let private = format!(
+        "private memory of {name} (stacks, small mappings, changed pages of files, or mapped by \
+         system calls of its own, as Go does)"
+    );
+    let mut parts =
+        vec![(beside.anonymous_bytes, private), (beside.shared_bytes, "shared memory".into())];
+    let shown = unmanaged.largest.iter().take(PARTS);
+    parts.extend(shown.map(|it| {
+        (it.anonymous_peak_bytes, format!("{} (pid {}, no budget)", visible(&it.name), it.pid))
+    }));
+    let total = beside.undroppable_bytes() + unmanaged.anonymous_peak_bytes;
+    let is_notable = total > report.budget_bytes / NOTABLE_PART;
+    let is_shown = is_notable || (is_all_wanted && unmanaged.processes > 0);
+    if !is_shown {
+        return None;
+    }
+    parts.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
+    // A twentieth is no large part.
+    let large = parts.iter().take(PARTS).filter(|(size, _)| *size > total / 20);
+    let large = large.map(|(size, what)| format!("{} {what}", bytes(*size)));
+    let large = large.collect::<Vec<_>>().join(", ");
+    Some(format!("at most {} outside the budget, without a limit: {large}", bytes(total)))
+}
+
+fn errors(report: &Report) -> Vec<String> {
+    let errors = [
+        (report.write_errors, "writes failed (no page was lost)"),
+        (report.read_errors, "reads failed"),
+        (report.checksum_errors, "pages did not match their seal when they were read"),
+        (report.areas.failed, "swap areas fail write after write"),
+        (report.areas.retired_slots, "slots are out of service: they cannot be written"),
+        (report.areas.discard_errors, "swap areas failed to discard; softswap does not retry"),
+    ];
+    let some = errors.into_iter().filter(|(n, _)| *n > 0);
+    some.map(|(n, what)| format!("{} {what}", count(n))).collect()
+}
+
+/// Returns a label and a text for each line of details.
+fn details(report: &Report) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    if let Some(tree) = &report.tree {
+        let shown = tree.largest.len().min(SHOWN);
+        let mut left_out = tree.left_out.clone();
+        for process in &tree.largest[shown..] {
+            left_out.processes += 1;
+            left_out.faults += process.faults;
+            left_out.stalled_ns += process.stalled_ns;
+        }
+        let mut table = process_table(&tree.largest[..shown]);
+        if left_out.processes > 0 {
+            let (processes, faults) = (count(left_out.processes), count(left_out.faults));
+            let stalled = nanoseconds(left_out.stalled_ns);
+            // Writing to a String cannot fail.
+            let _ = write!(
+                table,
+                "\n    and {processes} more, with {faults} faults, {stalled} stalled"
+            );
+        }
+        lines.push(("tree", table));
+    }
+    if let Some(beside) = &report.beside {
+        let [all, private, shared, files] =
+            [beside.total_bytes, beside.anonymous_bytes, beside.shared_bytes, beside.file_bytes]
+                .map(bytes);
+        let most = if report.outcome.kind == "running" { "" } else { "at most " };
+        lines.push((
+            "outside",
+            format!(
+                "{most}{all} outside the budget: private {private}, shared {shared}, code and \
+                 files {files}"
+            ),
+        ));
+    }
+    if report.engine_started {
+        lines.push(("pages", pages(report)));
+        lines.push(("faults", fault_table(report)));
+        lines.push(("disk", traffic(report)));
+        lines.extend(pool(&report.pool).map(|text| ("pool", text)));
+        lines.extend(areas(&report.areas).map(|text| ("areas", text)));
+        lines.extend(buffers(&report.bounce).map(|text| ("buffers", text)));
+        lines.extend(waits(&report.polling).map(|text| ("waits", text)));
+        lines.push(("stalled", stalls(report)));
+    }
+    lines
+}
+
+/// Returns a title and a line for each process.
+#[must_use]
+pub fn process_table(processes: &[Process]) -> String {
+    let (title, used) = ("process", "at most used");
+    let mut text = format!(
+        "{title:<14} {:>8} {:>10} {used:>12} {:>12} {:>10}",
+        "pid", "granted", "faults", "waited"
+    );
+    for process in processes {
+        let Process { pid, granted_bytes, used_peak_bytes, faults, stalled_ns, .. } = process;
+        let (granted, peak) = (bytes(*granted_bytes), bytes(*used_peak_bytes));
+        let (faults, stalled) = (count(*faults), nanoseconds(*stalled_ns));
+        let name = visible(&process.name);
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "\n    {name:<23} {pid:>8} {granted:>10} {peak:>12} {faults:>12} {stalled:>10}"
+        );
+    }
+    text
+}
+
+fn pages(report: &Report) -> String {
+    let Some(same_filled) = report.same_filled_share else { return "none went out".into() };
+    let ratio = match report.compression_ratio {
+        Some(ratio) => format!("compressed {ratio:.2} to 1"),
+        None => "none compressed".to_string(),
+    };
+    let out = count(report.pages_out);
+    format!("{out} out, {:.1}% same-filled, {ratio}", same_filled * 100.0)
+}
+
+fn fault_table(report: &Report) -> String {
+    let mut text = format!("{:>16} {:>10} {:>10}", "count", "p50", "p99");
+    for tier in TIERS {
+        let Some(row) = report.faults.get(tier) else { continue };
+        let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_string(), nanoseconds);
+        let (p50, p99) = (time(row.p50_ns), time(row.p99_ns));
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\n    {tier:<9} {:>15} {p50:>10} {p99:>10}", count(row.count));
+    }
+    text
+}
+
+fn traffic(report: &Report) -> String {
+    let reached = match (report.is_remote, report.uses_io_uring, report.uses_direct_io) {
+        (true, ..) => "other machines",
+        (false, true, true) => "io_uring, O_DIRECT",
+        (false, true, false) => "io_uring, page cache",
+        (false, false, true) => "pread/pwrite, O_DIRECT",
+        (false, false, false) => "pread/pwrite, page cache",
+    };
+    let sealed = match (report.encrypts, report.key_unlocked) {
+        (false, _) => "not encrypted",
+        (true, false) => "encrypted",
+        (true, true) => "encrypted, with a key that the kernel may swap out",
+    };
+    let [written, read] = [report.bytes_written, report.bytes_read].map(bytes);
+    format!("{written} written, {read} read ({reached}, {sealed})")
+}
+
+/// Joins the parts whose number is not zero.
+fn joined(parts: &[(u64, String)]) -> Option<String> {
+    let some: Vec<&str> =
+        parts.iter().filter(|(number, _)| *number > 0).map(|(_, part)| part.as_str()).collect();
+    (!some.is_empty()).then(|| some.join(", "))
+}
+
+fn pool(pool: &Pool) -> Option<String> {
+    let Pool { written_back_pages, packed_pages, packed_slots, copies, .. } = pool;
+    let to_a_slot = *packed_pages as f64 / (*packed_slots).max(1) as f64;
+    let unchanged = copies.unchanged_pages;
+    joined(&[
+        (*written_back_pages, format!("{} pages written back", count(*written_back_pages))),
+        (*packed_slots, format!("{to_a_slot:.1} of them to a slot")),
+        (unchanged, format!("{} dropped unchanged, not compressed again", count(unchanged))),
+    ])
+}
+
+fn areas(areas: &Areas) -> Option<String> {
+    let Areas { count: number, pages_moved, discarded_bytes, shrunk_bytes, copies, .. } = areas;
+    let unchanged = copies.unchanged_pages;
+    joined(&[
+        (number.saturating_sub(1), format!("{number} in use")),
+        (unchanged, format!("{} pages dropped unchanged, not written again", count(unchanged))),
+        (*pages_moved, format!("{} pages moved from failed ones", count(*pages_moved))),
+        (*discarded_bytes, format!("{} discarded", bytes(*discarded_bytes))),
+        (*shrunk_bytes, format!("{} returned by shrinking", bytes(*shrunk_bytes))),
+    ])
+}
+
+fn buffers(bounce: &Bounce) -> Option<String> {
+    (bounce.misses > 0).then(|| {
+        format!(
+            "{} times none was free: {} made for one use, {} pools added, {} released",
+            count(bounce.misses),
+            count(bounce.lent),
+            count(bounce.pools_grown),
+            count(bounce.pools_released),
+        )
+    })
+}
+
+fn waits(polling: &Polling) -> Option<String> {
+    let Polling { considered, polled, hit, slept, overslept, .. } = polling;
+    let share = |part: u64, whole: u64| 100.0 * part as f64 / whole as f64;
+    let how = if polling.device_polling { "asking the device" } else { "watching the ring" };
+    let polled = match *polled {
+        0 => "none polled for".to_string(),
+        polled => format!(
+            "{:.0}% polled for ({how}), {:.0}% of them seen",
+            share(polled, *considered),
+            share(*hit, polled)
+        ),
+    };
+    let slept = match *slept {
+        0 => String::new(),
+        slept => format!("; {} slept on, {} overslept", count(slept), count(*overslept)),
+    };
+    let cpu = nanoseconds(polling.wait_cpu_ns);
+    (*considered > 0)
+        .then(|| format!("{} for pages, {polled}{slept}; {cpu} of CPU time", count(*considered)))
+}
+
+fn stalls(report: &Report) -> String {
+    let counted = |number: u64, one: &str, many: &str| match number {
+        1 => format!("1 {one}"),
+        number => format!("{} {many}", count(number)),
+    };
+    let reclaims = counted(report.direct_reclaims, "direct reclaim", "direct reclaims");
+    let ahead = match report.reclaimed_ahead {
+        0 => String::new(),
+        number => format!(", {} reclaimed ahead of need", counted(number, "batch", "batches")),
+    };
+    format!("{} over all threads, {reclaims}{ahead}", nanoseconds(report.stalled_ns))
+}
+
+#[cfg(test)]
+#[path = "summary_tests.rs"]
+mod tests;
