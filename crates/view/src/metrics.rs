@@ -37,7 +37,7 @@ const fn counter(name: &'static str, help: &'static str, value: fn(&Reading) -> 
     Metric { name, kind: Kind::Counter, help, value }
 }
 
-const METRICS: [Metric; 15] = [
+const METRICS: [Metric; 17] = [
     gauge("softswap_used_bytes", "All that counts against the budget.", |it| it.used_bytes as f64),
     gauge("softswap_resident_bytes", "Resident pages of the program.", |it| {
         it.resident_bytes as f64
@@ -49,6 +49,10 @@ const METRICS: [Metric; 15] = [
     gauge("softswap_disk_bytes", "Swap slots in use.", |it| it.disk_bytes as f64),
     gauge("softswap_mapped_bytes", "Memory that the program has mapped.", |it| {
         it.mapped_bytes as f64
+    }),
+    gauge("softswap_mappings", "Mappings that page protection makes.", |it| it.mappings as f64),
+    gauge("softswap_mappings_limit", "Their limit; 0 with userfaultfd.", |it| {
+        it.mappings_limit as f64
     }),
     counter("softswap_stalled_seconds_total", "Time that threads waited for pages.", |it| {
         it.stalled_ns as f64 / 1e9

@@ -4,6 +4,7 @@ use crate::advice;
 use crate::curve::Curve;
 use crate::plots::{Plot, Series, Unit};
 use crate::report::{History, LeftOut, Report, TIERS};
+use crate::sections::Mappings;
 use crate::units::{bytes, count, nanoseconds};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -431,15 +432,22 @@ fn settings(report: &Report) -> String {
         report.settings.iter().map(|(key, value)| vec![key.clone(), value.clone()]).collect();
     let yes_or_no = |is: bool| if is { "yes" } else { "no" }.to_string();
     if tells_of_first(report) {
-        let mut uses = vec![("UFFDIO_MOVE", report.uses_move)];
+        let mut uses = Vec::new();
+        if let Some(mechanism) = &report.fault_mechanism {
+            uses.push(("faults by", mechanism.clone()));
+        }
+        match &report.mappings {
+            Some(Mappings { peak, limit, .. }) => {
+                uses.push(("mappings", format!("{} of at most {}", count(*peak), count(*limit))));
+            }
+            None => uses.push(("UFFDIO_MOVE", yes_or_no(report.uses_move))),
+        }
         if !report.is_remote {
-            uses.push(("io_uring", report.uses_io_uring));
-            uses.push(("O_DIRECT", report.uses_direct_io));
+            uses.push(("io_uring", yes_or_no(report.uses_io_uring)));
+            uses.push(("O_DIRECT", yes_or_no(report.uses_direct_io)));
         }
         let of_first = of_first(report);
-        rows.extend(
-            uses.into_iter().map(|(name, is)| vec![format!("{name}{of_first}"), yes_or_no(is)]),
-        );
+        rows.extend(uses.into_iter().map(|(name, value)| vec![format!("{name}{of_first}"), value]));
     }
     if let Some(beside) = &report.beside {
         rows.push(vec!["outside the budget".into(), bytes(beside.total_bytes)]);

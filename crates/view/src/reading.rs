@@ -35,6 +35,9 @@ pub struct Reading {
     pub polled_ns: u64,
     /// Threads of the engine's that it has now.
     pub engine_threads: u64,
+    /// Mappings that page protection makes, and their limit; both 0 with userfaultfd.
+    pub mappings: u64,
+    pub mappings_limit: u64,
 }
 
 impl Reading {
@@ -68,6 +71,8 @@ impl Reading {
             errors: errors.into_iter().map(get).sum(),
             polled_ns: get(C::IoWaitCpuNs),
             engine_threads: get(C::EngineThreads),
+            mappings: get(C::Mappings),
+            mappings_limit: get(C::MappingsLimit),
         }
     }
 
@@ -114,6 +119,8 @@ impl Reading {
             (&mut self.errors, other.errors),
             (&mut self.polled_ns, other.polled_ns),
             (&mut self.engine_threads, other.engine_threads),
+            (&mut self.mappings, other.mappings),
+            (&mut self.mappings_limit, other.mappings_limit),
         ];
         each.into_iter().for_each(|(sum, more)| *sum += more);
         self.faults.iter_mut().zip(other.faults).for_each(|(sum, more)| *sum += more);

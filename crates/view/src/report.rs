@@ -1,6 +1,6 @@
 //! A report of `softswap run --report`, read again.
 
-use crate::sections::{Areas, Bounce, Polling, Pool};
+use crate::sections::{Areas, Bounce, Mappings, Polling, Pool};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -60,6 +60,8 @@ pub struct Report {
     pub uses_direct_io: bool,
     pub is_remote: bool,
     pub uses_move: bool,
+    pub fault_mechanism: Option<String>,
+    pub mappings: Option<Mappings>,
     pub encrypts: bool,
     pub key_unlocked: bool,
     pub bounce: Bounce,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use softswap_engine::base::stats::{Counter, Stats};
+use softswap_sys::faults::Faults;
 
 /// Copies of resident pages that the pool or the areas still hold.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
@@ -78,6 +79,31 @@ impl Pool {
                 unchanged_pages: get(C::PoolPagesUnchanged),
             },
         }
+    }
+}
+
+/// Mappings of the process that the protections of pages make.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mappings {
+    /// Number at the last look.
+    pub now: u64,
+    pub peak: u64,
+    /// Nine tenths of `vm.max_map_count`, less the program's own mappings.
+    pub limit: u64,
+}
+
+impl Mappings {
+    /// Reads the counters; `None` with userfaultfd.
+    #[must_use]
+    pub fn of(stats: &Stats) -> Option<Mappings> {
+        use Counter as C;
+        let get = |counter| stats.get(counter);
+        (stats.fault_mechanism() == Some(Faults::Protection)).then(|| Mappings {
+            now: get(C::Mappings),
+            peak: get(C::MappingsPeak),
+            limit: get(C::MappingsLimit),
+        })
     }
 }
 

@@ -247,6 +247,7 @@ fn details(report: &Report) -> Vec<(&'static str, String)> {
     if report.engine_started {
         lines.push(("pages", pages(report)));
         lines.push(("faults", fault_table(report)));
+        lines.extend(mechanism(report).map(|text| ("touches", text)));
         lines.push(("disk", traffic(report)));
         lines.extend(pool(&report.pool).map(|text| ("pool", text)));
         lines.extend(areas(&report.areas).map(|text| ("areas", text)));
@@ -299,6 +300,16 @@ fn fault_table(report: &Report) -> String {
         let _ = write!(text, "\n    {tier:<9} {:>15} {p50:>10} {p99:>10}", count(row.count));
     }
     text
+}
+
+/// Returns the fault mechanism, and the mappings that it makes.
+fn mechanism(report: &Report) -> Option<String> {
+    let name = report.fault_mechanism.as_ref()?;
+    let mappings = report.mappings.map_or_else(String::new, |it| {
+        let [peak, limit] = [it.peak, it.limit].map(count);
+        format!(" with up to {peak} mappings of at most {limit}")
+    });
+    Some(format!("of absent pages are taken by {}{mappings}", visible(name)))
 }
 
 fn traffic(report: &Report) -> String {

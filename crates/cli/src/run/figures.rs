@@ -8,7 +8,7 @@ use crate::tree_peaks::TreePeaks;
 use serde::Serialize;
 use softswap_engine::base::stats::{Counter, RETURN_KINDS, Stats, TIERS, Tier, bucket_floor};
 use softswap_engine::base::transfer_size;
-use softswap_view::sections::{Areas, Bounce, Polling, Pool};
+use softswap_view::sections::{Areas, Bounce, Mappings, Polling, Pool};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -105,6 +105,10 @@ pub(crate) struct Figures {
     /// Whether all areas are in the memory of other machines.
     pub(super) is_remote: bool,
     pub(super) uses_move: bool,
+    /// "userfaultfd" or "protection"; `null` without an engine.
+    pub(super) fault_mechanism: Option<String>,
+    /// `null` with userfaultfd.
+    pub(super) mappings: Option<Mappings>,
     /// Whether the kernel has the pages of most bounce buffers at hand.
     pub(super) uses_fixed_buffers: bool,
     pub(super) bounce: Bounce,
@@ -244,6 +248,8 @@ impl Figures {
             uses_direct_io: get(C::UsesDirectIo) != 0,
             is_remote: get(C::IsRemote) != 0,
             uses_move: get(C::UsesMove) != 0,
+            fault_mechanism: stats.fault_mechanism().map(|it| it.to_string()),
+            mappings: Mappings::of(stats),
             uses_fixed_buffers: get(C::UsesFixedBuffers) != 0,
             bounce: Bounce::of(stats),
             encrypts: get(C::Encrypts) != 0,

@@ -1,7 +1,7 @@
 //! Whole programs under `softswap run`: each verifies itself, or its output is
 //! compared with that of a plain run.
 
-use crate::support::{LIMIT, Running, Swapped, compiled, plain, python, script, sources};
+use crate::support::{LIMIT, Report, Running, Swapped, compiled, plain, python, script, sources};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
@@ -121,7 +121,7 @@ fn threads_share_pages_that_come_and_go() {
 
 // ---- variants: other ways in and out --------------------------------------------
 
-fn variant_keeps_data(variant: impl Fn() -> Swapped, unused: Option<&str>) {
+fn variant_keeps_data(variant: impl Fn() -> Swapped, unused: Option<&str>) -> [Report; 3] {
     let reports = [
         variant().run_ok("tiers", &pushed(&["--mib", "8", "--only", "malloc-mixed,mmap-random"])),
         variant().run_ok("threads", &["--mib", "64", "--operations", "1500", "--require-out"]),
@@ -132,6 +132,18 @@ fn variant_keeps_data(variant: impl Fn() -> Swapped, unused: Option<&str>) {
         if let Some(unused) = unused {
             assert_eq!(report.figure(unused), 0, "{unused} in spite of all");
         }
+    }
+    reports
+}
+
+#[test]
+fn pages_come_and_go_by_page_protection_with_few_mappings() {
+    let variant = || Swapped::within(SMALL).option("--faults").option("protection");
+    for report in variant_keeps_data(variant, Some("uses_move")) {
+        assert_eq!(report.figures["fault_mechanism"], "protection");
+        let mappings = &report.figures["mappings"];
+        let [peak, limit] = ["peak", "limit"].map(|key| mappings[key].as_u64().unwrap());
+        assert!(0 < peak && peak <= limit, "{mappings}");
     }
 }
 

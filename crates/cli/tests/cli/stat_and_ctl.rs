@@ -37,6 +37,7 @@ fn stat_tells_how_a_program_fares_in_words_and_as_json() {
             "budget     32.0 MiB",
             "peaks      resident",
             "faults                count",
+            "touches    of absent pages are taken by ",
             "settings",
             "io.poll              auto",
         ] {
@@ -50,6 +51,8 @@ fn stat_tells_how_a_program_fares_in_words_and_as_json() {
     assert_eq!(stat["budget_bytes"], 32 << 20);
     assert_eq!(stat["settings"]["io.poll"], "auto");
     assert_eq!(stat["engine_started"], true);
+    // Mappings are counted with page protection only.
+    assert_eq!(stat["mappings"].is_null(), stat["fault_mechanism"] == "userfaultfd");
     assert!(stat["pages_out"].as_u64() > Some(0), "{stat}");
     assert!(stat["program"][0].as_str().unwrap().ends_with("hog"));
     // Figures move while the program does.

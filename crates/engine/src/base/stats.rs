@@ -5,10 +5,11 @@
 //! decide. Latencies go to log-linear buckets: 4 per octave of nanoseconds.
 
 use crate::base::transfer_size;
+use softswap_sys::faults::Faults;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Changes whenever the meaning of an index does.
-pub(crate) const STATS_VERSION: u64 = 16;
+pub(crate) const STATS_VERSION: u64 = 17;
 
 /// Where a page was when it was touched.
 ///
@@ -239,6 +240,14 @@ counters! {
     MappedBytes,
     /// 1 if all swap areas are in the memory of other machines.
     IsRemote,
+    /// The number of the [`Faults`] in use; 0 without an engine.
+    FaultMechanism,
+    /// Mappings that page protection makes when last looked at; 0 with userfaultfd.
+    Mappings,
+    /// Their peak.
+    MappingsPeak,
+    /// Their limit when last looked at.
+    MappingsLimit,
 }
 
 /// Why the engine stopped the program, for the summary; the message on
@@ -369,6 +378,13 @@ impl Stats {
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.words[counter as usize].load(Relaxed)
+    }
+
+    /// Returns the way in which faults are taken; `None` without an engine.
+    #[must_use]
+    pub fn fault_mechanism(&self) -> Option<Faults> {
+        let code = self.get(Counter::FaultMechanism);
+        [Faults::Userfaultfd, Faults::Protection].into_iter().find(|it| *it as u64 == code)
     }
 
     /// Adds to a counter.

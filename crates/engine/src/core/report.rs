@@ -45,5 +45,9 @@ impl Core {
         stats.set(Counter::MappedBytes, mapped_bytes);
         stats.peak(Counter::MappedPeakBytes, mapped_bytes);
         stats.set(Counter::SwapFileBytes, areas.size_bytes());
+        let mappings = self.memory.window.mappings() as u64;
+        stats.set(Counter::Mappings, mappings);
+        stats.peak(Counter::MappingsPeak, mappings);
+        stats.set(Counter::MappingsLimit, self.memory.window.mappings_limit() as u64);
     }
 }

@@ -297,6 +297,7 @@ fn publish_facts(core: &Core) {
     stats.set(Counter::UsesDirectIo, u64::from(facts.direct));
     stats.set(Counter::UsesDevicePolling, u64::from(facts.device_polling));
     stats.set(Counter::UsesMove, u64::from(core.memory.window.uses_move()));
+    stats.set(Counter::FaultMechanism, core.memory.window.faults() as u64);
     stats.set(Counter::Encrypts, u64::from(core.stores.areas.sealers().any(Sealer::encrypts)));
     stats.set(
         Counter::KeyUnlocked,

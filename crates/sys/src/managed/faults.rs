@@ -15,14 +15,15 @@ use std::str::FromStr;
 /// assert_ne!(Faults::Auto.settled(), Faults::Auto);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u64)]
 pub enum Faults {
     /// By userfaultfd if the kernel and the container allow it, else by page protection.
     #[default]
-    Auto,
+    Auto = 0,
     /// By userfaultfd: absent pages are missing, and a touch raises SIGBUS.
-    Userfaultfd,
+    Userfaultfd = 1,
     /// By page protection: absent pages are inaccessible, and a touch raises SIGSEGV.
-    Protection,
+    Protection = 2,
 }
 
 const NAMES: [(&str, Faults); 3] = [

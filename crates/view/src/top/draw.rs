@@ -240,7 +240,12 @@ fn line_of_what_is_out(tree: &Tree, width: usize, theme: Theme) -> Line<'static>
         errors => format!("; {errors} ERRORS of the disk"),
     };
     let processes = format!("; {awake} awake, {asleep} asleep");
+    let mechanism = match sum.mappings_limit {
+        0 => "",
+        _ => "; faults by page protection",
+    };
     let texts = [
+        format!("out {out}{packed}{processes}{mechanism}"),
         format!("out {out}{packed}{processes}"),
         format!("out {out}{processes}"),
         format!("out {out}"),
@@ -380,6 +385,7 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect, theme: Theme) {
     lines.push(String::new());
     lines.push("stalled: for how much of its busy threads' time a program waits for".into());
     lines.push("pages. resident: as the program has them. pool: compressed in DRAM.".into());
+    lines.push("MAPS: mappings that page protection makes. - with userfaultfd.".into());
     lines.push("asleep: what a process has fits its budget, and costs nothing yet.".into());
     draw_box(frame, area, theme, "Help", &lines);
 }

@@ -71,6 +71,21 @@ fn type_in(screen: &mut Screen, text: &str) {
 }
 
 #[test]
+fn page_protection_is_shown_with_its_mappings() {
+    let by_protection = |look| {
+        let mut process = process(8, "python3", look);
+        if let State::Awake(reading) = &mut process.state {
+            (reading.mappings, reading.mappings_limit) = (16_061, 58_977);
+        }
+        vec![tree(7, vec![process])]
+    };
+    let shown = picture(&after(2, by_protection), (200, 60), Theme::of(true, false));
+    for part in ["faults by page protection", "MAPS", "16.1k"] {
+        assert!(shown.contains(part), "{part:?} is missing in\n{shown}");
+    }
+}
+
+#[test]
 fn a_tree_is_shown_with_all_that_there_is_to_know() {
     let screen = after(5, |look| vec![tree(7, vec![process(8, "python3", look), asleep(9, "sh")])]);
     for size in [(80, 24), (200, 60)] {

@@ -19,10 +19,11 @@ pub(super) enum Column {
     Stalled,
     Read,
     Written,
+    Mappings,
 }
 
 /// All columns, from the left.
-pub(super) const COLUMNS: [Column; 11] = [
+pub(super) const COLUMNS: [Column; 12] = [
     Column::Pid,
     Column::Name,
     Column::State,
@@ -34,9 +35,10 @@ pub(super) const COLUMNS: [Column; 11] = [
     Column::Stalled,
     Column::Read,
     Column::Written,
+    Column::Mappings,
 ];
 /// The same, the most useful first: where there is no room for all, the last ones are left out.
-const BY_USE: [Column; 11] = [
+const BY_USE: [Column; 12] = [
     Column::Pid,
     Column::Used,
     Column::Name,
@@ -48,6 +50,7 @@ const BY_USE: [Column; 11] = [
     Column::State,
     Column::Read,
     Column::Written,
+    Column::Mappings,
 ];
 
 /// As many columns as there is room for, each as wide as it is, with a space between; the first
@@ -85,6 +88,7 @@ impl Column {
             Column::Stalled => "STALL%",
             Column::Read => "READ/S",
             Column::Written => "WRITE/S",
+            Column::Mappings => "MAPS",
         }
     }
 
@@ -93,7 +97,7 @@ impl Column {
             Column::Name => 15,
             Column::State | Column::Stalled => 6,
             Column::Used | Column::Resident | Column::Read | Column::Written => 8,
-            Column::Pid | Column::Pool | Column::Disk | Column::Faults => 7,
+            Column::Pid | Column::Pool | Column::Disk | Column::Faults | Column::Mappings => 7,
         }
     }
 
@@ -129,6 +133,10 @@ impl Column {
             }
             Column::Read => size(row.rates.map(|it| it.read_bytes as u64)),
             Column::Written => size(row.rates.map(|it| it.written_bytes as u64)),
+            Column::Mappings => {
+                let mappings = reading.filter(|it| it.mappings_limit > 0);
+                rate(mappings.map(|it| it.mappings as f64))
+            }
         }
     }
 
@@ -147,6 +155,7 @@ impl Column {
             Column::Stalled => row.rates.map_or(0.0, |it| it.stalled),
             Column::Read => row.rates.map_or(0.0, |it| it.read_bytes),
             Column::Written => row.rates.map_or(0.0, |it| it.written_bytes),
+            Column::Mappings => of(|it| it.mappings),
         }
     }
 

@@ -82,7 +82,7 @@ impl MappingBudget {
     }
 
     /// Mappings that the window may have.
-    fn room(&self) -> usize {
+    pub(super) fn room(&self) -> usize {
         self.limit.saturating_sub(self.others.load(Ordering::Relaxed)).max(LEAST)
     }
 

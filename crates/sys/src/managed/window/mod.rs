@@ -269,13 +269,32 @@ impl Window {
         }
     }
 
-    /// Mappings of the process that are the engine's doing, at most: each run of pages with a
-    /// protection of its own is one.
+    /// Returns the way in which faults of the window are taken, never [`Faults::Auto`].
+    #[must_use]
+    pub fn faults(&self) -> Faults {
+        match &self.mechanism {
+            Mechanism::Userfaultfd(_) => Faults::Userfaultfd,
+            Mechanism::Protection(_) => Faults::Protection,
+        }
+    }
+
+    /// Returns the mappings that the protections of pages make, an upper bound: each run of pages
+    /// of equal protection is one. 0 with userfaultfd.
     #[must_use]
     pub fn mappings(&self) -> usize {
         match &self.mechanism {
             Mechanism::Userfaultfd(_) => 0,
             Mechanism::Protection(access) => access.mappings(),
+        }
+    }
+
+    /// Returns the limit on [`Window::mappings`]: nine tenths of `vm.max_map_count`, less the
+    /// program's own mappings at the last count. 0 with userfaultfd.
+    #[must_use]
+    pub fn mappings_limit(&self) -> usize {
+        match &self.mechanism {
+            Mechanism::Userfaultfd(_) => 0,
+            Mechanism::Protection(access) => access.mappings_limit(),
         }
     }
 

@@ -135,6 +135,11 @@ impl PageAccess {
         self.boundaries.load(Ordering::Relaxed) + 1
     }
 
+    /// Mappings that the window's protections may make.
+    pub(super) fn mappings_limit(&self) -> usize {
+        self.budget.room()
+    }
+
     /// How near the process is to the limit on its mappings.
     pub(super) fn crowding(&self) -> Crowding {
         self.budget.crowding(self.mappings())

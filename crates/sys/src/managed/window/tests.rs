@@ -280,6 +280,7 @@ fn mappings_are_counted_and_merge_when_neighbours_are_alike() {
     let window = faults::taken(Faults::Protection, || Window::reserve(64, false)).unwrap();
     let fill = |page| assert_eq!(window.install(page, &[1; PAGE_SIZE], Writes::Allowed).pages, 1);
     assert_eq!((window.mappings(), mappings_in(&window)), (1, 1));
+    assert!(window.mappings_limit() > 1000);
     for page in (1000..1100).step_by(2) {
         fill(page);
     }
