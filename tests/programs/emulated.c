@@ -1,9 +1,11 @@
-/* Starts a program for which userfaultfd is an unknown call, as under an emulator. The filter is
- * installed by instructions of its own, which softswap does not see. */
+/* Starts a program for which the kernel has no userfaultfd, and with "emulator" as the first argument
+ * no filters either, as under an emulator. The filter is installed by instructions of its own, which
+ * softswap does not see. */
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stdio.h>
 #include <errno.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -21,13 +23,17 @@ static long call(long number, long a, long b, long c, long d)
 
 int main(int argc, char **argv)
 {
-	static struct sock_filter code[] = {
+	int is_emulator = argc > 1 && !strcmp(argv[1], "emulator");
+	struct sock_filter code[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 1, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, is_emulator ? SYS_seccomp : SYS_userfaultfd, 0, 1),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
 		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
-	static struct sock_fprog program = { sizeof code / sizeof *code, code };
+	struct sock_fprog program = { sizeof code / sizeof *code, code };
+	argv += is_emulator;
+	argc -= is_emulator;
 	if (argc < 2 || call(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0) ||
 	    call(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&program, 0)) {
 		fputs("no filter\n", stderr);

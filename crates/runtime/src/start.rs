@@ -9,7 +9,7 @@ use softswap_engine::door::settings::{Config, ENV_PREFIX, Faults, place as place
 use softswap_sys::alloc::while_blocked;
 use softswap_sys::descriptor::with_room;
 use softswap_sys::linked::is_go_program_that_forks;
-use softswap_sys::{aslr, exemption, raw, signals, uffd};
+use softswap_sys::{aslr, exemption, raw, seccomp, signals, uffd};
 
 /// By this name the command knows the library.
 #[unsafe(export_name = "softswap_runtime")]
@@ -40,14 +40,15 @@ extern "C" fn on_load() {
         exemption::look();
     }
     let is_started = lookup("STARTED").is_some();
+    let mut is_emulated = is_started && is_under_valgrind();
     let is_managed = match while_blocked(|| Config::from_env(lookup)) {
-        _ if is_started && is_under_valgrind() => false,
+        _ if is_emulated => false,
         None => false,
         Some(Err(name)) => fail(&format!("the setting {ENV_PREFIX}{name} cannot be understood")),
         Some(Ok(config)) => {
-            let may_be_emulated = is_started && config.faults == Faults::Auto;
+            is_emulated = is_started && lacks_calls(config.faults);
             let config = Config { faults: config.faults.settled(), ..config };
-            start(&config, may_be_emulated).unwrap_or_else(|why| fail(&why))
+            start(&config, is_emulated).unwrap_or_else(|why| fail(&why))
         }
     };
     if !instance::is_asleep() {
@@ -73,7 +74,8 @@ extern "C" fn on_load() {
         if !instance::is_plain() {
             inline_calls::look();
         }
-    } else if let Some(place) = place {
+    } else if let Some(place) = place.filter(|_| !is_emulated) {
+        // In an emulator the range may cost memory for each of its pages.
         aslr::hold(place);
     }
     argument_copies::set_up();
@@ -96,15 +98,28 @@ fn report_not_redirected(why: &std::io::Error) {
     );
 }
 
-/// Brings the engine up, or lets the process sleep. False if this process was started by a managed
-/// one, and an emulator is between it and the kernel that the other one had: it is unmanaged.
-fn start(config: &Config, may_be_emulated: bool) -> Result<bool, String> {
+/// Returns true if there is an emulator between this process and the kernel, which the managed
+/// process that started this one used. An emulator has neither userfaultfd nor the filters that
+/// page protection needs.
+fn lacks_calls(faults: Faults) -> bool {
+    // A program with a filter of its own runs on the kernel itself.
+    if exemption::is_in_force() || faults == Faults::Auto && uffd::is_allowed() {
+        return false;
+    }
+    uffd::is_unknown()
+        && (faults == Faults::Userfaultfd
+            || !seccomp::is_available()
+            || Faults::Protection.check().is_err())
+}
+
+/// Brings the engine up, or lets the process sleep. Returns false if the process is unmanaged.
+fn start(config: &Config, is_emulated: bool) -> Result<bool, String> {
     // It calls the kernel by instructions, with all signals blocked, between fork and exec.
     if is_go_program_that_forks() {
         return Ok(false);
     }
     while_blocked(|| bring_up::prepare(config))?;
-    if may_be_emulated && config.faults == Faults::Protection && uffd::is_unknown() {
+    if is_emulated {
         return Ok(false);
     }
     if waking::fall_asleep(config) {

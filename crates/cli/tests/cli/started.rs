@@ -228,13 +228,30 @@ fn a_musl_program_runs_as_without_softswap() {
     }
 }
 
+/// Has twice its budget in memory, and prints whether that is in DRAM.
+const HAS_BUDGET: &str = r#"
+block = bytearray(i * 167 % 251 for i in range(4096)) * (96 << 8)
+rss = next(int(line.split()[1]) for line in open("/proc/self/status") if "RssAnon" in line)
+print("managed" if rss < 80 << 10 else "unmanaged")
+"#;
+
 #[test]
 fn a_program_under_an_emulator_that_has_no_userfaultfd_runs_unmanaged() {
-    let emulated = compiled("emulated");
-    let report =
-        Swapped::within("48M").run("sh", &["-c", "\"$0\" echo hi", emulated.to_str().unwrap()]);
-    report.ended.expect_success("an emulated program");
-    assert_eq!(report.ended.stdout_text(), "hi\n");
+    let [emulated, python] = [compiled("emulated"), python()].map(|it| it.display().to_string());
+    for mechanism in ["auto", "userfaultfd", "protection"] {
+        for (words, expected) in [
+            (&["emulator"][..], "unmanaged\n"),
+            // As on a kernel without the call.
+            (&[], if mechanism == "userfaultfd" { "unmanaged\n" } else { "managed\n" }),
+        ] {
+            let program = [words, &[&python, "-c", HAS_BUDGET]].concat();
+            let words = [&["-c", "\"$@\"", "sh", &emulated], &program[..]].concat();
+            let run = Swapped::within("48M").option("--faults").option(mechanism);
+            let ended = run.run("sh", &words).ended;
+            ended.expect_success(mechanism);
+            assert_eq!(ended.stdout_text(), expected, "{mechanism}, {program:?}");
+        }
+    }
     if Command::new("valgrind").arg("--version").output().is_err() {
         eprintln!("skipped: there is no valgrind");
         return;

@@ -359,6 +359,20 @@ pub(crate) fn trapping(number: i64) -> [Instruction; 4] {
     ]
 }
 
+/// Returns true if filters can trap system calls here.
+///
+/// ```
+/// assert!(softswap_sys::seccomp::is_available());
+/// ```
+#[must_use]
+pub fn is_available() -> bool {
+    const GET_ACTION_AVAIL: usize = 2;
+    let action = TRAP;
+    let args = [GET_ACTION_AVAIL, 0, &raw const action as usize, 0, 0, 0];
+    // SAFETY: the kernel reads the number of the action.
+    unsafe { raw::syscall(libc::SYS_seccomp, args) == 0 }
+}
+
 /// Installs a filter for all threads: a library loaded earlier may have
 /// started some. Where one has a filter of its own, it is installed for the
 /// calling thread and those it starts.
