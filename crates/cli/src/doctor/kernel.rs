@@ -34,7 +34,7 @@ fn userfaultfd(around: &Surroundings) -> Vec<Check> {
                 Ok(()) => Check::missing(USER, detail, instead, fix),
                 Err(_) => Check::fatal(USER, detail, fix),
             };
-            return vec![check, privileged(around)];
+            return vec![check, privileged(around, false)];
         }
     };
     let mut checks = vec![Check::ok(USER, format!("open to this user (features {offered:#x})"))];
@@ -65,7 +65,7 @@ fn userfaultfd(around: &Surroundings) -> Vec<Check> {
             around.newer_kernel("6.7"),
         )
     });
-    checks.push(privileged(around));
+    checks.push(privileged(around, true));
     checks
 }
 
@@ -82,7 +82,7 @@ fn page_protection() -> Check {
     }
 }
 
-fn privileged(around: &Surroundings) -> Check {
+fn privileged(around: &Surroundings, is_call_allowed: bool) -> Check {
     const NAME: &str = "userfaultfd-privileged";
     let sysctl = around.sysctl("vm/unprivileged_userfaultfd");
     let shown = sysctl.as_deref().unwrap_or("absent");
@@ -93,7 +93,7 @@ fn privileged(around: &Surroundings) -> Check {
             NAME,
             format!("refused: {} (vm.unprivileged_userfaultfd = {shown})", plain(&error)),
             "faults are served inline, and system calls given swapped buffers go through the guard",
-            if sysctl.is_some() && !around.filtered() {
+            if sysctl.is_some() && (is_call_allowed || !around.filtered()) {
                 format!("sudo sysctl -w vm.unprivileged_userfaultfd=1{}", around.where_to())
             } else {
                 refused_call(around, &error, "5.2", "CONFIG_USERFAULTFD=y")
@@ -108,7 +108,10 @@ fn seccomp(around: &Surroundings) -> Check {
         Err(error) => Check::fatal(
             "seccomp",
             format!("no filter can be installed: {}", plain(&error)),
-            refused_call(around, &error, "4.14", "CONFIG_SECCOMP_FILTER=y"),
+            match around.filtered() {
+                true => around.looser_container(),
+                false => refused_call(around, &error, "4.14", "CONFIG_SECCOMP_FILTER=y"),
+            },
         ),
     }
 }
@@ -169,7 +172,7 @@ fn window(around: &Surroundings) -> Check {
 /// the kernel's version (ENOSYS, EINVAL) or configuration.
 fn refused_call(around: &Surroundings, error: &io::Error, version: &str, option: &str) -> String {
     match error.raw_os_error() {
-        _ if around.filtered() => around.looser_container(),
+        _ if around.filtered() => around.allowing_profile(),
         Some(libc::ENOSYS) => format!("a kernel with {option}: {}", around.newer_kernel(version)),
         _ => around.newer_kernel(version),
     }

@@ -1,6 +1,7 @@
 //! What surrounds the process: limits, control groups, containers.
 
 use super::check::Check;
+use super::seccomp_profile::Runtime;
 use crate::memory_limits;
 use rustix::process::{Resource, getrlimit};
 use softswap_engine::codec::seal::Sealer;
@@ -73,6 +74,21 @@ impl Surroundings {
             }
         };
         format!("{command} && sudo reboot   # Linux {version} or newer")
+    }
+
+    /// Returns what allows the system calls of a [`super::seccomp_profile`].
+    pub(super) fn allowing_profile(&self) -> String {
+        let runtime = match self.container {
+            Some("docker") => Runtime::Docker,
+            Some("podman") => Runtime::Podman,
+            Some("kubernetes") => Runtime::Kubernetes,
+            _ => return self.looser_container(),
+        };
+        let name = runtime.name();
+        format!(
+            "{}   # softswap.json: softswap doctor --profile {name} > softswap.json, on the host",
+            runtime.usage()
+        )
     }
 
     /// The command that lifts a container's filter of system calls.

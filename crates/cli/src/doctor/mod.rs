@@ -1,6 +1,7 @@
 //! `softswap doctor`: what this machine allows, found out by trying.
 
 mod check;
+mod seccomp_profile;
 mod limits;
 mod kernel;
 mod cluster;
@@ -11,6 +12,8 @@ use crate::output;
 use crate::refusal::Refusal;
 use check::{Diagnosis, Status};
 use clap::Args;
+use seccomp_profile::Runtime;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Try out what this machine allows, and tell how to get what it does not.
@@ -27,6 +30,9 @@ Each check is one of
 
 Exit status: 0 when `softswap run` will work, 1 when not, 2 for wrong usage.
 
+With --profile nothing is tried: the profile goes to standard output, and what was added, and how to
+use it, to standard error. The default of the runtime is read where that installs it, or from --from.
+
 With --json: {\"schema\": 1, \"ok\": bool,
               \"checks\": [{\"name\", \"status\", \"detail\", \"instead\", \"fix\"}]};
 `instead` and `fix` are null where there is nothing to say.")]
@@ -39,10 +45,25 @@ pub(crate) struct DoctorArgs {
     /// several times [default: SOFTSWAP_SWAP or /var/tmp]
     #[arg(long, value_name = "DIR")]
     swap: Vec<String>,
+
+    /// Print a seccomp profile for a container: the runtime's default, with the calls allowed that
+    /// make softswap faster
+    #[arg(long, value_name = "RUNTIME", conflicts_with_all = ["json", "swap"])]
+    profile: Option<Runtime>,
+
+    /// The runtime's default profile; - reads standard input
+    #[arg(long, value_name = "FILE", requires = "profile")]
+    from: Option<PathBuf>,
 }
 
 /// Tries everything and prints what was found.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Refusal> {
+    if let Some(runtime) = args.profile {
+        let profile = seccomp_profile::make(runtime, args.from.as_deref())?;
+        output::print(&profile.json)?;
+        eprint!("{}", profile.note);
+        return Ok(ExitCode::SUCCESS);
+    }
     let surroundings = limits::Surroundings::look();
     let mut checks = kernel::checks(&surroundings);
     checks.extend(limits::checks(&surroundings));
