@@ -18,7 +18,7 @@ includedir := $(DESTDIR)$(PREFIX)/include/softswap
 share := $(DESTDIR)$(PREFIX)/share
 docdir := $(share)/doc/softswap
 documents := LICENSE-MIT LICENSE-APACHE README.md CHANGELOG.md docs/reference.md docs/limits.md \
-  docs/remote.md docs/grafana-dashboard.json \
+  docs/remote.md docs/containers.md docs/clusters.md docs/notebooks.md docs/grafana-dashboard.json \
   docs/threat-model.md docs/troubleshooting.md
 headers := crates/capi/include/softswap.h crates/capi/include/softswap.hpp
 version := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)

@@ -1,0 +1,137 @@
+//! Recipes in `docs/`: blocks marked `tested` run, and files for other programs are read by a parser.
+
+use crate::common::bin_dir;
+use crate::support::{LIMIT, Running, python};
+use std::path::Path;
+use std::process::{Command, Output};
+
+const PAGES: [(&str, &str); 3] = [
+    ("containers.md", include_str!("../../../../docs/containers.md")),
+    ("clusters.md", include_str!("../../../../docs/clusters.md")),
+    ("notebooks.md", include_str!("../../../../docs/notebooks.md")),
+];
+
+/// The job of the recipes.
+const JOB: &str = "print(sum(len(str(n) * 20) for n in range(100_000)))\n";
+/// A small profile in the form of a runtime's default.
+const DEFAULT: &str = r#"{
+    "defaultAction": "SCMP_ACT_ERRNO",
+    "defaultErrnoRet": 1,
+    "archMap": [{ "architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86"] }],
+    "syscalls": [
+        { "names": ["read", "write"], "action": "SCMP_ACT_ALLOW" },
+        {
+            "names": ["process_madvise"],
+            "action": "SCMP_ACT_ALLOW",
+            "includes": { "caps": ["CAP_SYS_PTRACE"] }
+        }
+    ]
+}"#;
+
+/// The blocks of all pages that begin with such a line: the page's name, and the text.
+fn blocks(opening: &str) -> Vec<(&'static str, String)> {
+    let of_page = |(name, page): (&'static str, &str)| {
+        let mut lines = page.lines();
+        let mut found = Vec::new();
+        while lines.by_ref().any(|line| line == format!("```{opening}")) {
+            let text = lines.by_ref().take_while(|line| *line != "```");
+            found.push((name, text.map(|line| format!("{line}\n")).collect::<String>()));
+        }
+        found
+    };
+    let found: Vec<_> = PAGES.into_iter().flat_map(of_page).collect();
+    assert!(!found.is_empty(), "no page has a block of {opening}");
+    found
+}
+
+/// Runs a program in a directory that has what the recipes need.
+fn run(dir: &Path, program: &str, arguments: &[&str]) -> Output {
+    for (name, text) in [("job.py", JOB), ("default.json", DEFAULT)] {
+        std::fs::write(dir.join(name), text).unwrap();
+    }
+    let path = format!("{}:{}", bin_dir().display(), std::env::var("PATH").unwrap_or_default());
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(dir).env("PATH", path).env("SOFTSWAP_RESERVE", "0");
+    let ended = Running::start(&mut command).finish(LIMIT);
+    Output { status: ended.status, stdout: ended.stdout, stderr: ended.stderr.into_bytes() }
+}
+
+/// Runs a Python program that has one text as its argument.
+fn parses(with: &str, text: &str) -> Output {
+    Command::new(python()).args(["-c", with, text]).output().unwrap()
+}
+
+fn expect_success(output: &Output, page: &str, text: &str) {
+    let (out, error) = (&output.stdout, &output.stderr);
+    let [out, error] = [out, error].map(|text| String::from_utf8_lossy(text).into_owned());
+    assert!(output.status.success(), "{page}:\n{text}\n{}\n{out}\n{error}", output.status);
+}
+
+#[test]
+fn commands_of_the_recipes_run() {
+    for (page, text) in blocks("sh tested") {
+        let dir = tempfile::tempdir().unwrap();
+        expect_success(&run(dir.path(), "bash", &["-euc", &text]), page, &text);
+        let made = std::fs::read_to_string(dir.path().join("softswap.json"));
+        if text.contains("--profile") {
+            let profile: serde_json::Value = serde_json::from_str(&made.unwrap()).unwrap();
+            let added = &profile["syscalls"][2];
+            assert_eq!(added["action"], "SCMP_ACT_ALLOW", "{profile}");
+            assert!(added["names"].as_array().unwrap().contains(&"userfaultfd".into()));
+        }
+    }
+}
+
+#[test]
+fn python_of_the_recipes_runs_where_the_module_is_installed() {
+    if !parses("import softswap, numpy", "").status.success() {
+        eprintln!("skipped: python3 has no module softswap, or no numpy");
+        return;
+    }
+    for (page, text) in blocks("python tested") {
+        let dir = tempfile::tempdir().unwrap();
+        let python = python().display().to_string();
+        expect_success(&run(dir.path(), &python, &["-c", &text]), page, &text);
+    }
+}
+
+#[test]
+fn files_for_other_programs_are_well_formed() {
+    if parses("import yaml", "").status.success() {
+        for (page, text) in blocks("yaml") {
+            let load = "import sys, yaml; assert isinstance(yaml.safe_load(sys.argv[1]), dict)";
+            expect_success(&parses(load, &text), page, &text);
+        }
+    } else {
+        eprintln!("skipped: python3 has no module yaml");
+    }
+    if parses("import tomllib", "").status.success() {
+        for (page, text) in blocks("toml") {
+            let load = "import sys, tomllib; tomllib.loads(sys.argv[1])";
+            expect_success(&parses(load, &text), page, &text);
+        }
+    } else {
+        eprintln!("skipped: python3 has no module tomllib");
+    }
+}
+
+#[test]
+fn the_systemd_unit_is_accepted() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no systemd-analyze");
+        return;
+    }
+    for (page, text) in blocks("systemd") {
+        let dir = tempfile::tempdir().unwrap();
+        let unit = dir.path().join("analysis.service");
+        let softswap = bin_dir().join("softswap").display().to_string();
+        let text = text.replace("/usr/local/bin/softswap", &softswap);
+        std::fs::write(&unit, text.replace("/usr/bin/python3", &python().display().to_string()))
+            .unwrap();
+        let verify = ["verify", "--man=no", unit.to_str().unwrap()];
+        let output = run(dir.path(), "systemd-analyze", &verify);
+        expect_success(&output, page, &text);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!said.contains("analysis.service"), "{page}: {said}");
+    }
+}
