@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_profile_is_refused() {
+    fn a_file_without_a_list_of_rules_is_refused() {
         for other in [json!([]), json!({}), json!({ "defaultAction": ALLOW }), json!(7)] {
             assert!(allow(&mut other.clone()).unwrap_err().contains("syscalls"), "{other}");
         }
