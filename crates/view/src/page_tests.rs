@@ -69,7 +69,7 @@ fn a_page_has_every_plot_and_fetches_nothing() {
 fn the_page_names_the_fault_mechanism_and_the_mappings_that_it_makes() {
     let mappings = Some(Mappings { now: 9, peak: 16_061, limit: 58_977 });
     let fault_mechanism = Some("protection".to_string());
-    let page = of(&Report { fault_mechanism, mappings, ..run(12, 1.0) });
+    let page = page_of(&Report { fault_mechanism, mappings, ..run(12, 1.0) });
     assert!(page.contains("<td>faults by</td><td>protection</td>"), "{page}");
     assert!(page.contains("<td>mappings</td><td>16,061 of at most 58,977</td>"), "{page}");
     assert!(!page.contains("UFFDIO_MOVE"));

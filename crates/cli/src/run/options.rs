@@ -66,7 +66,7 @@ pub(crate) struct RunArgs {
     /// Largest share of the budget for compressed pages, or a size such as
     /// 64M; at most 80% [default: auto]
     ///
-    /// With `auto` it is what gains most, from 10% to 80%: it grows while pages
+    /// With `auto` it is what gains most, from 2% to 80%: it grows while pages
     /// that a larger pool had held are read from the disk, and shrinks while
     /// pages are unpacked that had better stayed as they were.
     #[arg(long, value_name = "SHARE|SIZE|auto", allow_hyphen_values = true)]

@@ -17,10 +17,14 @@ const LEAST_PAGES_BYTES: usize = 2 << 20;
 /// What a pool that grows by itself leaves for pages and tables.
 const LEAST_BESIDE_POOL_BYTES: usize = 4 << 20;
 
+/// The smallest pool of a small budget, up to a tenth of that.
+const LEAST_POOL_BYTES: usize = 8 * SLAB_BYTES;
+
 /// The least and the most that a pool's limit moves between in so large a budget, of which
 /// `fixed_bytes` are spent from the start.
 pub(crate) fn pool_bounds(budget_bytes: usize, fixed_bytes: usize) -> (usize, usize) {
     let least = PoolLimit::LEAST.bytes_of(budget_bytes);
+    let least = least.max(LEAST_POOL_BYTES.min(budget_bytes / 10));
     let most = PoolLimit::LARGEST.bytes_of(budget_bytes);
     // However much would be gained: what is in use must fit as well.
     let most = most.min(budget_bytes.saturating_sub(fixed_bytes + LEAST_BESIDE_POOL_BYTES));
@@ -105,7 +109,8 @@ mod tests {
 
     #[test]
     fn a_pool_leaves_room_for_what_is_in_use() {
-        assert_eq!(pool_bounds(100 << 20, 1 << 20), (10 << 20, 80 << 20));
+        assert_eq!(pool_bounds(100 << 20, 1 << 20), (2 << 20, 80 << 20));
+        assert_eq!(pool_bounds(16 << 20, 1 << 20).0, 8 * SLAB_BYTES);
         let (least, most) = pool_bounds(8 << 20, 3 << 20);
         assert!(least < most && most <= 1 << 20, "{least} {most}");
         let (least, most) = pool_bounds(8 << 20, 6 << 20);

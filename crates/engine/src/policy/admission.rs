@@ -67,8 +67,9 @@ pub struct Admission {
     packed_bytes: AtomicU64,
 }
 
-/// One thread reads for a stream; until it is dropped or [`Reading::took`].
-pub(crate) struct Reading<'p> {
+/// A thread that reads for a stream; until it is dropped or [`Reading::took`].
+#[derive(Debug)]
+pub struct Reading<'p> {
     admission: &'p Admission,
     among: u64,
 }
@@ -175,7 +176,7 @@ impl Admission {
     }
 
     /// The calling thread begins to read pages of a stream.
-    pub(crate) fn read(&self) -> Reading<'_> {
+    pub fn read(&self) -> Reading<'_> {
         Reading { admission: self, among: self.readers.fetch_add(1, Relaxed) + 1 }
     }
 
@@ -220,7 +221,7 @@ fn best(best: &AtomicU64, pages: usize, ns: u64) {
 impl Reading<'_> {
     /// So many pages took so long. Of what several read at the same time each has its
     /// share of the device: of as many as there were at the beginning.
-    pub(crate) fn took(self, pages: usize, ns: u64) {
+    pub fn took(self, pages: usize, ns: u64) {
         best(&self.admission.read_ns, pages, ns / self.among);
     }
 }

@@ -38,14 +38,15 @@ const LARGEST_POOL_PERCENT: u8 = 80;
 
 impl PoolLimit {
     /// The largest there may be.
-    pub(crate) const LARGEST: PoolLimit = PoolLimit::Percent(LARGEST_POOL_PERCENT);
-    /// What [`PoolLimit::Auto`] never goes below.
-    pub(crate) const LEAST: PoolLimit = PoolLimit::Percent(10);
+    pub const LARGEST: PoolLimit = PoolLimit::Percent(LARGEST_POOL_PERCENT);
+    /// The smallest that [`PoolLimit::Auto`] chooses. A working set that just fits in DRAM must
+    /// not lose more to the pool.
+    pub const LEAST: PoolLimit = PoolLimit::Percent(2);
 
     /// The limit with so large a budget, at first. A size is cut to the largest
     /// share.
     #[must_use]
-    pub(crate) fn bytes_of(self, memory_bytes: usize) -> usize {
+    pub fn bytes_of(self, memory_bytes: usize) -> usize {
         let share = |percent: u8| memory_bytes / 100 * usize::from(percent);
         match self {
             PoolLimit::Auto => share(LARGEST_POOL_PERCENT),

@@ -16,6 +16,7 @@ use softswap_engine::core::policies::Policies;
 use softswap_engine::memory::address_space::AddressSpace;
 use softswap_engine::policy::mechanism::{Mechanism, Without};
 use softswap_engine::policy::partition::{NEARLY_FULL_PERCENT, Partition, PoolView};
+use softswap_engine::policy::pool_limit::PoolLimit;
 use softswap_engine::policy::prefetch::readahead::{self, Ahead, Touch};
 use softswap_engine::policy::stored_copies::Stays;
 use softswap_engine::store::pool::{Handle, Pool, SLAB_BYTES};
@@ -82,6 +83,8 @@ pub struct Setup {
     pub costs: Costs,
     /// Mechanisms that are off.
     pub without: Without,
+    /// Share of the memory that the pool may use, in percent; `None` lets the partition decide.
+    pub pool_percent: Option<u8>,
 }
 
 /// Compressed sizes of a page in bytes: 0 of a same-filled page, [`PAGE_SIZE`] of an
@@ -115,6 +118,8 @@ pub struct Figures {
     pub pages_out: u64,
     /// Time that the program waited for faults.
     pub stalled_ns: u64,
+    /// Processor time of evictions: compression, writes and unmapping.
+    pub reclaim_ns: u64,
     /// Size of the pool at the end.
     pub pool_bytes: u64,
 }
@@ -125,7 +130,7 @@ pub struct Figures {
 /// ```
 /// use softswap_engine::policy::mechanism::Without;
 /// use softswap_testkit::simulator::{Content, Costs, Setup, Simulation};
-/// let setup = Setup { window_pages: 1024, memory_bytes: 1 << 20, costs: Costs::default(), without: Without::default() };
+/// let setup = Setup { window_pages: 1024, memory_bytes: 1 << 20, costs: Costs::default(), without: Without::default(), pool_percent: None };
 /// let mut simulation = Simulation::new(setup).unwrap();
 /// for round in 0..2 {
 ///     (0..512).for_each(|page| simulation.touch(page, round == 0, Some(Content { lz4_bytes: 4096, zstd_bytes: 4096 })));
@@ -160,12 +165,13 @@ impl Simulation {
     /// # Errors
     /// If there is no address space for the tables.
     pub fn new(setup: Setup) -> io::Result<Simulation> {
-        let Setup { window_pages, memory_bytes, without, .. } = setup;
+        let Setup { window_pages, memory_bytes, without, pool_percent, .. } = setup;
         let space = AddressSpace::new(window_pages)?;
         space.add(&mut space.lock(), 0..window_pages);
-        let whole = |percent: usize| memory_bytes / 100 * percent / SLAB_BYTES * SLAB_BYTES;
-        let (least, most) = (whole(10), whole(80));
-        let is_on = !without.has(Mechanism::Partition);
+        let limit = |limit: PoolLimit| limit.bytes_of(memory_bytes) / SLAB_BYTES * SLAB_BYTES;
+        let (least, most) = (limit(PoolLimit::LEAST), limit(PoolLimit::LARGEST));
+        let pool_bytes = pool_percent.map_or(most, |percent| limit(PoolLimit::Percent(percent)));
+        let is_on = pool_percent.is_none() && !without.has(Mechanism::Partition);
         let partition = Partition::new(is_on, least, most, memory_bytes, 1);
         // Memory for zstd is not part of the budget here.
         let contexts = 0;
@@ -177,7 +183,7 @@ impl Simulation {
             pages: PageTable::new(reserve_u64(size)?),
             space,
             policies,
-            pool: Pool::for_one_thread(most)?,
+            pool: Pool::for_one_thread(pool_bytes.max(SLAB_BYTES))?,
             setup,
             contents: vec![Content::default(); size],
             resident: 0,
@@ -243,6 +249,12 @@ impl Simulation {
     fn stall(&mut self, ns: u64, cpu_ns: u64) {
         self.figures.stalled_ns += ns;
         self.now_ns += ns;
+        self.cpu_ns += cpu_ns;
+    }
+
+    /// Adds processor time of an eviction.
+    fn reclaim(&mut self, cpu_ns: u64) {
+        self.figures.reclaim_ns += cpu_ns;
         self.cpu_ns += cpu_ns;
     }
 
@@ -352,11 +364,15 @@ impl Simulation {
     fn serve(&mut self) {
         while let Some(request) = self.policies.readahead.take() {
             let marker = request.marker();
+            let ahead = self.figures.pages_ahead;
             for page in request.pages(0..self.setup.window_pages) {
                 if Some(page) != marker {
                     self.bring_along(page, true);
                 }
             }
+            let read = self.figures.pages_ahead - ahead;
+            let ns = read * self.setup.costs.along_ns;
+            self.policies.admission.read().took(read as usize, ns);
         }
     }
 

@@ -62,7 +62,7 @@ impl Simulation {
             batch.incompressible += u64::from(PassingOver::is_incompressible(place));
             claim.publish(place);
         }
-        self.cpu_ns += found as u64 * self.setup.costs.leave_ns;
+        self.reclaim(found as u64 * self.setup.costs.leave_ns);
         batch.cpu_ns = self.cpu_ns - cpu_ns;
         self.policies.note_batch(found, batch);
         self.figures.pages_out += found as u64;
@@ -88,7 +88,7 @@ impl Simulation {
         batch.for_disk += 1;
         self.figures.pages_written += 1;
         let ns = self.setup.costs.write_ns;
-        self.cpu_ns += ns;
+        self.reclaim(ns);
         self.policies.admission.wrote(1, ns);
         Place::Slot { slot: self.slot(1), is_incompressible }
     }
@@ -160,7 +160,7 @@ impl Simulation {
             Packer::Zstd { .. } => (content.zstd_bytes, costs.zstd_ns),
         };
         let bytes = Some(usize::from(bytes)).filter(|it| *it <= MAX_PACKED_BYTES);
-        self.cpu_ns += ns;
+        self.reclaim(ns);
         self.policies.admission.packed(bytes, ns);
         self.policies.tier.note_tried(packer, bytes.is_some());
         bytes.map(|bytes| (packer.codec(), bytes))
@@ -198,7 +198,7 @@ impl Simulation {
             }
         }
         self.figures.pages_written += slots as u64;
-        self.cpu_ns += slots as u64 * self.setup.costs.write_ns;
+        self.reclaim(slots as u64 * self.setup.costs.write_ns);
         let partition = &self.policies.partition;
         partition.write_back_rate().note_gone(gone as u64);
         partition.costs().passed_on(gone as u64, self.cpu_ns - cpu_ns);

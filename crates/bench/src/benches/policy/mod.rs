@@ -3,6 +3,7 @@
 pub(crate) mod recorded;
 pub(crate) mod record;
 mod patterns;
+mod random_programs;
 
 use crate::measure::failure::OrRefuse;
 use crate::measure::machine::Machine;
@@ -25,6 +26,8 @@ const PAGES: u32 = 4096;
 const QUICK_PAGES: u32 = 512;
 /// Sizes of memory as shares of a trace's pages.
 const PERCENTS: [usize; 3] = [75, 50, 25];
+/// Fixed shares of the pool that --random compares with the default.
+const FIXED_PERCENTS: [u8; 6] = [0, 10, 20, 40, 60, 80];
 /// The smallest memory.
 const LEAST_PAGES: usize = 64;
 
@@ -41,7 +44,12 @@ touch in four writes, and all pages pack as those of Python do.
 --trace takes what `softswap bench record` wrote, as in crates/bench/traces.
 
 stalled_ms is the time for which the program waited. Ratios: stalled_without_vs_with_TRACE_PERCENT,
-with --without.")]
+with --without.
+
+--random makes programs of 1 to 8 threads, each with phases of loops, scans, hot sets, Zipf's law and
+random touches over five kinds of content, in memory for 20 to 90 % of the pages. total_ms is the
+time of work, faults and evictions. Ratios: default_vs_best_fixed_geomean and
+default_vs_best_fixed_most, over pools of 0, 10, 20, 40, 60 and 80 %.")]
 pub(crate) struct PolicyArgs {
     /// Pages of each pattern
     #[arg(long, value_name = "N", default_value_t = PAGES,
@@ -72,6 +80,11 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "NAME,...", default_value_t = Without::default())]
     without: Without,
 
+    /// Simulate N random programs instead, each with the default and with fixed shares of the
+    /// pool
+    #[arg(long, value_name = "N", conflicts_with_all = ["trace", "pages", "quick", "without"])]
+    random: Option<u32>,
+
     /// Only these traces
     #[arg(long, requires = "trace")]
     only_traces: bool,
@@ -93,6 +106,12 @@ struct SizedRun {
 pub(super) fn measure(args: &PolicyArgs) -> Result<Findings<Figures>, Refusal> {
     let mut log = Log::start();
     let costs = args.costs.as_deref().map_or(Ok(Costs::default()), read_costs)?;
+    if let Some(count) = args.random {
+        let rows = random(count, u64::from(args.seed), costs, &mut log);
+        let rows = rows.or_own("no memory for a random program")?;
+        let figures = Figures { seed: args.seed, rows };
+        return Ok(log.findings("policy", Machine::without_device(), figures));
+    }
     let mut rows = Vec::new();
     for (name, recorded) in &traces(args)? {
         let simulated = |without| {
@@ -163,18 +182,63 @@ fn content(content: Content) -> simulator::Content {
     simulator::Content { lz4_bytes: bytes(content.lz4), zstd_bytes: bytes(content.zstd) }
 }
 
+/// Runs random programs with the default and with fixed shares of the pool.
+fn random(count: u32, seed: u64, costs: Costs, log: &mut Log) -> io::Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let (mut most, mut logs) = (0.0_f64, 0.0);
+    for number in std::env::var("ONLY")
+        .ok()
+        .and_then(|it| it.parse().ok())
+        .map_or(0..u64::from(count), |n: u64| n..n + 1)
+    {
+        let program = random_programs::program(seed * 1_000_000 + number);
+        let recorded = &program.recorded;
+        let memory_pages = recorded.pages as usize * program.memory_percent / 100;
+        let total_ms = |percent| {
+            let figures = simulate(recorded, memory_pages, costs, Without::default(), percent)?;
+            let ns = figures.stalled_ns + figures.reclaim_ns + u64::from(recorded.cpu_us) * 1000;
+            io::Result::Ok((ns as f64 / 1e6, figures))
+        };
+        let (default_ms, figures) = total_ms(None)?;
+        let mut best = (f64::INFINITY, 0_u8);
+        for percent in FIXED_PERCENTS {
+            let (ms, _) = total_ms(Some(percent))?;
+            best = if ms < best.0 { (ms, percent) } else { best };
+        }
+        let ratio = default_ms / best.0;
+        (most, logs) = (most.max(ratio), logs + ratio.ln());
+        rows.push(row! {
+            number,
+            threads: program.threads,
+            memory_percent: program.memory_percent,
+            default_ms,
+            best_fixed_ms: best.0,
+            best_fixed_percent: best.1,
+            ratio,
+            pool_faults: figures.pool_faults,
+            disk_faults: figures.disk_faults,
+            pool_bytes: figures.pool_bytes,
+        });
+    }
+    log.ratio("default_vs_best_fixed_geomean".to_string(), (logs / f64::from(count.max(1))).exp());
+    log.ratio("default_vs_best_fixed_most".to_string(), most);
+    Ok(rows)
+}
+
 /// Runs the policies over a trace.
 fn simulate(
     recorded: &Recorded,
     memory_pages: usize,
     costs: Costs,
     without: Without,
+    pool_percent: Option<u8>,
 ) -> io::Result<Simulated> {
     let mut simulation = Simulation::new(Setup {
         window_pages: recorded.pages.into(),
         memory_bytes: memory_pages * PAGE_SIZE,
         costs,
         without,
+        pool_percent,
     })?;
     let counted = recorded.events.len().saturating_sub(recorded.before as usize).max(1);
     // Spread evenly, as the trace has only the sum.
@@ -210,7 +274,7 @@ fn rows_of(
     let (touches, pages) = (touched.len(), BTreeSet::from_iter(touched).len());
     let row = |memory_percent: usize, memory_pages: usize| {
         let memory_pages = memory_pages.max(LEAST_PAGES);
-        let figures = simulate(recorded, memory_pages, costs, without)?;
+        let figures = simulate(recorded, memory_pages, costs, without, None)?;
         let stalled_ms = figures.stalled_ns as f64 / 1e6;
         let row = row! {
             trace,

@@ -43,7 +43,7 @@ fn random(pages: usize, seed: u64) -> Vec<usize> {
 }
 
 /// The page of rank `n` is touched in proportion to `n` to the power of -0.99.
-fn zipf(pages: usize, seed: u64) -> Vec<usize> {
+pub(super) fn zipf(pages: usize, seed: u64) -> Vec<usize> {
     let ranks = shuffled(pages, seed);
     let mut sum = 0.0;
     let add = |rank: usize| {
@@ -65,7 +65,7 @@ fn hot_set(pages: usize, seed: u64) -> Vec<usize> {
     mostly(hot, pages, pages * TOUCHES_PER_PAGE, seed + 5).collect()
 }
 
-fn mostly(
+pub(super) fn mostly(
     hot: &[usize],
     pages: usize,
     touches: usize,

@@ -258,12 +258,18 @@ impl Partition {
         if !self.ages.are_known() {
             return self.ghost_hits.note_unknown();
         }
-        let until_resident = (distance as usize).saturating_mul(PAGE_SIZE) / self.step_bytes();
-        // The oldest ones go first.
+        let step_bytes = self.step_bytes();
+        let distance_bytes = (distance as usize).saturating_mul(PAGE_SIZE);
+        // The pool gives up its oldest objects first.
         let younger_bytes = self.ages.younger(distance, used_bytes);
-        let until_lost = mark_bytes(limit_bytes).saturating_sub(younger_bytes)
-            / mark_bytes(self.step_bytes()).max(1);
-        self.ghost_hits.note_pooled(until_resident, until_lost);
+        let room_bytes = mark_bytes(limit_bytes).saturating_sub(younger_bytes);
+        // A smaller pool loses its end, and gains the memory of objects whose pages then stay
+        // resident.
+        let resident_share = younger_bytes as f64 / distance_bytes.max(1) as f64;
+        let lost_bytes = mark_bytes(step_bytes) as f64 - resident_share * step_bytes as f64;
+        let until_lost =
+            if lost_bytes < 1.0 { STEPS } else { (room_bytes as f64 / lost_bytes) as usize };
+        self.ghost_hits.note_pooled(distance_bytes / step_bytes, until_lost);
     }
 
     /// A touched page was on the disk because it does not pack, and so many had left since it

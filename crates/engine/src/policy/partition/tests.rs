@@ -107,6 +107,25 @@ fn a_budget_that_moves_often_is_worth_something_all_the_same() {
 }
 
 #[test]
+fn a_smaller_pool_keeps_pages_longer_whose_younger_ones_stay_resident() {
+    // Pages pack to 2560 bytes, and all ages are alike.
+    let used_bytes = mark_bytes(MOST);
+    let pages = (used_bytes / 2560) as u64;
+    let lost_after = |at_depth: u64| {
+        let balance = balance();
+        let pool = PoolView { limit_bytes: MOST, used_bytes, objects: pages as usize };
+        balance.found_in_pool(1, MOST, used_bytes);
+        balance.step(|| pool, |random| Some((random >> 33) % pages), |_| {});
+        balance.found_in_pool(pages * at_depth / 4, MOST, used_bytes);
+        let lost = balance.ghost_hits.take().lost;
+        lost.iter().position(|count| *count > 0)
+    };
+    // A step takes 3.6 MiB from the pool, and 2.5 MiB of that in pages that stay resident.
+    assert!((9..=12).contains(&lost_after(3).unwrap()), "{:?}", lost_after(3));
+    assert!(lost_after(4).unwrap() <= 3, "{:?}", lost_after(4));
+}
+
+#[test]
 fn pages_that_no_pool_had_held_do_not() {
     let balance = balance();
     let far = AGE + MOST as u64 / 512;
