@@ -4,6 +4,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
 INSTALL ?= install
+# Strips what it installs; `make install INSTALL_PROGRAM=install` keeps symbols and debug information.
+INSTALL_PROGRAM ?= $(INSTALL) -s
 # Where cargo puts what it builds.
 TARGET_DIR ?= $(or $(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET_DIR)/release
@@ -41,7 +43,7 @@ remap_rust = $(RUSTFLAGS) $(addprefix --remap-path-prefix=,$(paths))
 remap_c = $(CFLAGS) $(addprefix -ffile-prefix-map=,$(paths))
 
 .DEFAULT_GOAL := build
-.PHONY: build check demo test bench doc test-long test-flaky test-compat test-guest deny fuzz miri tsan install uninstall deb wheel test-wheel dist clean help
+.PHONY: build check demo test bench doc test-long test-flaky test-compat test-guest deny fuzz miri tsan install uninstall deb wheel test-wheel dist clean help tools-deb tools-wheel tools-dist
 
 build wheel: export RUSTFLAGS := $(remap_rust)
 build wheel: export CFLAGS := $(remap_c)
@@ -115,8 +117,8 @@ install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
 	  test -d "$(RELEASE)/share" || $(MAKE) build
 	$(INSTALL) -d "$(bindir)" "$(libdir)" "$(clibdir)/pkgconfig" "$(includedir)" "$(docdir)" \
 	  "$(share)/man/man1"
-	$(INSTALL) -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" "$(RELEASE)/softswap-remote" "$(bindir)/"
-	$(INSTALL) -m 755 "$(RELEASE)/libsoftswap.so" "$(libdir)/libsoftswap.so"
+	$(INSTALL_PROGRAM) -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" "$(RELEASE)/softswap-remote" "$(bindir)/"
+	$(INSTALL_PROGRAM) -m 755 "$(RELEASE)/libsoftswap.so" "$(libdir)/libsoftswap.so"
 	$(INSTALL) -m 644 packaging/libsoftswap.so-gdb.py "$(libdir)/"
 	$(INSTALL) -m 755 "$(RELEASE)/capi/libsoftswap_c.so.$(version)" "$(clibdir)/"
 	cp -P "$(RELEASE)/capi/libsoftswap_c.so.$(basename $(version))" "$(RELEASE)/capi/libsoftswap_c.so" "$(clibdir)/"
@@ -128,6 +130,8 @@ install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
 	$(foreach file,$(completions),$(INSTALL) -D -m 644 "$(RELEASE)/share/$(file)" "$(share)/$(file)" &&) :
 # The loader finds a library in what this lists; a package does it when it is installed.
 	@test -n "$(DESTDIR)" || ldconfig 2>/dev/null || :
+	@test -n "$(DESTDIR)" || ldconfig -p 2>/dev/null | grep -qF "$(LIBDIR)/libsoftswap_c.so" || \
+	  echo "make: programs in C find libsoftswap_c.so if they are linked with -Wl,-rpath,$(LIBDIR)"
 
 uninstall: ## remove what install put there
 	rm -f "$(bindir)/softswap" "$(bindir)/softswap-bench" "$(bindir)/softswap-remote" "$(libdir)/libsoftswap.so" \
@@ -139,8 +143,19 @@ uninstall: ## remove what install put there
 	  $(foreach file,$(notdir $(documents)),"$(docdir)/$(file)")
 	-rmdir "$(libdir)" "$(includedir)" "$(docdir)" 2>/dev/null
 
+# Stops before a long build if a tool is missing.
+needs = @command -v $(1) >/dev/null || { echo "make: $(1) is missing; get it by \`$(2)\`" >&2; exit 1; }
+tools-deb:
+	$(call needs,cargo-deb,cargo install --locked cargo-deb)
+	$(call needs,dpkg-deb,sudo apt install dpkg-dev)
+tools-wheel:
+	$(call needs,maturin,pip install maturin)
+	$(call needs,auditwheel,pip install auditwheel)
+tools-dist: tools-deb tools-wheel
+	$(call needs,cargo-cyclonedx,cargo install --locked cargo-cyclonedx)
+
 # What the packages hold is what `make install` would install.
-deb: build ## build the Debian package into dist/ (needs `cargo install --locked cargo-deb`, dpkg-dev)
+deb: tools-deb build ## build the Debian package into dist/ (needs `cargo install --locked cargo-deb`, dpkg-dev)
 	gzip -9nk "$(RELEASE)"/share/man/man1/*.1
 	gzip -9nc CHANGELOG.md >"$(RELEASE)/share/changelog.gz"
 	packaging/licences.py >"$(RELEASE)/share/licences.txt"
@@ -162,7 +177,7 @@ deb: build ## build the Debian package into dist/ (needs `cargo install --locked
 data := crates/python/softswap.data
 glibc = $(shell getconf GNU_LIBC_VERSION | sed 's/.* //')
 MANYLINUX ?= manylinux_$(subst .,_,$(shell printf '2.34\n$(glibc)\n' | sort -V | head -1))
-wheel: build ## build the wheel for Python into dist/ (needs `pip install maturin auditwheel`)
+wheel: tools-wheel build ## build the wheel for Python into dist/ (needs `pip install maturin auditwheel`)
 	rm -rf $(data)
 	$(INSTALL) -d $(data)/scripts $(data)/data/lib/softswap $(data)/data/share/man/man1 \
 	  $(data)/data/share/doc/softswap
@@ -180,7 +195,7 @@ wheel: build ## build the wheel for Python into dist/ (needs `pip install maturi
 test-wheel: ## install the wheel of dist/ into a fresh environment and run its tests (fetches NumPy)
 	tests/wheel.sh
 
-dist: ## build all packages into dist/, with checksums and a list of what is in them (SBOM)
+dist: tools-dist ## build all packages into dist/, with checksums and a list of what is in them (SBOM)
 	rm -rf dist
 	$(MAKE) deb wheel
 	$(CARGO) cyclonedx --manifest-path crates/python/Cargo.toml --format json --override-filename softswap.cdx
@@ -196,5 +211,12 @@ clean: ## remove what was built
 	$(CARGO) clean
 	rm -rf dist
 
+# Targets for users come first.
+for_users := build install uninstall demo bench wheel deb dist
+listed = @sed -n 's/^\([a-z-]*\):[^\#]*\#\# \(.*\)/\1\t\2/p' $(MAKEFILE_LIST)
+is_for_user := ^($(subst $(empty) ,|,$(for_users)))	
 help: ## show this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@echo "To use softswap:"
+	$(listed) | grep -E '$(is_for_user)' | sed 's/^/  make /' | expand -t 20
+	@echo "To work on it:"
+	$(listed) | grep -vE '$(is_for_user)' | sed 's/^/  make /' | expand -t 20

@@ -59,7 +59,7 @@ Whoever reaches the address sees numbers, names and figures of the programs. `so
 Exit status: 1 where the address cannot be listened on. Otherwise it runs until a signal ends it.")]
 pub(crate) struct ExportArgs {
     /// Where to listen
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9187")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10187")]
     #[arg(value_parser = parse_address)]
     listen: SocketAddr,
 }
@@ -67,7 +67,7 @@ pub(crate) struct ExportArgs {
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         "it is no IP address with a port; names are not looked up. \
-         Write one such as 127.0.0.1:9187 or [::1]:9187"
+         Write one such as 127.0.0.1:10187 or [::1]:10187"
             .to_string()
     })
 }

@@ -1,6 +1,6 @@
 //! `softswap jupyter`: kernels for notebooks that run within a budget.
 
-use crate::output::print;
+use crate::output::{lines as visible_lines, print};
 use crate::refusal::{FAILED, Refusal, plain};
 use crate::run::{self, program};
 use clap::{Args, Subcommand, ValueHint};
@@ -20,13 +20,27 @@ pub(crate) struct JupyterArgs {
 #[derive(Subcommand)]
 enum Action {
     Install(InstallArgs),
+    /// List the kernels that run under `softswap run`
+    List {
+        /// Look below DIR/share/jupyter
+        #[arg(long, value_name = "DIR")]
+        prefix: Option<PathBuf>,
+    },
+    /// Remove a kernel that `install` has made
+    Remove {
+        /// The kernel, as `list` shows it
+        name: String,
+        /// Look below DIR/share/jupyter
+        #[arg(long, value_name = "DIR")]
+        prefix: Option<PathBuf>,
+    },
 }
 
 /// Install a Python kernel that runs under `softswap run`; its name in Jupyter shows the budget.
 #[derive(Args)]
 #[command(after_long_help = "\
-The kernel is for this user, below JUPYTER_DATA_DIR, or ~/.local/share/jupyter. `jupyter kernelspec
-remove NAME` takes it away again.
+The kernel is for this user, below JUPYTER_DATA_DIR, or ~/.local/share/jupyter. `softswap jupyter
+remove NAME` removes it.
 
 Exit status: 0 when it is installed, 2 for a value that cannot be used, 1 where it cannot be written.")]
 struct InstallArgs {
@@ -52,8 +66,63 @@ struct InstallArgs {
 }
 
 pub(crate) fn jupyter(args: &JupyterArgs) -> Result<ExitCode, Refusal> {
-    let Action::Install(args) = &args.action;
-    let bad = |why: String| Refusal::usage(format!("jupyter: {why}"));
+    match &args.action {
+        Action::Install(args) => install(args),
+        Action::List { prefix } => list(prefix.as_deref()),
+        Action::Remove { name, prefix } => remove(name, prefix.as_deref()),
+    }
+}
+
+fn bad(why: String) -> Refusal {
+    Refusal::usage(format!("jupyter: {why}"))
+}
+
+/// Returns the names of softswap's kernels, in order.
+fn kernels(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let ours = entries.filter(|entry| is_ours(&entry.path()));
+    let mut names: Vec<_> =
+        ours.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Returns true if the kernel in `dir` runs under `softswap run`.
+fn is_ours(dir: &Path) -> bool {
+    let text = fs::read_to_string(dir.join("kernel.json")).unwrap_or_default();
+    let kernel: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let word = |at: usize| kernel["argv"][at].as_str().unwrap_or_default();
+    Path::new(word(0)).file_name() == Some(OsStr::new("softswap")) && word(1) == "run"
+}
+
+fn list(prefix: Option<&Path>) -> Result<ExitCode, Refusal> {
+    let dir = data_dir(prefix).map_err(bad)?.join("kernels");
+    let names = kernels(&dir);
+    if names.is_empty() {
+        print(&format!("no kernel in {} runs under softswap", dir.display()))?;
+    } else {
+        print(&visible_lines(&names.join("\n")))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn remove(name: &str, prefix: Option<&Path>) -> Result<ExitCode, Refusal> {
+    let dir = data_dir(prefix).map_err(bad)?.join("kernels");
+    if !kernels(&dir).iter().any(|known| known == name) {
+        let shown = dir.display();
+        return Err(bad(format!(
+            "{name}: no kernel of softswap has this name in {shown}; `softswap jupyter list` shows all"
+        )));
+    }
+    let dir = dir.join(name);
+    fs::remove_dir_all(&dir).map_err(|error| {
+        Refusal::new(FAILED, format!("jupyter: {}: {}", dir.display(), plain(&error)))
+    })?;
+    print(&format!("{name} is removed from {}", dir.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn install(args: &InstallArgs) -> Result<ExitCode, Refusal> {
     run::check_memory(&args.memory)
         .map_err(|why| bad(format!("--memory {}: {why}", args.memory)))?;
     let name = args.name.clone().unwrap_or_else(|| default_name(&args.memory));

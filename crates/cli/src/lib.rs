@@ -30,6 +30,7 @@ pub mod library;
 pub mod control_client;
 
 mod output;
+mod hints;
 mod tree_report;
 mod tree_peaks;
 mod run;
@@ -112,7 +113,8 @@ pub fn command() -> clap::Command {
 /// Does what the command line asks for.
 #[must_use]
 pub fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let cli = Cli::try_parse().unwrap_or_else(|error| hints::exit::<Cli>(error));
+    let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Stat(args) => stat::stat(&args),
         Command::Ctl(args) => ctl::ctl(&args),

@@ -3,11 +3,12 @@
 //! which the command line is read, so it says what they say.
 #![forbid(unsafe_code)]
 
-use clap::builder::Resettable;
+use clap::builder::{PossibleValuesParser, Resettable};
 use clap::{Arg, Command, Id};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
+use softswap_engine::door::live_settings::SETTINGS;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{fs, io};
@@ -44,7 +45,9 @@ fn write(share: &Path) -> io::Result<()> {
     for (shell, file) in COMPLETIONS {
         let file = share.join(file);
         fs::create_dir_all(file.parent().unwrap_or(share))?;
-        clap_complete::generate(shell, &mut completed.clone(), NAME, &mut fs::File::create(file)?);
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut completed.clone(), NAME, &mut script);
+        fs::write(file, with_operands(shell, &String::from_utf8_lossy(&script)))?;
     }
     Ok(())
 }
@@ -76,7 +79,7 @@ fn without_hidden(command: &Command) -> Command {
     Command::new(name)
         .about(command.get_about().cloned().unwrap_or_default())
         .disable_help_subcommand(true)
-        .args(arguments.map(apart))
+        .args(arguments.map(apart).map(with_values))
         .subcommands(shown(command).map(without_hidden))
 }
 
@@ -105,7 +108,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     man.render_title(&mut text)?;
     man.render_name_section(&mut text)?;
-    man.render_synopsis_section(&mut text)?;
+    synopsis(command).to_writer(&mut text)?;
     man.render_description_section(&mut text)?;
     man.render_options_section(&mut text)?;
     if shown(command).next().is_some() {
@@ -118,12 +121,22 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// What follows the options in the help: prose is filled anew, examples keep their lines, and
-/// `TERM  meaning` becomes an item.
+/// Returns the usage as the help has it, with values.
+fn synopsis(command: &Command) -> Roff {
+    let usage = command.clone().render_usage().to_string();
+    let mut roff = Roff::new();
+    roff.control("SH", ["SYNOPSIS"]);
+    for line in usage.trim_start_matches("Usage:").lines() {
+        roff.text([bold(line.trim())]).control("br", []);
+    }
+    roff
+}
+
+/// Formats the text after the options: prose is refilled, examples are a section of their own and
+/// keep their lines, and `TERM  meaning` becomes an item.
 fn notes_section(notes: &str) -> Roff {
     let mut roff = Roff::new();
-    roff.control("SH", ["NOTES"]);
-    let (mut in_example, mut in_items) = (false, false);
+    let (mut in_example, mut in_items, mut has_heading) = (false, false, false);
     for line in notes.lines() {
         let is_indented = line.starts_with(' ');
         let line = line.trim();
@@ -133,7 +146,16 @@ fn notes_section(notes: &str) -> Roff {
         }
         if in_example && !is_indented {
             roff.control("fi", []);
-            in_example = false;
+            (in_example, has_heading) = (false, false);
+        }
+        if line.starts_with("Example") && line.ends_with(':') {
+            roff.control("SH", ["EXAMPLES"]).control("nf", []);
+            (in_example, has_heading) = (true, true);
+            continue;
+        }
+        if !has_heading && !line.is_empty() {
+            roff.control("SH", ["NOTES"]);
+            has_heading = true;
         }
         match line.split_once("  ") {
             _ if line.is_empty() => {}
@@ -143,15 +165,69 @@ fn notes_section(notes: &str) -> Roff {
             }
             _ => _ = roff.text([roman(line)]),
         }
-        if line.starts_with("Example") && line.ends_with(':') {
-            roff.control("nf", []);
-            in_example = true;
-        }
     }
     if in_example {
         roff.control("fi", []);
     }
     roff
+}
+
+/// Values that the command line reads by itself, so that its definition does not list them.
+const VALUES: [(&str, &[&str]); 4] = [
+    ("codec", &["auto", "lz4", "zstd", "none"]),
+    ("poll", &["auto", "interrupt", "poll", "hybrid"]),
+    ("children", &["managed", "plain"]),
+    ("faults", &["auto", "userfaultfd", "protection"]),
+];
+/// Commands whose first operand is the PID of a program under softswap.
+const OF_PIDS: [&str; 3] = ["stat", "ctl", "record"];
+/// Prints the PIDs of all `softswap run`.
+const PIDS: &str = "$(pgrep -x softswap)";
+
+fn with_values(argument: Arg) -> Arg {
+    let values = VALUES.iter().find(|(id, _)| *id == argument.get_id().as_str());
+    match values {
+        Some((_, values)) => argument.value_parser(PossibleValuesParser::new(*values)),
+        None => argument,
+    }
+}
+
+/// Adds PIDs and the keys of `ctl` to a script: operands that clap_complete leaves out.
+fn with_operands(shell: Shell, script: &str) -> String {
+    let keys = SETTINGS.map(|setting| setting.key).join(" ");
+    let mut script = script.to_string();
+    match shell {
+        Shell::Bash => {
+            for name in OF_PIDS {
+                let block = format!("softswap__subcmd__{name})\n            opts=\"");
+                script = script.replace(&block, &format!("{block}{PIDS} "));
+            }
+            for action in ["get", "set"] {
+                let block = format!("softswap__subcmd__ctl__subcmd__{action})\n");
+                let Some((before, after)) = script.split_once(&block) else { continue };
+                // The PID stands before the action.
+                let after = after.replacen("-eq 3", "-eq 4", 1);
+                let after = after.replacen("opts=\"", &format!("opts=\"{keys} "), 1);
+                script = format!("{before}{block}{after}");
+            }
+        }
+        Shell::Zsh => {
+            script = script.replace(":pid -- The process:_default", ":pid -- The process:_pids");
+            script = script
+                .replace(":key -- The setting:_default", &format!(":key -- The setting:({keys})"));
+        }
+        _ => {
+            for name in OF_PIDS {
+                let condition = format!("__fish_softswap_using_subcommand {name}");
+                script += &format!(
+                    "complete -c softswap -n \"{condition}\" -f -a \"(pgrep -x softswap)\"\n"
+                );
+            }
+            let condition = "__fish_seen_subcommand_from get set";
+            script += &format!("complete -c softswap -n \"{condition}\" -f -a \"{keys}\"\n");
+        }
+    }
+    script
 }
 
 /// The page above, and below the first one the documents.
@@ -228,7 +304,8 @@ mod tests {
             assert!(page.contains(part), "{part}: {page}");
         }
         assert!(!page.contains("--awake"), "what is hidden stays so: {page}");
-        assert!(read("softswap.1").contains("Examples:\n.nf\nsoftswap doctor\nsoftswap run"));
+        assert!(page.contains("softswap run [OPTIONS] [--] PROGRAM [ARG...]"), "{page}");
+        assert!(read("softswap.1").contains(".SH EXAMPLES\n.nf\nsoftswap doctor\nsoftswap run"));
     }
 
     #[test]
@@ -264,5 +341,7 @@ mod tests {
         assert_eq!(completed("softswap do"), "doctor");
         assert_eq!(completed("softswap run --mem"), "--memory --memory-per-process");
         assert_eq!(completed("softswap bench swap-"), "swap-in");
+        assert_eq!(completed("softswap run --codec l"), "lz4");
+        assert_eq!(completed("softswap ctl 4711 set io.poll_"), "io.poll_sleep");
     }
 }

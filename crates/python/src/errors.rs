@@ -8,6 +8,9 @@ pub(crate) fn told(error: softswap::Error) -> PyErr {
     const EINVAL: i32 = 22;
     let text = error.to_string();
     match error.raw_os_error() {
+        _ if matches!(error, softswap::Error::TooLittleMemory { .. }) => {
+            PyValueError::new_err(text)
+        }
         EINVAL => PyValueError::new_err(text),
         ENOMEM => PyMemoryError::new_err(text),
         number => PyOSError::new_err((number, text)),

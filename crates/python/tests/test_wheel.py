@@ -43,12 +43,25 @@ class TheCommand(unittest.TestCase):
     def test_a_notebook_is_told_how_it_fares(self):
         # Without the first line it sleeps, and there is nothing to tell.
         program = ("kept = bytearray(96 << 20)\nfrom softswap import _magic\n"
-                   "print(repr(_magic.softswap('stats')))")
+                   "bar = _magic.softswap('stats')\nprint(repr(bar))\n"
+                   "print(bar._repr_html_())\n_magic.softswap('nonsense')\n"
+                   "_magic.softswap('set memory 72M')")
         said = run(softswap.command(), "run", "-q", "--memory", "64M", "--",
                    sys.executable, "-c", program)
         whole = r"budget ([\d.]+ MiB \()?64\.0 MiB( once\))?: "
         self.assertRegex(said, whole + r"resident [\d.]+ MiB, pool [\d.]+ MiB, disk")
-        self.assertIn("softswap", run(sys.executable, "-c", program))
+        self.assertIn("memory = 72M", said)
+        self.assertIn("disk (in swap slots)", said)
+        self.assertIn("usage: %softswap stats", said)
+        self.assertIn("softswap", run(sys.executable, "-c", "from softswap import _magic\n"
+                                      "_magic.softswap('stats')"))
+
+    def test_a_pool_shows_what_it_has(self):
+        pool = softswap.Pool("16M", tempfile.gettempdir())
+        self.assertRegex(repr(pool), r"^<softswap.Pool: budget 16\.0 MiB, used [\d.]+ MiB, on the "
+                         r"disk 0\.0 MiB>$")
+        pool.close()
+        self.assertEqual(repr(pool), "<softswap.Pool, closed>")
 
 
 class APool(unittest.TestCase):
@@ -164,12 +177,15 @@ class APool(unittest.TestCase):
 
     def test_what_cannot_be_is_refused(self):
         self.assertRaises(ValueError, softswap.Pool, memory="lots")
-        self.assertRaises(MemoryError, softswap.Pool, memory="1M")
+        for little in ("1M", "10", 10):
+            with self.assertRaisesRegex(ValueError, "too little; give at least 8M"):
+                softswap.Pool(memory=little)
         for directory, number, says in [("/nowhere", errno.ENOENT, "does not exist"),
                                         ("/dev/shm", errno.EINVAL, "is a tmpfs"),
                                         ("/proc", errno.EOPNOTSUPP, "takes no files")]:
             with self.assertRaises((OSError, ValueError)) as refused:
                 softswap.Pool(memory="16M", swap=directory)
+            self.assertIsInstance(refused.exception, ValueError)
             self.assertEqual(getattr(refused.exception, "errno", errno.EINVAL), number)
             self.assertIn(says, str(refused.exception))
         self.assertRaises(ValueError, softswap.Pool, memory=-1)

@@ -1,5 +1,6 @@
 //! What can go wrong, each with what to do about it.
 
+use bytesize::ByteSize;
 use softswap_engine::core::errors::FaultError;
 use softswap_engine::door::engine::memory_limit::LimitRefused;
 use softswap_engine::door::open_areas::OpenError;
@@ -34,7 +35,7 @@ pub enum Error {
         text: String,
     },
     /// The budget leaves nothing for pages.
-    #[error("a budget of {asked_bytes} bytes is too little; {reason}")]
+    #[error("a budget of {} is too little; {reason}", ByteSize(*asked_bytes))]
     TooLittleMemory {
         /// What was asked for, in bytes.
         asked_bytes: u64,
@@ -62,13 +63,16 @@ pub enum Error {
         reason: String,
     },
     /// A region of no bytes, or of more than there can be.
-    #[error("a region of {len} bytes cannot be; its length is from 1 byte to the pool's window")]
+    #[error("a region of {} cannot be; its length is from 1 byte to the pool's window", ByteSize(*len as u64))]
     Length {
         /// What was asked for, in bytes.
         len: usize,
     },
     /// The pool has no address space for so long a region.
-    #[error("the pool has no room for a region of {len} bytes; drop others, or make another pool")]
+    #[error(
+        "the pool has no room for a region of {}; drop others, or make another pool",
+        ByteSize(*len as u64)
+    )]
     WindowFull {
         /// What was asked for, in bytes.
         len: usize,
@@ -85,8 +89,9 @@ pub enum Error {
     },
     /// What is pinned may be part of the budget only.
     #[error(
-        "{asked_bytes} bytes cannot be pinned beside what is: pins may hold {most_bytes} bytes in \
-         all; drop some, pin in pieces, or give the pool more memory"
+        "{} cannot be pinned in addition to what is: pins may hold {} in all; drop some, pin in \
+         pieces, or give the pool more memory",
+        ByteSize(*asked_bytes as u64), ByteSize(*most_bytes as u64)
     )]
     Pinned {
         /// What was asked for, in bytes.

@@ -134,7 +134,7 @@ fn why(error: StartError, asked_bytes: u64) -> Error {
     let reason = error.to_string();
     match error {
         StartError::Budget { .. } => {
-            too_little(format!("give at least {} MiB", MIN_MEMORY_BYTES >> 20))
+            too_little(format!("give at least {}M", MIN_MEMORY_BYTES >> 20))
         }
         StartError::Needs { needed_mib, areas, .. } => too_little(format!(
             "for {areas} swap areas of this kind it takes {needed_mib} MiB for the engine alone; \

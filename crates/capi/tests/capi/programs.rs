@@ -55,6 +55,7 @@ fn run(compiler: &str, program: &str, options: &[&str]) {
 fn c() {
     run("gcc", "tests/c/pool.c", &["-std=c11"]);
     run("clang", "tests/c/pool.c", &["-std=c11"]);
+    run("gcc", "examples/pool.c", &["-std=c11"]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::check::Check;
 use super::seccomp_profile::Runtime;
+use crate::control_client::Process;
 use crate::memory_limits;
 use rustix::process::{Resource, getrlimit};
 use softswap_engine::codec::seal::Sealer;
@@ -21,6 +22,8 @@ pub(super) struct Surroundings {
     /// `Seccomp:` of /proc/self/status; 2 is a filter.
     seccomp_mode: Option<u64>,
     no_new_privs: bool,
+    /// The process itself runs under `softswap run`.
+    is_managed: bool,
     distribution: String,
 }
 
@@ -34,6 +37,8 @@ impl Surroundings {
             container: container(),
             seccomp_mode: field("Seccomp:"),
             no_new_privs: field("NoNewPrivs:") == Some(1u64),
+            is_managed: Process::read(std::process::id())
+                .is_some_and(|process| process.is_managed() == Some(true)),
             distribution: distribution(&fs::read_to_string("/etc/os-release").unwrap_or_default()),
         }
     }
@@ -94,6 +99,7 @@ impl Surroundings {
     /// The command that lifts a container's filter of system calls.
     pub(super) fn looser_container(&self) -> String {
         match self.container {
+            None if self.is_managed => "run `softswap doctor` outside of `softswap run`".into(),
             Some("podman") => "podman run --security-opt seccomp=unconfined ...".into(),
             Some("kubernetes") => {
                 "in the pod: securityContext: {seccompProfile: {type: Unconfined}}".into()
@@ -226,7 +232,17 @@ fn surroundings(around: &Surroundings) -> Check {
     };
     let privileges = if around.no_new_privs { ", no_new_privs set" } else { "" };
     let container = around.container.unwrap_or("none detected");
-    Check::ok("container", format!("{container}; {mode}{privileges}"))
+    let detail = format!("{container}; {mode}{privileges}");
+    match around.is_managed {
+        true => Check::note(
+            "container",
+            format!(
+                "{detail}; this command itself runs under `softswap run`, whose filter and limits \
+                 show here: run it outside to see what the machine allows"
+            ),
+        ),
+        false => Check::ok("container", detail),
+    }
 }
 
 fn container() -> Option<&'static str> {

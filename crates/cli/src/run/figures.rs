@@ -55,6 +55,8 @@ pub(crate) struct Figures {
     pub(super) mapped_peak_bytes: u64,
     pub(super) resident_peak_bytes: u64,
     pub(super) pool_peak_bytes: u64,
+    /// Swap slots in use at the last look, and their peak.
+    pub(super) disk_bytes: u64,
     pub(super) disk_peak_bytes: u64,
     pub(super) swap_file_bytes: u64,
     /// What the process had in memory beside the budget; `null` if it ended before anybody
@@ -210,6 +212,7 @@ impl Figures {
             mapped_peak_bytes: get(C::MappedPeakBytes),
             resident_peak_bytes: get(C::ResidentPeakBytes),
             pool_peak_bytes: get(C::PoolPeakBytes),
+            disk_bytes: get(C::DiskBytes),
             disk_peak_bytes: get(C::DiskPeakBytes),
             swap_file_bytes: get(C::SwapFileBytes),
             beside,

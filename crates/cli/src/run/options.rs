@@ -14,6 +14,7 @@ use std::path::PathBuf;
 /// change; it must be a dynamically linked x86-64 program for glibc.
 #[derive(Args)]
 #[command(after_long_help = AFTER_HELP)]
+#[command(override_usage = "softswap run [OPTIONS] [--] PROGRAM [ARG...]")]
 // Settings are read by their names, from `given`: the fields say which there are.
 #[allow(dead_code)]
 pub(crate) struct RunArgs {
@@ -208,6 +209,11 @@ impl FromArgMatches for Given {
 }
 
 const AFTER_HELP: &str = "\
+Examples:
+  softswap run -- python3 analysis.py
+  softswap run --memory 2G --swap /mnt/fast:50G -- sort -S 8G big.txt
+  softswap run --memory 50% --report run.html -- make -j8
+
 Settings:
   Every option but PROGRAM can also come from the environment, as SOFTSWAP_ and its name
   (SOFTSWAP_MEMORY=512M, SOFTSWAP_NO_MOVE=1), or, except `config`, from the TOML file

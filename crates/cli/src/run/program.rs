@@ -61,6 +61,15 @@ fn look_up(name: &OsStr) -> Result<PathBuf, Refusal> {
         }
     }
     Err(refused.unwrap_or_else(|| {
+        if shown.contains(' ') {
+            return Refusal::new(
+                NOT_FOUND,
+                format!(
+                    "\"{shown}\": no program in PATH has this name; leave out the quotes ({shown}), or \
+                     give it to a shell: softswap run -- sh -c '{shown}'"
+                ),
+            );
+        }
         Refusal::new(
             NOT_FOUND,
             format!("{shown}: no such program in PATH; install it, or give its path (./{shown})"),

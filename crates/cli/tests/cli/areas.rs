@@ -56,7 +56,7 @@ fn when_all_areas_are_full_the_program_is_told_so() {
         .run(compiled("hog"), &["--pressure", "200"]);
     assert!(!report.ended.status.success());
     let stderr = &report.ended.stderr;
-    assert!(stderr.contains("all 2 swap areas are full, with 33554432 bytes"), "{stderr}");
+    assert!(stderr.contains("all 2 swap areas are full, with 32.0 MiB"), "{stderr}");
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn with_the_area_full_the_end_comes_soon_and_only_what_went_out_counts() {
     let running = Running::start(&mut swapped.command(compiled("hog"), &arguments));
     let report = swapped.report_of(running.finish(PATIENCE));
     let stderr = &report.ended.stderr;
-    assert!(stderr.contains("all of its limit of 33554432 bytes is in use"), "{stderr}");
+    assert!(stderr.contains("all of its limit of 32.0 MiB is in use"), "{stderr}");
     assert!(stderr.contains("--memory"), "{stderr}");
     // Each that went out was written, dropped for a copy that it had, or is zero.
     let (out, written) = (report.figure("pages_out"), report.figure("pages_written"));

@@ -56,6 +56,17 @@ fn every_check_is_there_and_what_is_missing_has_a_way_out() {
 }
 
 #[test]
+fn it_says_that_it_runs_under_softswap_itself() {
+    let own = crate::common::bin_dir().join("softswap");
+    let mut command = softswap();
+    command.args(["run", "-q", "--reserve", "0", "--memory", "64M", "--"]).arg(own);
+    let (_, diagnosis) = diagnose(command.args(["doctor", "--json"]));
+    let container = check(&diagnosis, "container");
+    assert_eq!(container["status"], "note", "{container}");
+    assert!(container["detail"].as_str().unwrap().contains("runs under `softswap run`"));
+}
+
+#[test]
 fn a_swap_directory_that_cannot_be_used_is_fatal() {
     let mut command = softswap();
     let (status, diagnosis) =

@@ -1,4 +1,4 @@
-//! `softswap jupyter install` writes what Jupyter reads.
+//! `softswap jupyter` writes, lists and removes kernels for Jupyter.
 
 use crate::common::{assert_refused, script, softswap};
 
@@ -22,7 +22,22 @@ fn a_kernel_runs_under_softswap_and_says_so() {
     let mut elsewhere = softswap();
     elsewhere.args(["jupyter", "install", "--memory", "1G", "--name", "mine", "--prefix"]);
     elsewhere.arg(dir.path()).arg("--python").arg(&python).assert().success();
-    assert!(dir.path().join("share/jupyter/kernels/mine/kernel.json").exists());
+    let mine = dir.path().join("share/jupyter/kernels/mine");
+    assert!(mine.join("kernel.json").exists());
+    // Another program's kernel is neither listed nor removed.
+    let other = mine.with_file_name("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(other.join("kernel.json"), r#"{"argv": ["python3", "run"]}"#).unwrap();
+    let asked = |words: &[&str]| {
+        let mut command = softswap();
+        command.arg("jupyter").args(words).arg("--prefix").arg(dir.path());
+        command
+    };
+    asked(&["list"]).assert().success().stdout("mine\n");
+    assert_refused(&mut asked(&["remove", "other"]), 2, &["other", "softswap jupyter list"]);
+    assert_refused(&mut asked(&["remove", "../kernels/mine"]), 2, &["no kernel"]);
+    asked(&["remove", "mine"]).assert().success();
+    assert!(!mine.exists() && other.exists());
 }
 
 #[test]

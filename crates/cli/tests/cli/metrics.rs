@@ -146,9 +146,9 @@ fn nothing_can_be_written_and_what_cannot_be_is_refused() {
     }
     refused(&["export", "--listen", &export.address], 1, &["name another port"]);
     refused(&["export", "--listen", "here"], 2, &["invalid value 'here'"]);
-    refused(&["export", "--listen", "localhost:9187"], 2, &["such as 127.0.0.1:9187"]);
+    refused(&["export", "--listen", "localhost:10187"], 2, &["such as 127.0.0.1:10187"]);
     // An address for documents: no machine has it.
-    refused(&["export", "--listen", "192.0.2.1:9187"], 1, &["192.0.2.1", "no such address"]);
+    refused(&["export", "--listen", "192.0.2.1:10187"], 1, &["192.0.2.1", "no such address"]);
     refused(&["stat", &std::process::id().to_string(), "--prometheus"], 1, &["is not managed"]);
 }
 

@@ -180,7 +180,7 @@ fn who_finds_the_area_full_is_told_so_and_others_go_on() {
     let swapped = area.swapped("32M");
     let ended = Running::start(&mut swapped.command("sh", &shell(script))).finish(LIMIT);
     ended.expect_ok("the one that fits");
-    let told = "swap area is full: all of its 67108864 bytes are in use, ";
+    let told = "swap area is full: all of its 64.0 MiB are in use, ";
     assert!(ended.stderr.contains(told), "{}", ended.stderr);
     assert!(ended.stderr.contains("the rest by others of its tree"), "{}", ended.stderr);
 }

@@ -193,7 +193,7 @@ fn a_truncated_file_is_refused_and_one_that_has_grown_is_not() {
     let facts = found(&place.path);
     assert_eq!(facts["area"]["pages"], 1024);
     let warnings = facts["warnings"].to_string();
-    assert_says(&warnings, &["larger than its swap header says", "1048576 bytes are not used"]);
+    assert_says(&warnings, &["larger than its swap header says", "1.0 MiB are not used"]);
 }
 
 #[test]

@@ -77,6 +77,24 @@ fn a_bad_value_is_named_with_its_limit_and_the_way_out() {
 }
 
 #[test]
+fn usual_mistakes_get_a_hint() {
+    let table: &[(&[&str], i32, &[&str])] = &[
+        (&["rnu", "true"], 2, &["unrecognized subcommand 'rnu'", "there is `softswap run`"]),
+        (&["--memory", "1G", "true"], 2, &["tip: to run a program: softswap run --memory 1G true"]),
+        (&["sh", "-c", "exit 3"], 2, &["to run a program: softswap run sh -c 'exit 3'"]),
+        (&["run", "-m", "1G", "true"], 2, &["'-m'", "softswap run --memory SIZE"]),
+        (&["-m", "1G", "true"], 2, &["'-m'", "softswap run --memory SIZE"]),
+        (&["run", "--memroy", "1G", "true"], 2, &["a similar argument exists: '--memory'"]),
+        (&["run", "--", "sh -c true"], 127, &["leave out the quotes", "sh -c 'sh -c true'"]),
+    ];
+    for (words, status, parts) in table {
+        let text = message(softswap().args(*words), *status);
+        assert_says(&text, parts);
+        assert!(!text.contains("softswap run run"), "{text}");
+    }
+}
+
+#[test]
 fn a_bad_variable_is_named_as_a_variable() {
     let text = message(softswap().env("SOFTSWAP_MEMORY", "banana").args(["run", "true"]), 2);
     assert_says(&text, &["SOFTSWAP_MEMORY=banana", "not a size"]);

@@ -5,9 +5,9 @@ programs run so by `softswap run`, the command that this package brings; `%load_
 shows in a notebook how such a program fares.
 """
 from ._command import command
-from ._pool import Pool
+from ._pool import Pool, SwapError
 
-__all__ = ["Pool", "command", "load_ipython_extension"]
+__all__ = ["Pool", "SwapError", "command", "load_ipython_extension"]
 
 
 def load_ipython_extension(ipython):

@@ -6,6 +6,8 @@ from typing import Any, Literal, SupportsIndex
 
 import numpy.typing as npt
 
+class SwapError(OSError, ValueError): ...
+
 class Pool:
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`%softswap stats`: how the notebook's own process fares under `softswap run`."""
+"""`%softswap stats` and `%softswap set`: the notebook's own process under `softswap run`."""
 import json
 import os
 import subprocess
@@ -6,16 +6,30 @@ import subprocess
 from ._command import command
 
 COLOURS = {"resident": "#4c78a8", "pool": "#f58518", "disk": "#b0b0b0"}
+MEANINGS = {"resident": "in DRAM", "pool": "compressed in DRAM", "disk": "in swap slots"}
+USAGE = """usage: %softswap stats             where this process's memory is
+       %softswap set memory 700M   another budget; `softswap ctl --help` lists all settings"""
 
 
-def figures():
-    """What `softswap stat` says of this process; a message where it does not run under softswap."""
-    asked = subprocess.run(
-        [command(), "stat", "--json", str(os.getpid())], capture_output=True, text=True
-    )
-    if asked.returncode:
-        return asked.stderr.strip() or f"softswap stat ended with status {asked.returncode}"
-    return json.loads(asked.stdout)
+def ask(*arguments):
+    """The answer of a `softswap` command, and whether it succeeded; else its message."""
+    asked = subprocess.run([command(), *arguments], capture_output=True, text=True)
+    if asked.returncode == 0:
+        return asked.stdout.strip(), True
+    failed = f"softswap {arguments[0]} failed with status {asked.returncode}"
+    return asked.stderr.strip() or failed, False
+
+
+def supervisor():
+    """The PID of the `softswap run` above this process, which has the budget; else its own."""
+    pid = os.getpid()
+    while pid > 1:
+        with open(f"/proc/{pid}/stat") as stat:
+            name, rest = stat.read().split("(", 1)[1].rsplit(")", 1)
+        if name == "softswap":
+            return pid
+        pid = int(rest.split()[1])
+    return os.getpid()
 
 
 class Bar:
@@ -39,26 +53,38 @@ class Bar:
             f'background:{COLOURS[name]};height:1.2em"></div>'
             for name, size in self.sizes.items()
         )
-        return f'<div style="display:flex;max-width:40em">{pieces}</div><div>{self!r}</div>'
+        legend = "".join(
+            f'<span style="margin-right:1.2em"><span style="display:inline-block;width:.8em;'
+            f'height:.8em;background:{COLOURS[name]}"></span> {name} ({MEANINGS[name]}) '
+            f"{size / 2**20:,.1f} MiB</span>"
+            for name, size in self.sizes.items()
+        )
+        return (
+            f'<div style="display:flex;max-width:40em">{pieces}</div>'
+            f"<div>{legend}</div><div>budget {self.budget / 2**20:,.1f} MiB</div>"
+        )
 
 
 def sizes(figures):
-    """DRAM for pages as they are and for tables, DRAM for compressed pages, and the swap files."""
+    """DRAM for pages and tables, DRAM for compressed pages, and swap slots in use."""
     pool = figures["pool"]["used_bytes"]
     return {
         "resident": max(figures["used_bytes"] - pool, 0),
         "pool": pool,
-        "disk": figures["swap_file_bytes"],
+        "disk": figures["disk_bytes"],
     }
 
 
 def softswap(line):
-    """`%softswap stats` shows where this process's memory is."""
-    if line.strip() != "stats":
-        print("usage: %softswap stats")
-        return None
-    found = figures()
-    if isinstance(found, str):
-        print(found)
-        return None
-    return Bar(found)
+    """`%softswap stats` shows where this process's memory is, `%softswap set` changes a setting."""
+    words = line.split()
+    if words == ["stats"]:
+        answer, is_well = ask("stat", "--json", str(os.getpid()))
+        if is_well:
+            return Bar(json.loads(answer))
+        print(answer)
+    elif words[:1] == ["set"] and len(words) == 3:
+        print(ask("ctl", str(supervisor()), *words)[0])
+    else:
+        print(USAGE)
+    return None

@@ -8,6 +8,14 @@ import os
 from . import _softswap
 
 
+class SwapError(OSError, ValueError):
+    """A swap area that cannot be used: a wrong argument, with the system's `errno`."""
+
+
+def _mib(size):
+    return f"{size / 2**20:,.1f} MiB"
+
+
 def _size(memory):
     """A size is a text with a unit, or a number of bytes."""
     if isinstance(memory, str):
@@ -74,7 +82,17 @@ class Pool:
     """
 
     def __init__(self, memory="1G", swap="/var/tmp", *, encrypt=True, guard_calls=None):
-        self._pool = _softswap.Pool(_size(memory), _areas(swap), encrypt, guard_calls)
+        try:
+            self._pool = _softswap.Pool(_size(memory), _areas(swap), encrypt, guard_calls)
+        except OSError as error:
+            raise SwapError(error.errno, f"swap={swap!r}: {error.strerror}") from None
+
+    def __repr__(self):
+        if self._pool is None:
+            return "<softswap.Pool, closed>"
+        stats = self.stats()
+        budget, used, swap = (_mib(stats[f"{name}_bytes"]) for name in ("budget", "used", "swap"))
+        return f"<softswap.Pool: budget {budget}, used {used}, on the disk {swap}>"
 
     def __enter__(self):
         return self

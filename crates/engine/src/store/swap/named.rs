@@ -14,6 +14,7 @@
 use super::cluster::CLUSTER_SLOTS;
 use super::contents::{self, HEAD_BYTES, Kind, Magic};
 use super::header::{HEADER_OFFSET, Header, HeaderError};
+use bytesize::ByteSize;
 use softswap_sys::exclusive_file::{ClaimError, Claimed, claim};
 use softswap_sys::file::{SwapFile, errno, plain};
 use softswap_sys::file_layout::{self, Flaw};
@@ -162,10 +163,18 @@ impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::RestUnused { bytes } => {
-                write!(f, "it is larger than its swap header says; {bytes} bytes are not used")
+                write!(
+                    f,
+                    "it is larger than its swap header says; {} are not used",
+                    ByteSize(*bytes)
+                )
             }
             Self::BeyondHeader { bytes } => {
-                write!(f, "it is larger than a swap header can say; {bytes} bytes are not used")
+                write!(
+                    f,
+                    "it is larger than a swap header can say; {} are not used",
+                    ByteSize(*bytes)
+                )
             }
             Self::Insecure { path, mode } => {
                 let shown = path.display();

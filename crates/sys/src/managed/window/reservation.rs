@@ -30,14 +30,18 @@ const GATES: usize = 8;
 pub enum WindowError {
     /// userfaultfd is refused.
     #[error(
-        "userfaultfd is refused ({0}): the kernel needs CONFIG_USERFAULTFD (5.11 or newer) \
-         and a container must allow the system call; `softswap doctor` tells what is missing"
+        "userfaultfd is refused ({0}): {why}; leave out `--faults userfaultfd`, or see `softswap doctor`",
+        why = cause(.0, "the kernel needs CONFIG_USERFAULTFD (Linux 5.11 or newer)")
     )]
     Userfaultfd(io::Error),
     /// Inaccessible memory cannot be filled.
     #[error(
-        "page protection is refused ({0}): /proc must be mounted, and the kernel must let a process \
-         write to its own memory (proc_mem.force_override); `softswap doctor` tells what is missing"
+        "page protection is refused ({0}): {why}; `softswap doctor` shows what is missing",
+        why = cause(
+            .0,
+            "/proc must be mounted, and the kernel must let a process write to its own memory \
+             (proc_mem.force_override)"
+        )
     )]
     Protection(io::Error),
     /// No address space.
@@ -63,6 +67,22 @@ pub enum WindowError {
         /// The smallest size that was tried.
         bytes: usize,
     },
+}
+
+/// Returns the cause of a refused call: the seccomp filter that this process inherited, or else
+/// the kernel's.
+fn cause(error: &io::Error, of_kernel: &'static str) -> &'static str {
+    use rustix::thread::{SecureComputingMode, secure_computing_mode};
+    let is_filtered = secure_computing_mode().is_ok_and(|mode| mode == SecureComputingMode::Filter);
+    let is_by_filter =
+        matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS));
+    match is_filtered && is_by_filter {
+        true => {
+            "the seccomp filter of the container or service forbids the call (with docker or \
+             podman: --security-opt seccomp=unconfined)"
+        }
+        false => of_kernel,
+    }
 }
 
 /// Protection of a range, as `mprotect` has it.

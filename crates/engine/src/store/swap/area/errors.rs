@@ -3,6 +3,7 @@
 use crate::store::io::IoError;
 use crate::store::swap::cluster::CLUSTER_BYTES;
 use crate::store::swap::extent::AppendError;
+use bytesize::ByteSize;
 use softswap_sys::file::errno;
 use std::io;
 
@@ -20,7 +21,8 @@ use std::io;
 pub enum AreaError {
     /// Not even the smallest step of growth fits below the limit.
     #[error(
-        "swap area limit of {limit_bytes} bytes is too small: give it at least {CLUSTER_BYTES} bytes"
+        "swap area limit of {} is too small: give it at least {}",
+        ByteSize(*limit_bytes), ByteSize(CLUSTER_BYTES)
     )]
     LimitTooSmall {
         /// The configured limit.
@@ -28,8 +30,9 @@ pub enum AreaError {
     },
     /// The file system is too full to begin with.
     #[error(
-        "swap area has no room: {free_bytes} bytes are free and {reserve_bytes} are to stay free; \
-         free some space, lower the reserve, or use another directory"
+        "swap area has no room: {} are free and {} are to stay free; free some space, lower the \
+         reserve, or use another directory",
+        ByteSize(*free_bytes), ByteSize(*reserve_bytes)
     )]
     NoRoom {
         /// Free on the file system.
@@ -81,16 +84,16 @@ impl AreaError {
 
 /// Of the memory of other machines there is no file system, and no reserve.
 fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
+    let [size, free, reserve] = [size_bytes, free_bytes, reserve_bytes].map(ByteSize);
     if reserve_bytes == 0 {
         return format!(
-            "swap area is full at {size_bytes} bytes: {free_bytes} bytes are free beside it; free \
-             some space, or add an area elsewhere"
+            "swap area is full at {size}: {free} are free beside it; free some space, or add an \
+             area elsewhere"
         );
     }
     format!(
-        "swap area is full at {size_bytes} bytes: its file system has {free_bytes} bytes free, of \
-         which {reserve_bytes} are to stay free; free some space, lower the reserve, or add an area \
-         elsewhere"
+        "swap area is full at {size}: its file system has {free} free, of which {reserve} are to \
+         stay free; free some space, lower the reserve, or add an area elsewhere"
     )
 }
 
@@ -105,7 +108,8 @@ fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
 pub enum AreaFull {
     /// The configured limit is reached.
     #[error(
-        "swap area is full: all of its limit of {limit_bytes} bytes is in use; raise the limit, or add an area"
+        "swap area is full: all of its limit of {} is in use; raise the limit, or add an area",
+        ByteSize(*limit_bytes)
     )]
     Limit {
         /// The configured limit.
@@ -123,7 +127,8 @@ pub enum AreaFull {
     },
     /// The device refused to grow for lack of space.
     #[error(
-        "swap area is full at {size_bytes} bytes: {cause}; free some space, or add an area elsewhere"
+        "swap area is full at {}: {cause}; free some space, or add an area elsewhere",
+        ByteSize(*size_bytes)
     )]
     NoSpace {
         /// What the area has.
@@ -133,7 +138,9 @@ pub enum AreaFull {
     },
     /// The tables, sized when the area was made, have no room for more.
     #[error(
-        "swap area is full: its tables end at {size_bytes} bytes; restart to use space that became free since the start, or add an area"
+        "swap area is full: its tables end at {}; restart to use space that became free since the \
+         start, or add an area",
+        ByteSize(*size_bytes)
     )]
     Tables {
         /// What the area has.
@@ -141,7 +148,8 @@ pub enum AreaFull {
     },
     /// The device failed to grow for another reason.
     #[error(
-        "swap area cannot grow beyond {size_bytes} bytes: {cause}; add an area on another device"
+        "swap area cannot grow beyond {}: {cause}; add an area on another device",
+        ByteSize(*size_bytes)
     )]
     Device {
         /// What the area has.
@@ -151,7 +159,8 @@ pub enum AreaFull {
     },
     /// All of the pages set aside are in use.
     #[error(
-        "swap area is full: all of its {size_bytes} bytes are in use; add an area, or make a larger one"
+        "swap area is full: all of its {} are in use; add an area, or make a larger one",
+        ByteSize(*size_bytes)
     )]
     Fixed {
         /// What the area has.
@@ -159,8 +168,9 @@ pub enum AreaFull {
     },
     /// All of the pages that a tree of processes shares are in use.
     #[error(
-        "swap area is full: all of its {size_bytes} bytes are in use, {own_bytes} of them by this \
-         process and the rest by others of its tree; add an area, or make a larger one"
+        "swap area is full: all of its {} are in use, {} of them by this process and the rest by \
+         others of its tree; add an area, or make a larger one",
+        ByteSize(*size_bytes), ByteSize(*own_bytes)
     )]
     Shared {
         /// What the area has.
@@ -170,8 +180,9 @@ pub enum AreaFull {
     },
     /// Several areas, and none has room.
     #[error(
-        "all {areas} swap areas are full, with {size_bytes} bytes between them; add an area, raise a \
-         limit, or free some space"
+        "all {areas} swap areas are full, with {} between them; add an area, raise a limit, or free \
+         some space",
+        ByteSize(*size_bytes)
     )]
     Every {
         /// How many areas there are.
