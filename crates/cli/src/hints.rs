@@ -1,7 +1,9 @@
 //! Hints for command lines that cannot be parsed.
 
+use crate::run::asked::without_password;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
+use softswap_view::units::visible;
 use std::ffi::OsString;
 
 /// Exits with the parser's message, and with a hint if the mistake is a usual one.
@@ -24,28 +26,32 @@ fn hint<C: Parser + CommandFactory>(error: &clap::Error, words: &[OsString]) -> 
         ) => wrong,
         _ => return None,
     };
-    if wrong == "-m" {
+    let commands = C::command();
+    let is_command = |name: &str| words.first().is_some_and(|word| word == name);
+    let is_known = commands.get_subcommands().any(|command| is_command(command.get_name()));
+    if wrong == "-m" && (is_command("run") || !is_known) {
         return Some("the budget is given by `softswap run --memory SIZE`".into());
     }
-    let commands = C::command();
     let near = commands.get_subcommands().map(clap::Command::get_name);
     let near = near.min_by_key(|name| strsim::osa_distance(name, wrong));
     if let Some(name) = near.filter(|name| strsim::osa_distance(name, wrong) <= 1) {
         return Some(format!("there is `softswap {name}`"));
     }
-    let is_command = |name: &str| words.first().is_some_and(|word| word == name);
-    if commands.get_subcommands().any(|command| is_command(command.get_name())) {
+    if is_known {
         return None;
     }
     // The word `run` is missing.
     let line = ["softswap", "run"].map(OsString::from).into_iter().chain(words.iter().cloned());
-    let shown: Vec<_> = line.clone().map(|word| quoted(&word.to_string_lossy())).collect();
+    let shown: Vec<_> = line
+        .clone()
+        .map(|word| quoted(&visible(&without_password(&word.to_string_lossy()))))
+        .collect();
     C::try_parse_from(line).ok()?;
     Some(format!("to run a program: {}", shown.join(" ")))
 }
 
 /// Returns a word as a shell takes it.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_=./:,%+@".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
         true => word.to_string(),

@@ -69,14 +69,19 @@ fn verdict(report: &Report, has_slept: bool, has_unmanaged: bool) -> String {
 fn ending(report: &Report) -> String {
     let name = visible(report.name());
     let wall = duration(Duration::from_secs_f64(report.wall_s.clamp(0.0, 1e9)));
-    if let Some(reason) = report.stop_reason {
-        let why = StopReason::from_code(reason).map_or("see its message above", StopReason::text);
-        return format!("{name} was stopped by softswap after {wall}: {why}");
-    }
+    let stopped = report.stop_reason.map(|reason| {
+        StopReason::from_code(reason).map_or("the reason is unknown", StopReason::text)
+    });
+    let reported = match (stopped, report.outcome.status) {
+        (Some(why), None) => return format!("{name} was stopped by softswap after {wall}: {why}"),
+        // The program handled the signal that softswap sent.
+        (Some(why), Some(_)) => format!("; softswap reported: {why}"),
+        (None, _) => String::new(),
+    };
     let is_managed = report.engine_started || report.slept;
     match (report.outcome.status, &report.outcome.signal_name) {
-        (Some(0), _) => format!("{name} finished in {wall}"),
-        (Some(status), _) => format!("{name} exited with status {status} after {wall}"),
+        (Some(0), _) => format!("{name} finished in {wall}{reported}"),
+        (Some(status), _) => format!("{name} exited with status {status} after {wall}{reported}"),
         (None, Some(_)) if report.outcome.signal == Some(SIGKILL) && is_managed => format!(
             "{name} was killed by SIGKILL after {wall}, from outside softswap: `kill -9`, or the \
              kernel's OOM killer if a line above says so"
@@ -102,14 +107,17 @@ fn waited(report: &Report) -> String {
 /// Returns a budget that spares half of the waits or more, if the run's own curve has one.
 fn larger_budget(report: &Report) -> Option<String> {
     let is_notable = report.stalled_share() >= NOTABLE_SHARE;
-    // The curve is about one budget, and about a whole run of the first process.
+    // The curve is about one budget, and about a whole run of one process.
     let is_whole = report.outcome.status == Some(0) && report.history.at_s.len() > 2;
     let is_fixed = report.budget_bytes == report.budget_peak_bytes
         && report.history.budget_bytes.iter().all(|it| [0, report.budget_bytes].contains(it));
-    if !is_notable || !is_whole || !is_fixed || report.is_about_others() {
+    if !is_notable || !is_whole || !is_fixed || report.tree.is_some() {
         return None;
     }
     let (budget_bytes, spared) = Curve::of(report)?.halving()?;
+    if report.machine.as_ref().is_some_and(|machine| budget_bytes > machine.dram_bytes) {
+        return None;
+    }
     let rest = match 1.0 - spared {
         0.4.. => "about half of that",
         0.28.. => "about a third of that",
@@ -188,11 +196,17 @@ fn outside_budget(report: &Report, is_all_wanted: bool) -> Option<String> {
         return None;
     }
     parts.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
-    // A twentieth is no large part.
-    let large = parts.iter().take(PARTS).filter(|(size, _)| *size > total / 20);
-    let large = large.map(|(size, what)| format!("{} {what}", bytes(*size)));
+    // A twentieth is no large part, but the largest part is always shown.
+    let large = parts.iter().take(PARTS).enumerate();
+    let large = large.filter(|(at, (size, _))| *at == 0 || *size > total / 20);
+    let large = large.map(|(_, (size, what))| format!("{} {what}", bytes(*size)));
     let large = large.collect::<Vec<_>>().join(", ");
-    Some(format!("at most {} outside the budget, without a limit: {large}", bytes(total)))
+    let processes = match unmanaged.processes {
+        0 | 1 => String::new(),
+        many => format!(", with {} unmanaged processes", count(many)),
+    };
+    let total = bytes(total);
+    Some(format!("at most {total} outside the budget{processes}, without a limit: {large}"))
 }
 
 fn errors(report: &Report) -> Vec<String> {

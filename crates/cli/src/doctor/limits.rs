@@ -89,10 +89,12 @@ impl Surroundings {
             Some("kubernetes") => Runtime::Kubernetes,
             _ => return self.looser_container(),
         };
-        let name = runtime.name();
+        // Podman has its default profile in a file, Docker and containerd have theirs compiled in.
+        let from = if self.container == Some("podman") { "" } else { " --from default.json" };
         format!(
-            "{}   # softswap.json: softswap doctor --profile {name} > softswap.json, on the host",
-            runtime.usage()
+            "{}   # softswap.json: softswap doctor --profile {}{from} > softswap.json, on the host",
+            runtime.usage(),
+            runtime.name()
         )
     }
 

@@ -2,6 +2,7 @@
 //! come along: the dynamic loader of glibc must load it, and must heed LD_PRELOAD.
 
 use super::static_program::{self, NO_PRELOAD};
+use crate::hints::quoted;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -66,7 +67,8 @@ fn look_up(name: &OsStr) -> Result<PathBuf, Refusal> {
                 NOT_FOUND,
                 format!(
                     "\"{shown}\": no program in PATH has this name; leave out the quotes ({shown}), or \
-                     give it to a shell: softswap run -- sh -c '{shown}'"
+                     give it to a shell: softswap run -- sh -c {}",
+                    quoted(&shown)
                 ),
             );
         }

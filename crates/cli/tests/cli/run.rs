@@ -202,7 +202,10 @@ pid, master = pty.fork()
 if pid == 0:
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     child = os.fork()
-    os.setpgid(child, child or os.getpid())
+    try:
+        os.setpgid(child, child or os.getpid())
+    except PermissionError:
+        pass  # The child has done it, and has called exec since.
     os.tcsetpgrp(0, child or os.getpid())
     if child == 0:
         signal.signal(signal.SIGTTOU, signal.SIG_DFL)

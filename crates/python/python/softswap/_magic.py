@@ -24,8 +24,11 @@ def supervisor():
     """The PID of the `softswap run` above this process, which has the budget; else its own."""
     pid = os.getpid()
     while pid > 1:
-        with open(f"/proc/{pid}/stat") as stat:
-            name, rest = stat.read().split("(", 1)[1].rsplit(")", 1)
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                name, rest = stat.read().split("(", 1)[1].rsplit(")", 1)
+        except OSError:
+            break
         if name == "softswap":
             return pid
         pid = int(rest.split()[1])

@@ -1,11 +1,16 @@
 """Pools of memory larger than DRAM, for NumPy."""
 import contextlib
+import errno
 import json
 import math
 import operator
 import os
 
 from . import _softswap
+
+
+# What a swap area of a wrong name or place fails with.
+SWAP_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EROFS, errno.ENOSPC)
 
 
 class SwapError(OSError, ValueError):
@@ -85,6 +90,8 @@ class Pool:
         try:
             self._pool = _softswap.Pool(_size(memory), _areas(swap), encrypt, guard_calls)
         except OSError as error:
+            if error.errno not in SWAP_ERRORS:
+                raise
             raise SwapError(error.errno, f"swap={swap!r}: {error.strerror}") from None
 
     def __repr__(self):

@@ -201,7 +201,7 @@ fn what_cannot_be_is_refused_with_its_reason() {
     let small = Pool::builder().memory_bytes(1 << 20).build();
     assert!(matches!(small, Err(Error::TooLittleMemory { asked_bytes: 1_048_576, .. })));
     let said = small.unwrap_err().to_string();
-    assert!(said.contains("at least 8 MiB") && !said.contains("--memory"), "{said}");
+    assert!(said.contains("at least 8M") && !said.contains("--memory"), "{said}");
 
     let pool = pool("16M");
     assert!(matches!(pool.map(0), Err(Error::Length { .. })));

@@ -186,11 +186,7 @@ fn content(content: Content) -> simulator::Content {
 fn random(count: u32, seed: u64, costs: Costs, log: &mut Log) -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
     let (mut most, mut logs) = (0.0_f64, 0.0);
-    for number in std::env::var("ONLY")
-        .ok()
-        .and_then(|it| it.parse().ok())
-        .map_or(0..u64::from(count), |n: u64| n..n + 1)
-    {
+    for number in 0..u64::from(count) {
         let program = random_programs::program(seed * 1_000_000 + number);
         let recorded = &program.recorded;
         let memory_pages = recorded.pages as usize * program.memory_percent / 100;

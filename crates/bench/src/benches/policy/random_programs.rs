@@ -6,7 +6,7 @@ use super::recorded::{Content, Event, Recorded, WHOLE};
 use crate::measure::noise::{below, noise, shuffled};
 
 /// Pages of a program.
-const PAGES: usize = 8192;
+const PAGES: usize = 4096;
 /// Touches of all threads of a program, without the first ones.
 const TOUCHES: usize = 60 * PAGES;
 const MOST_THREADS: u64 = 8;

@@ -260,7 +260,7 @@ impl Partition {
         }
         let step_bytes = self.step_bytes();
         let distance_bytes = (distance as usize).saturating_mul(PAGE_SIZE);
-        // The pool gives up its oldest objects first.
+        // The pool writes its oldest objects back first.
         let younger_bytes = self.ages.younger(distance, used_bytes);
         let room_bytes = mark_bytes(limit_bytes).saturating_sub(younger_bytes);
         // A smaller pool loses its end, and gains the memory of objects whose pages then stay
