@@ -133,8 +133,8 @@ fn memory_outside_the_budget_is_one_line_with_its_largest_parts() {
     let line = text.lines().find(|line| line.contains("UNMANAGED")).unwrap();
     assert_eq!(
         line,
-        "  UNMANAGED  at most 95.0 MiB outside the budget, without a limit: 64.0 MiB block (pid 8, \
-         no budget), 30.0 MiB shared memory"
+        "  UNMANAGED  at most 95.0 MiB outside the budget, with 2 unmanaged processes, without a \
+         limit: 64.0 MiB block (pid 8, no budget), 30.0 MiB shared memory"
     );
 }
 
