@@ -1,5 +1,6 @@
 //! Hints for command lines that cannot be parsed.
 
+use crate::output::quoted;
 use crate::run::asked::without_password;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
@@ -48,13 +49,4 @@ fn hint<C: Parser + CommandFactory>(error: &clap::Error, words: &[OsString]) -> 
         .collect();
     C::try_parse_from(line).ok()?;
     Some(format!("to run a program: {}", shown.join(" ")))
-}
-
-/// Returns a word as a shell takes it.
-pub(crate) fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "-_=./:,%+@".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_string(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    }
 }

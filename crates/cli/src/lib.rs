@@ -30,7 +30,6 @@ pub mod library;
 pub mod control_client;
 
 mod output;
-mod hints;
 mod tree_report;
 mod tree_peaks;
 mod run;
@@ -45,6 +44,7 @@ mod mkswap;
 mod swapon_check;
 mod doctor;
 mod jupyter;
+mod hints;
 mod bench;
 
 #[doc(hidden)]

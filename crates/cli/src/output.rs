@@ -26,3 +26,12 @@ pub(crate) fn print(text: &str) -> Result<bool, Refusal> {
         }
     }
 }
+
+/// Returns a word as a shell takes it.
+pub(crate) fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_=./:,%+@".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_string(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}

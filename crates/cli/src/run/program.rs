@@ -2,7 +2,7 @@
 //! come along: the dynamic loader of glibc must load it, and must heed LD_PRELOAD.
 
 use super::static_program::{self, NO_PRELOAD};
-use crate::hints::quoted;
+use crate::output::quoted;
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
