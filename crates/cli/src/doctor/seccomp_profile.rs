@@ -78,7 +78,7 @@ impl Runtime {
     }
 }
 
-/// A profile, and what there is to know about it.
+/// A profile, and a note on its use.
 pub(super) struct Profile {
     pub(super) json: String,
     pub(super) note: String,

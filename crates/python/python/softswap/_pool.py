@@ -9,7 +9,7 @@ import os
 from . import _softswap
 
 
-# What a swap area of a wrong name or place fails with.
+# Errors of a swap area that cannot be used.
 SWAP_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EROFS, errno.ENOSPC)
 
 
