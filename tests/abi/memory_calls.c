@@ -338,6 +338,24 @@ static void executable_memory(void)
     say("says %d", ((int (*)(void))at)());
 }
 
+/* SBCL's heap has code among its data. */
+static void executable_heap(void)
+{
+    static const unsigned char answer[] = {0xb8, 42, 0, 0, 0, 0xc3};
+    int all = PROT_READ | PROT_WRITE | PROT_EXEC;
+    char *heap = mmap(NULL, 16 * MIB, all, ANON | MAP_NORESERVE, -1, 0), *data = heap + 8 * MIB;
+    memcpy(heap, answer, sizeof answer);
+    fill(data, 4 * MIB, 21);
+    put_out();
+    say("says %d, wrong %zu", ((int (*)(void))heap)(), wrong(data, 4 * MIB, 21));
+    RESULT(mprotect(heap, LEN, PROT_READ | PROT_EXEC));
+    put_out();
+    say("says %d", ((int (*)(void))heap)());
+    RESULT(madvise(data, 4 * MIB, MADV_DONTNEED));
+    say("not zero %d", data[PAGE]);
+    RESULT(munmap(heap, 16 * MIB));
+}
+
 /* ---- mprotect ---- */
 
 static void mprotect_refused(void)
@@ -872,7 +890,8 @@ ABI_MAIN(CASE(munmap_of_an_unaligned_address), CASE(data_survives_being_put_out)
          CASE(a_hint_that_is_taken), CASE(hints_that_a_program_insists_on),
          CASE(a_hint_that_is_one_bit), CASE(hints_near_code), CASE(places_that_a_program_tries),
          CASE(hints_that_a_program_prefers), CASE(a_program_within_an_address_space),
-         CASE(a_reservation_is_opened), CASE(executable_memory), CASE(mprotect_refused),
+         CASE(a_reservation_is_opened), CASE(executable_memory), CASE(executable_heap),
+         CASE(mprotect_refused),
          CASE(mprotect_up_to_a_hole), CASE(mprotect_over_a_file), CASE(protection_keys),
          CASE(madvise_refused), CASE(advice_over_a_hole), CASE(all_hints), CASE(populating),
          CASE(poison), CASE(wiped_on_fork), CASE(withheld_at_fork),

@@ -78,9 +78,16 @@ static void by_number(void) {
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
 }
 
+/* SBCL's heap, which has code among its data, and a wish for a place. */
+static void executable(void) {
+    use(mmap((void *)0x1000000000, bytes_wanted(), PROT_READ | PROT_WRITE | PROT_EXEC,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+}
+
 static const struct check_case cases[] = {
     {"stacks", stacks},
     {"zero_device", zero_device},
     {"by_number", by_number},
+    {"executable", executable},
 };
 CHECK_MAIN(cases)

@@ -45,7 +45,7 @@ fn unmanaged_while_running(case: &str) -> u64 {
 
 #[test]
 fn private_memory_is_managed_however_it_is_committed() {
-    for case in ["stacks", "zero_device", "by_number"] {
+    for case in ["stacks", "zero_device", "by_number", "executable"] {
         let bytes = unmanaged_while_running(case);
         assert!(bytes < 16 * MIB, "{case}: {bytes} bytes are not managed");
     }

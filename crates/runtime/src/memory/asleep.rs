@@ -248,11 +248,15 @@ impl Place {
     }
 }
 
-/// Private, anonymous and not code.
-pub(crate) fn is_managed_kind(prot: i32, flags: i32) -> bool {
+/// Smaller executable mappings are machine code. SBCL's heap is larger.
+const MIN_EXECUTABLE_HEAP_BYTES: usize = 16 << 20;
+
+/// Returns true for private anonymous memory, except for code.
+pub(crate) fn is_managed_kind(prot: i32, flags: i32, len: usize) -> bool {
+    let is_heap = prot & libc::PROT_WRITE != 0 && len >= MIN_EXECUTABLE_HEAP_BYTES;
     flags & libc::MAP_ANONYMOUS != 0
         && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
-        && prot & libc::PROT_EXEC == 0
+        && (prot & libc::PROT_EXEC == 0 || is_heap)
 }
 
 /// Whether a mapping without a fixed address is the kernel's, whatever it is of.
@@ -278,7 +282,7 @@ pub(crate) fn map(arguments: Arguments) -> Option<isize> {
     let [address, len, prot, flags, _, offset] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);
     const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
-    if !is_managed_kind(prot, flags) {
+    if !is_managed_kind(prot, flags, len) {
         return map_foreign(arguments);
     }
     let inside = sleep_gate::enter()?;

@@ -26,7 +26,7 @@ const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 /// Whether a new mapping is the engine's business.
 fn wants_window(engine: &Engine, len: usize, prot: i32, flags: i32) -> bool {
     (MIN_MANAGED_BYTES..=most_managed_bytes(engine.window().1)).contains(&len)
-        && is_managed_kind(prot, flags)
+        && is_managed_kind(prot, flags, len)
         && !is_unwanted(flags)
 }
 
@@ -75,7 +75,7 @@ pub(super) fn map(arguments: Arguments) -> isize {
 fn map_outside(arguments: Arguments) -> Option<isize> {
     let [address, len, prot, flags, ..] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);
-    if address < PAGE_SIZE || !is_managed_kind(prot, flags) || is_unwanted(flags) {
+    if address < PAGE_SIZE || !is_managed_kind(prot, flags, len) || is_unwanted(flags) {
         return None;
     }
     let has_window = instance::window().is_some() || instance::engine().is_some();
@@ -123,7 +123,7 @@ fn map_managed(engine: &Engine, hint: usize, len: usize, prot: i32) -> Option<us
 fn map_within(engine: &Engine, arguments: Arguments) -> isize {
     let [address, len, prot, flags, _, offset] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);
-    if is_managed_kind(prot, flags) && flags & libc::MAP_HUGETLB == 0 {
+    if is_managed_kind(prot, flags, len) && flags & libc::MAP_HUGETLB == 0 {
         return match whole_pages(address, len, offset) {
             Ok(len) => map_managed_at(engine, address, len, prot & ACCESS, flags),
             Err(error) => error,
