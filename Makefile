@@ -43,7 +43,7 @@ remap_rust = $(RUSTFLAGS) $(addprefix --remap-path-prefix=,$(paths))
 remap_c = $(CFLAGS) $(addprefix -ffile-prefix-map=,$(paths))
 
 .DEFAULT_GOAL := build
-.PHONY: build check demo test bench doc test-long test-flaky test-compat test-guest deny fuzz miri tsan install uninstall deb wheel test-wheel dist clean help tools-deb tools-wheel tools-dist
+.PHONY: build check demo test bench doc test-long test-flaky test-compat test-guest deny fuzz miri tsan install install-debug uninstall deb wheel test-wheel dist clean help tools-deb tools-wheel tools-dist
 
 build wheel: export RUSTFLAGS := $(remap_rust)
 build wheel: export CFLAGS := $(remap_c)
@@ -104,9 +104,10 @@ miri: ## run the leaves of the engine in Miri (needs nightly)
 tsan: ## run the engine's tests under ThreadSanitizer (needs nightly)
 	tests/nightly.sh tsan
 
-# What pkg-config is told, for a prefix and a folder of libraries.
-pkg_config = sed -e 's|@PREFIX@|$(1)|' -e 's|@LIBDIR@|$(2)|' -e 's|@VERSION@|$(version)|' \
-  crates/capi/softswap_c.pc.in
+# Folders of libraries that the loader searches by itself. Programs find others by an rpath.
+searched := /usr/lib /usr/lib/% /usr/lib64 /usr/local/lib
+comma := ,
+rpath = $(if $(filter $(searched),$(LIBDIR)),, -Wl$(comma)-rpath$(comma)$${libdir})
 
 # Builds only where nothing is built yet, so that `sudo make install` after
 # `make` needs no toolchain for root.
@@ -118,11 +119,12 @@ install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
 	$(INSTALL) -d "$(bindir)" "$(libdir)" "$(clibdir)/pkgconfig" "$(includedir)" "$(docdir)" \
 	  "$(share)/man/man1"
 	$(INSTALL_PROGRAM) -m 755 "$(RELEASE)/softswap" "$(RELEASE)/softswap-bench" "$(RELEASE)/softswap-remote" "$(bindir)/"
-	$(INSTALL_PROGRAM) -m 755 "$(RELEASE)/libsoftswap.so" "$(libdir)/libsoftswap.so"
+	$(INSTALL_PROGRAM) -m 644 "$(RELEASE)/libsoftswap.so" "$(libdir)/libsoftswap.so"
 	$(INSTALL) -m 644 packaging/libsoftswap.so-gdb.py "$(libdir)/"
-	$(INSTALL) -m 755 "$(RELEASE)/capi/libsoftswap_c.so.$(version)" "$(clibdir)/"
+	$(INSTALL_PROGRAM) -m 644 "$(RELEASE)/capi/libsoftswap_c.so.$(version)" "$(clibdir)/"
 	cp -P "$(RELEASE)/capi/libsoftswap_c.so.$(basename $(version))" "$(RELEASE)/capi/libsoftswap_c.so" "$(clibdir)/"
-	$(call pkg_config,$(PREFIX),$(LIBDIR)) >"$(clibdir)/pkgconfig/softswap_c.pc"
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(version)|' \
+	  -e 's|@RPATH@|$(rpath)|' crates/capi/softswap_c.pc.in >"$(clibdir)/pkgconfig/softswap_c.pc"
 	chmod 644 "$(clibdir)/pkgconfig/softswap_c.pc"
 	$(INSTALL) -m 644 $(headers) "$(includedir)/"
 	$(INSTALL) -m 644 $(documents) "$(docdir)/"
@@ -133,7 +135,22 @@ install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
 	@test -n "$(DESTDIR)" || ldconfig -p 2>/dev/null | grep -qF "$(LIBDIR)/libsoftswap_c.so" || \
 	  echo "make: programs in C find libsoftswap_c.so if they are linked with -Wl,-rpath,$(LIBDIR)"
 
+# gdb looks for debug information in `.debug` of the folder of a file.
+with_debug := $(bindir)/softswap $(bindir)/softswap-bench $(bindir)/softswap-remote \
+  $(libdir)/libsoftswap.so $(clibdir)/libsoftswap_c.so.$(version)
+install-debug: install ## the same, and debug information in files of its own
+	for file in $(with_debug); do \
+	  folder=$$(dirname "$$file")/.debug name=$$(basename "$$file") && mkdir -p "$$folder" && \
+	  built=$$(find "$(RELEASE)/$$name" "$(RELEASE)/capi/$$name" 2>/dev/null | head -n 1) && \
+	  objcopy --only-keep-debug "$$built" "$$folder/$$name.debug" && chmod 644 "$$folder/$$name.debug" && \
+	  (cd "$$folder" && objcopy --add-gnu-debuglink="$$name.debug" "$$file") || exit; \
+	done
+
 uninstall: ## remove what install put there
+	for file in $(with_debug); do \
+	  folder=$$(dirname "$$file")/.debug; \
+	  rm -f "$$folder/$$(basename "$$file").debug"; rmdir "$$folder" 2>/dev/null || :; \
+	done
 	rm -f "$(bindir)/softswap" "$(bindir)/softswap-bench" "$(bindir)/softswap-remote" "$(libdir)/libsoftswap.so" \
 	  "$(libdir)/libsoftswap.so-gdb.py" \
 	  "$(clibdir)"/libsoftswap_c.so "$(clibdir)"/libsoftswap_c.so.* \
@@ -146,30 +163,21 @@ uninstall: ## remove what install put there
 # Stops before a long build if a tool is missing.
 needs = @command -v $(1) >/dev/null || { echo "make: $(1) is missing; get it by \`$(2)\`" >&2; exit 1; }
 tools-deb:
-	$(call needs,cargo-deb,cargo install --locked cargo-deb)
-	$(call needs,dpkg-deb,sudo apt install dpkg-dev)
+	$(call needs,dh,sudo apt install debhelper)
 tools-wheel:
 	$(call needs,maturin,pip install maturin)
 	$(call needs,auditwheel,pip install auditwheel)
 tools-dist: tools-deb tools-wheel
 	$(call needs,cargo-cyclonedx,cargo install --locked cargo-cyclonedx)
 
-# What the packages hold is what `make install` would install.
-deb: tools-deb build ## build the Debian package into dist/ (needs `cargo install --locked cargo-deb`, dpkg-dev)
-	gzip -9nk "$(RELEASE)"/share/man/man1/*.1
-	gzip -9nc CHANGELOG.md >"$(RELEASE)/share/changelog.gz"
-	packaging/licences.py >"$(RELEASE)/share/licences.txt"
-	gzip -9nk "$(RELEASE)/share/licences.txt"
-	$(call pkg_config,/usr,/usr/lib/x86_64-linux-gnu) >"$(RELEASE)/capi/softswap_c.pc"
-	sed "s|@MAINTAINER@|$$(sed -n 's/^maintainer = "\(.*\)"$$/\1/p' crates/cli/Cargo.toml)|" \
-	  packaging/debian/changelog.in >packaging/debian/changelog
-	$(CARGO) deb -p softswap-cli --no-build --strip --output dist/
-# What dpkg-shlibdeps of others reads, which cargo-deb has no place for.
+# The packages hold what `make install` installs, and debug information in packages of its own.
+deb: tools-deb build ## build the Debian packages into dist/ (needs debhelper)
 	rm -rf "$(RELEASE)/deb"
-	dpkg-deb -R dist/softswap_$(version)-*.deb "$(RELEASE)/deb"
-	echo "libsoftswap_c $(basename $(version)) softswap (>= $(version))" >"$(RELEASE)/deb/DEBIAN/shlibs"
-	dpkg-deb --root-owner-group -b "$(RELEASE)/deb" "$$(echo dist/softswap_$(version)-*.deb)"
-	packaging/paths.sh $$(find "$(RELEASE)/deb" -type f)
+	mkdir -p "$(RELEASE)/deb/softswap" dist
+	cp -r packaging/debian "$(RELEASE)/deb/softswap/"
+	cd "$(RELEASE)/deb/softswap" && SOURCE="$(CURDIR)" dpkg-buildpackage --build=binary --no-sign
+	mv "$(RELEASE)"/deb/*.deb dist/
+	packaging/paths.sh $$(find "$(RELEASE)/deb/softswap/debian/tmp" -type f)
 
 # pip installs what lies in `scripts` and `data` as `make install` does. The wheel is tagged with
 # the C library that it was built with, or 2.34, after which there is nothing newer that it asks
@@ -212,7 +220,7 @@ clean: ## remove what was built
 	rm -rf dist
 
 # Targets for users come first.
-for_users := build install uninstall demo bench wheel deb dist
+for_users := build install install-debug uninstall demo bench wheel deb dist
 listed = @sed -n 's/^\([a-z-]*\):[^\#]*\#\# \(.*\)/\1\t\2/p' $(MAKEFILE_LIST)
 is_for_user := ^($(subst $(empty) ,|,$(for_users)))	
 help: ## show this list

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-DEBIAN = "packaging/debian/changelog.in"
+DEBIAN = "packaging/debian/changelog"
 SYMBOLS = "crates/capi/softswap_c.map"
 
 
@@ -18,7 +18,7 @@ def main():
     (version,) = found(r'^version = "(.+)"$', "Cargo.toml")
     said = {
         "CHANGELOG.md": found(r"^## \[(\d[^]]*)\]", "CHANGELOG.md")[0],
-        DEBIAN: found(r"^softswap \(([^)]+)-\d+\)", DEBIAN)[0],
+        DEBIAN: found(r"^softswap \(([^)]+)\)", DEBIAN)[0],
     }
     for name, asked in found(r'^(softswap[\w-]*) = \{ path = .*version = "(.+?)"', "Cargo.toml"):
         said[f"Cargo.toml: {name}"] = asked
