@@ -127,7 +127,12 @@ install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
 	  -e 's|@RPATH@|$(rpath)|' crates/capi/softswap_c.pc.in >"$(clibdir)/pkgconfig/softswap_c.pc"
 	chmod 644 "$(clibdir)/pkgconfig/softswap_c.pc"
 	$(INSTALL) -m 644 $(headers) "$(includedir)/"
-	$(INSTALL) -m 644 $(documents) "$(docdir)/"
+# Links to what is not installed become their text.
+	for file in $(documents); do \
+	  sed -E -e 's#!\[[^]]*\]\([^)]*\)##g' -e 's#\]\((docs/|\.\./)#](#g' \
+	    -e 's#\[([^]]*)\]\((crates|pictures|experiments|ARCHITECTURE|CONTRIBUTING|benchmarks|compatibility)[^)]*\)#\1#g' \
+	    "$$file" >"$(docdir)/$$(basename "$$file")" && chmod 644 "$(docdir)/$$(basename "$$file")" || exit; \
+	done
 	$(INSTALL) -m 644 "$(RELEASE)/share/man/man1/"*.1 "$(share)/man/man1/"
 	$(foreach file,$(completions),$(INSTALL) -D -m 644 "$(RELEASE)/share/$(file)" "$(share)/$(file)" &&) :
 # The loader finds a library in what this lists; a package does it when it is installed.
