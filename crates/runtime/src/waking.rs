@@ -33,7 +33,7 @@ use softswap_sys::linked::{is_go_program, is_single_threaded};
 use softswap_sys::window::{longest_at, settle_gate};
 use softswap_sys::{exemption, raw, signals, threads};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 
@@ -175,6 +175,13 @@ fn is_alone() -> bool {
     outside_the_window(threads::all).is_ok_and(|all| all.len() == 1)
 }
 
+/// Attempts that found a thread that blocks the engine's signals or does not leave the kernel,
+/// and after how many of them a line is written.
+static LATER: AtomicU32 = AtomicU32::new(0);
+const NOTED_TRIES: u32 = 3;
+const NOT_YET: &str = "softswap: memory is short, and this process cannot be managed yet: a thread \
+                       blocks SIGBUS or SIGSYS, or stays in the kernel; it has no budget until then\n";
+
 /// When to try again; 0: at any time.
 static AGAIN_AT_NS: AtomicU64 = AtomicU64::new(0);
 
@@ -196,6 +203,9 @@ fn settle(attempt: Result<Attempt, String>) {
     match attempt {
         Ok(Attempt::IsUp) => instance::settle(true),
         Ok(Attempt::Later) => {
+            if LATER.fetch_add(1, Ordering::Relaxed) + 1 == NOTED_TRIES {
+                raw::write_stderr(NOT_YET.as_bytes());
+            }
             AGAIN_AT_NS.store(raw::now_ns() + PAUSE_NS, Ordering::Relaxed);
             instance::sleep_on();
         }

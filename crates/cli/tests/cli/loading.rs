@@ -2,7 +2,7 @@
 //! sanitizers, and out of them at exit.
 
 use crate::support::control_client::wait_until;
-use crate::support::{Ended, Running, softswap};
+use crate::support::{Ended, Running, Swapped, softswap};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -115,6 +115,19 @@ fn what_a_deep_bound_library_calls_reaches_the_runtime() {
     let options = ["-ldl", "-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags"];
     let deep = programs.compile(source!("deep"), "deep", &options);
     expect_equal(&deep, &[]);
+}
+
+/// Its thread would keep the engine from starting if it blocked the engine's signals.
+#[test]
+fn a_plug_in_may_start_threads_past_the_runtime() {
+    let programs = Programs::new();
+    let plugin = "plugin.so";
+    programs.compile(source!("own_thread_plugin"), plugin, &["-shared", "-fPIC", "-ldl"]);
+    let program = programs.compile(source!("own_thread"), "own_thread", &["-ldl"]);
+    let plugin = programs.path(plugin).into_os_string().into_string().expect("a path");
+    expect_equal(&program, &[&plugin]);
+    let report = Swapped::within("24M").run(&program, &[&plugin]);
+    assert!(report.figure("pages_out") > 0, "{}", report.figures);
 }
 
 #[test]

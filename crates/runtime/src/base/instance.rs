@@ -118,6 +118,22 @@ pub(crate) fn awake() -> Option<&'static Engine> {
     engine()
 }
 
+/// The program has opened a library by itself.
+static HAS_PLUG_INS: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn note_plug_in() {
+    HAS_PLUG_INS.store(true, Ordering::Relaxed);
+}
+
+/// Emulates the engine's signals before a thread blocks them, if a library may start threads past
+/// the runtime. Such a thread inherits the mask, and the engine cannot start while a thread blocks
+/// its signals.
+pub(crate) fn prepare_for_full_mask() {
+    if HAS_PLUG_INS.load(Ordering::Relaxed) {
+        prepare_for_threads();
+    }
+}
+
 /// Before a sleeping process has a second thread: what cannot be done for a thread by others
 /// is done from now on.
 pub(crate) fn prepare_for_threads() {

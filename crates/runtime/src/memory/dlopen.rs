@@ -11,6 +11,7 @@
 //! which it derives from the return address, so the runtime jumps to it.
 
 use super::inline_calls;
+use crate::base::instance;
 use crate::base::real::Real;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,6 +33,7 @@ pub(crate) fn manage() {
 /// # Safety
 /// `name` is null or a C string.
 unsafe extern "C" fn target_of(name: *const c_char) -> *const c_void {
+    instance::note_plug_in();
     // SAFETY: a C string, as asked for above.
     let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_bytes());
     let is_path = name.is_some_and(|name| name.contains(&b'/') && !name.contains(&b'$'));

@@ -125,6 +125,9 @@ fn changed(before: Mask, how: i32, set: Mask) -> Mask {
 /// Changes the mask of this thread, if there is a set; the mask before, or an error
 /// number. Every change of a mask in force ends here.
 pub(crate) fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, i32> {
+    if how != libc::SIG_UNBLOCK && set.is_some_and(|set| set & ours() == ours()) {
+        instance::prepare_for_full_mask();
+    }
     let ours = if instance::emulates_signals() { ours() } else { 0 };
     let local = set.map(|set| set & !ours);
     let mut before: Mask = 0;
