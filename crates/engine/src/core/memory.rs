@@ -42,7 +42,7 @@ impl Memory {
             sized_for: Mutex::new(budget.limit_bytes()),
             budget,
             claimed_bytes: AtomicUsize::new(0),
-            pinners: Pinners::start(),
+            pinners: Pinners::start(window.uses_move()),
             window,
         })
     }

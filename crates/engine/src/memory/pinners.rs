@@ -21,16 +21,18 @@ pub(crate) struct Pinners {
 }
 
 impl Pinners {
-    /// Once the engine has all its rings, and the program nothing yet.
+    /// Called when the engine has all its rings and the program has none. If pages leave without
+    /// UFFDIO_MOVE, the result does not matter, so the mappings are not read: page protection can
+    /// have tens of thousands.
     #[must_use]
-    pub(crate) fn start() -> Pinners {
-        let mappings = Mappings::open();
+    pub(crate) fn start(uses_move: bool) -> Pinners {
+        let mappings = if uses_move { Mappings::open() } else { None };
         let pinners = mappings.as_ref().and_then(Mappings::pinners);
         Pinners {
             mappings,
             pinners: pinners.unwrap_or(0),
             is_safe: AtomicBool::new(pinners.is_some()),
-            next_look_ns: AtomicU64::new(0),
+            next_look_ns: AtomicU64::new(if uses_move { 0 } else { u64::MAX }),
         }
     }
 
@@ -76,7 +78,7 @@ mod tests {
             found.is_safe.load(Relaxed)
         };
         // Other tests of this process may have rings for a while.
-        let found = Pinners::start();
+        let found = Pinners::start(true);
         if found.mappings.is_none() {
             return;
         }
