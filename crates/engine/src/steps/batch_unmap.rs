@@ -8,6 +8,9 @@
 //! stay, moving costs less. Clean victims leave by themselves
 //! ([`crate::steps::clean_reclaim`]).
 //!
+//! With page protection each run of victims is made inaccessible and copied, and one call drops
+//! all. Pages between the victims need no claim.
+//!
 //! A page that a device writes to would be copied too early and dropped: moving
 //! such a page is refused by the kernel, this is not. So pages are unmapped here only
 //! while the program has nothing by which memory is pinned for longer than a system call.
@@ -18,6 +21,7 @@ use crate::memory::context::BATCH_PAGES;
 use crate::policy::clock::Victim;
 use crate::policy::mechanism::Mechanism;
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::faults::Faults;
 use softswap_sys::window::Writes;
 
 /// Most pages of a span, and between two victims of one: a fault on one of them waits
@@ -35,10 +39,9 @@ pub(crate) type Unmapped<'t> = [Victim<'t>; BATCH_PAGES];
 /// Whether a batch had better be unmapped here than moved: it costs fewer shootdowns.
 pub(crate) fn is_better(core: &Core, victims: &[Victim<'_>]) -> bool {
     let memory = &core.memory;
-    // Without runs each page would be copied and dropped as well.
-    !memory.window.takes_runs()
+    // Without UFFDIO_MOVE each page is copied and dropped in either case.
+    !memory.window.uses_move()
         || (core.policies.has(Mechanism::BatchUnmap)
-            && memory.window.uses_move()
             && memory.pinners.is_safe_now()
             && takes_fewer_shootdowns(memory, victims))
 }
@@ -69,6 +72,9 @@ pub(crate) fn unmap<'t>(
     unmapped: &mut Unmapped<'t>,
     copies: &mut [[u8; PAGE_SIZE]],
 ) -> usize {
+    if memory.window.faults() == Faults::Protection {
+        return take_each(memory, victims, unmapped, copies);
+    }
     let mut between = [const { None }; SPAN_PAGES];
     let (mut count, mut kept, mut next) = (0, 0, 0);
     while next < victims.len() {
@@ -87,6 +93,25 @@ pub(crate) fn unmap<'t>(
         next += span.victims;
         span.release();
     }
+    count
+}
+
+/// Implements [`unmap`] with page protection: pages between the victims need no claim.
+fn take_each<'t>(
+    memory: &Memory,
+    victims: &mut [Victim<'t>],
+    unmapped: &mut Unmapped<'t>,
+    copies: &mut [[u8; PAGE_SIZE]],
+) -> usize {
+    let (mut pages, mut found) = ([0; BATCH_PAGES], 0);
+    for (to, (page, _)) in pages.iter_mut().zip(victims.iter().flatten()) {
+        *to = *page;
+        found += 1;
+    }
+    debug_assert_eq!(found, victims.len(), "a victim is missing");
+    let count = memory.window.take_each(&pages[..found], copies);
+    unmapped[..count].swap_with_slice(&mut victims[..count]);
+    victims.rotate_left(count);
     count
 }
 

@@ -380,16 +380,44 @@ impl Window {
             {
                 break;
             }
-            let dropped = match self.advise_runs(&runs[..count]) {
-                Ok(bytes) => bytes / PAGE_SIZE,
-                Err(_) => self.discard_runs(&runs[..count]),
-            };
+            let dropped = self.drop_runs(&runs[..count]);
             gone += dropped;
             if dropped < pages.len() {
                 break;
             }
         }
         gone
+    }
+
+    /// Copies writable pages to `copies` and drops them by one call, with page protection. The
+    /// caller has claimed them, at most [`DISCARD_RUNS`] in ascending order. Returns how many were
+    /// taken, from the first on.
+    pub fn take_each(&self, pages: &[u64], copies: &mut [[u8; PAGE_SIZE]]) -> usize {
+        let Mechanism::Protection(access) = &self.mechanism else { return 0 };
+        let (runs, count) = self.runs(pages);
+        let (mut copied_runs, mut copied) = (0, 0);
+        for run in &runs[..count] {
+            let run = self.numbers_of(run);
+            let to = copies[copied..copied + run.len()].as_flattened_mut();
+            if access.copy_out(run.start, to).is_err() {
+                break;
+            }
+            copied += run.len();
+            copied_runs += 1;
+        }
+        let taken = self.drop_runs(&runs[..copied_runs]);
+        for page in &pages[taken..copied] {
+            access.open_up(numbers(*page, 1), false);
+        }
+        taken
+    }
+
+    /// Drops the content of runs, and returns how many pages that are, from the first on.
+    fn drop_runs(&self, runs: &[libc::iovec]) -> usize {
+        match self.advise_runs(runs) {
+            Ok(bytes) => bytes / PAGE_SIZE,
+            Err(_) => self.discard_runs(runs),
+        }
     }
 
     /// What a list of pages comes to in runs of neighbours, and how many.

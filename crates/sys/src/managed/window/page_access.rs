@@ -227,17 +227,30 @@ impl PageAccess {
         self.drop_content(&(page..page + to.len() / PAGE_SIZE))
     }
 
-    /// Copies present pages to `to`, and drops them. On an error they are there as before.
+    /// Copies present pages to `to`, and drops them. On an error they are present as before.
     pub(super) fn take(&self, page: usize, to: &mut [u8]) -> io::Result<()> {
-        let pages = page..page + to.len() / PAGE_SIZE;
+        self.close_and(page, to, |to| self.lift(page, to))
+    }
+
+    /// Makes present pages inaccessible and copies them to `to`. On an error they are present as
+    /// before.
+    pub(super) fn copy_out(&self, page: usize, to: &mut [u8]) -> io::Result<()> {
+        self.close_and(page, to, |to| self.memory.read(self.at(page), to))
+    }
+
+    fn close_and(
+        &self,
+        page: usize,
+        to: &mut [u8],
+        copy: impl FnOnce(&mut [u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
         let before = self.states.get(page);
-        let closed = self.change(pages.clone(), PageState::absent);
-        let taken = closed.error.map_or(Ok(()), Err);
-        let taken = taken.and_then(|()| self.lift(page, to));
-        if taken.is_err() {
+        let closed = self.change(page..page + to.len() / PAGE_SIZE, PageState::absent);
+        let copied = closed.error.map_or(Ok(()), Err).and_then(|()| copy(to));
+        if copied.is_err() {
             self.open_up(page..page + closed.pages, before.is_caught);
         }
-        taken
+        copied
     }
 
     /// Closes pages, whose content is dropped next.

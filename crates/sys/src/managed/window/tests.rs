@@ -100,6 +100,25 @@ fn with_each(test: impl Fn()) {
 }
 
 #[test]
+fn runs_of_pages_are_taken_together_with_their_contents() {
+    let window = faults::taken(Faults::Protection, || Window::reserve(1, false)).unwrap();
+    for page in 0..8 {
+        assert_eq!(window.install(page, &[page as u8 + 1; PAGE_SIZE], Writes::Allowed).pages, 1);
+    }
+    let (pages, mut copies) = ([1, 2, 4, 7], [[0; PAGE_SIZE]; 4]);
+    assert_eq!(window.take_each(&pages, &mut copies), pages.len());
+    assert_eq!(copies.map(|copy| copy[PAGE_SIZE - 1]), [2, 3, 5, 8]);
+    for page in 0..8 {
+        assert_eq!(window.is_present(page).unwrap(), !pages.contains(&page));
+    }
+    // A taken page is dropped: it reads as zeroes if it is opened.
+    assert_eq!(window.install_zero(2, 1).pages, 1);
+    let page = &mut reserve_pages(1).unwrap()[0];
+    window.read_page(2, &mut page.0).unwrap();
+    assert_eq!(page.0, [0; PAGE_SIZE]);
+}
+
+#[test]
 fn a_page_that_may_not_be_read_is_taken_out_and_comes_back() {
     with_each(take_out_an_unreadable_page);
 }
