@@ -221,7 +221,7 @@ fn find(named: &Process, request: &Request<'_>) -> Result<(Process, Peer), Refus
 fn is_of_one(request: &Request<'_>) -> bool {
     match request {
         Request::Get(Some(key)) | Request::Set(key, _) => *key != MEMORY,
-        Request::Sample(_) | Request::Touch(..) => true,
+        Request::Sample(..) | Request::Touch(..) => true,
         Request::Stat | Request::Get(None) => false,
     }
 }

@@ -19,6 +19,9 @@ const MOST_FRAMES: usize = 128;
 /// So far above the stack pointer a return address is looked for where code has no tables.
 const NEAR_BYTES: u64 = 32;
 
+/// A function and its file, which is empty for code of none.
+pub(super) type Native = (String, String);
+
 /// Code in memory that comes from a file.
 struct Mapped {
     range: Range<u64>,
@@ -81,24 +84,22 @@ impl Code {
             }
             code.mapped.push(Mapped { range, bias, file });
         }
-        let number = number_within(pid).unwrap_or(pid);
-        let perf_map = read(Path::new(&format!("/tmp/perf-{number}.map")), &root);
-        if let Some(text) = perf_map {
+        if let Some(text) = perf_map(pid) {
             code.perf_map = Symbols::of_perf_map(&String::from_utf8_lossy(&text));
         }
         code
     }
 
     /// The name of the function that an address is in, and of the file.
-    pub(super) fn name(&self, address: u64) -> (String, &str) {
+    pub(super) fn name(&self, address: u64) -> Native {
         let Some(mapped) = self.mapped.iter().find(|it| it.range.contains(&address)) else {
             let name = self.perf_map.at(address).map(visible);
-            return (name.unwrap_or_else(|| "[made at run time]".to_string()), "");
+            return (name.unwrap_or_else(|| "[made at run time]".to_string()), String::new());
         };
         let file = &self.files[mapped.file];
         let within = address.wrapping_sub(mapped.bias);
         let name = file.symbols.at(within).map(visible);
-        (name.unwrap_or_else(|| format!("[{}+{within:#x}]", file.name)), &file.name)
+        (name.unwrap_or_else(|| format!("[{}+{within:#x}]", file.name)), file.name.clone())
     }
 
     /// Whether the program has said what its code is that it has made itself.
@@ -172,8 +173,14 @@ impl Code {
     }
 }
 
+/// Reads the file that names the code which a process has made.
+pub(super) fn perf_map(pid: u32) -> Option<Vec<u8>> {
+    let number = number_within(pid).unwrap_or(pid);
+    read(Path::new(&format!("/tmp/perf-{number}.map")), Path::new(&format!("/proc/{pid}/root")))
+}
+
 /// A file as the process sees it; as we do once that has ended.
-fn read(path: &Path, root: &Path) -> Option<Vec<u8>> {
+pub(super) fn read(path: &Path, root: &Path) -> Option<Vec<u8>> {
     let within = root.join(path.strip_prefix("/").unwrap_or(path));
     std::fs::read(within).or_else(|_| std::fs::read(path)).ok()
 }
@@ -186,7 +193,7 @@ fn number_within(pid: u32) -> Option<u32> {
 }
 
 /// What the addresses of a mapping are more than those in its file.
-fn bias(elf: &Elf<'_>, mapping: &MemoryMap) -> Option<u64> {
+pub(super) fn bias(elf: &Elf<'_>, mapping: &MemoryMap) -> Option<u64> {
     let endian = Endianness::Little;
     let covers = |header: &&object::elf::ProgramHeader64<Endianness>| {
         let (offset, len) = (header.p_offset(endian), header.p_filesz(endian));

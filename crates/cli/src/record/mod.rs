@@ -2,6 +2,7 @@
 
 mod symbols;
 mod code;
+mod python;
 mod profile;
 
 use crate::control_client::{self, Process};
@@ -11,11 +12,13 @@ use clap::{Args, ValueHint};
 use code::Code;
 use procfs::process::MemoryMap;
 use profile::{Profile, Weighed};
-use softswap_engine::door::control_protocol::Request;
-use softswap_engine::door::fault_samples::{Block, FaultSamples};
+use python::Functions;
+use softswap_engine::door::control_protocol::{Python, Request};
+use softswap_engine::door::fault_samples::{Block, FaultSamples, PythonCode};
 use softswap_sys::child::SignalQueue;
 use softswap_view::flame_graph;
 use softswap_view::units::nanoseconds;
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
@@ -44,8 +47,9 @@ const MOST_SAMPLES: usize = 1 << 18;
 #[command(after_long_help = "\
 Functions are named by the tables of symbols in the program and its libraries, or in
 /usr/lib/debug; what has none is shown as [FILE+OFFSET]. Callers are found by the tables that
-compilers write for exceptions. Of interpreters that is their own functions; those of what they
-run are told where they write /tmp/perf-PID.map, as `python3 -X perf` does.
+compilers write for exceptions. Functions of Python programs are shown as NAME (FILE:LINE) in place
+of the interpreter's own, for CPython 3.11 to 3.13. What other interpreters run is named if they
+write /tmp/perf-PID.map, as `node --perf-basic-prof` does.
 
 Memory is told apart by who asked malloc or mmap for blocks of 1 MiB and more.
 
@@ -79,19 +83,25 @@ struct Recording {
     samples: Vec<Weighed>,
     missed: u64,
     blocks: Vec<Block>,
+    /// Python functions, by the addresses of their code objects.
+    codes: BTreeMap<u64, PythonCode>,
     took: Duration,
     has_ended: bool,
 }
 
 pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
-    let (process, _) = control_client::ask(args.pid, &Request::Sample(1))?;
+    let (process, _) = control_client::ask(args.pid, &Request::Sample(0, None))?;
     let before = map_of(process.pid)?;
     let default = || PathBuf::from(format!("softswap-{}.svg", process.pid));
     // Before the picture is there, which nobody is to find empty.
     let signals = SignalQueue::hold(&ENOUGH)
         .map_err(|error| Refusal::own(format!("cannot hold signals: {}", plain(&error))))?;
     let picture = Picture::at(args.output.clone().unwrap_or_else(default))?;
-    let recording = collect(process, Duration::from_secs(args.seconds.into()), &signals)?;
+    // Python says by itself what its trampolines are.
+    let has_perf_map = code::perf_map(process.pid).is_some();
+    let python = if has_perf_map { None } else { python::find(process.pid, &before) };
+    let time = Duration::from_secs(args.seconds.into());
+    let mut recording = collect(process, python, time, &signals)?;
     let Process { pid, name, .. } = &recording.process;
     let took = recording.took.as_secs_f64();
     if recording.samples.is_empty() {
@@ -106,10 +116,10 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     }
     // What has been loaded meanwhile, if it is still there to be asked.
     let map = map_of(*pid).ok().filter(|map| !map.is_empty()).unwrap_or(before);
-    let mut code = Code::of(*pid, &map);
-    let (samples, missed) = (&recording.samples, recording.missed);
-    let profile =
-        Profile::of(*pid, name.clone(), took, samples, missed, &recording.blocks, &mut code);
+    let codes = std::mem::take(&mut recording.codes).into_values();
+    let mut functions = Functions::new(Code::of(*pid, &map), codes);
+    let Recording { samples, missed, blocks, .. } = &recording;
+    let profile = Profile::of(*pid, name.clone(), took, samples, *missed, blocks, &mut functions);
     picture.write(&profile)?;
     let mut text = match args.json {
         true => serde_json::to_string_pretty(&profile)
@@ -127,7 +137,12 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
 }
 
 /// Asks until the time is over, the process is, or a signal says that it is enough.
-fn collect(process: Process, time: Duration, enough: &SignalQueue) -> Result<Recording, Refusal> {
+fn collect(
+    process: Process,
+    python: Option<Python>,
+    time: Duration,
+    enough: &SignalQueue,
+) -> Result<Recording, Refusal> {
     let pid = process.pid;
     let start = Instant::now();
     let mut recording = Recording {
@@ -135,6 +150,7 @@ fn collect(process: Process, time: Duration, enough: &SignalQueue) -> Result<Rec
         samples: Vec::new(),
         missed: 0,
         blocks: Vec::new(),
+        codes: BTreeMap::new(),
         took: Duration::ZERO,
         has_ended: false,
     };
@@ -145,7 +161,7 @@ fn collect(process: Process, time: Duration, enough: &SignalQueue) -> Result<Rec
         if arrived.is_some_and(|it| ENOUGH.contains(&it.signal)) {
             break;
         }
-        match control_client::ask(pid, &Request::Sample(every)) {
+        match control_client::ask(pid, &Request::Sample(every, python)) {
             Ok((_, body)) => every = recording.add(&body, every),
             Err(refusal) => {
                 // What is there is told of a process that ends, else nothing is.
@@ -160,7 +176,7 @@ fn collect(process: Process, time: Duration, enough: &SignalQueue) -> Result<Rec
     recording.took = start.elapsed();
     for _ in 0..LAST_ANSWERS {
         let before = recording.samples.len();
-        let Ok((_, body)) = control_client::ask(pid, &Request::Sample(0)) else { break };
+        let Ok((_, body)) = control_client::ask(pid, &Request::Sample(0, python)) else { break };
         recording.add(&body, 0);
         if recording.samples.len() == before {
             break;
@@ -172,11 +188,12 @@ fn collect(process: Process, time: Duration, enough: &SignalQueue) -> Result<Rec
 impl Recording {
     /// Takes what an answer has; how many faults there are to be to a sample from now on.
     fn add(&mut self, body: &str, every: u32) -> u32 {
-        let FaultSamples { missed, samples, blocks } = FaultSamples::parse(body);
+        let FaultSamples { missed, samples, blocks, codes } = FaultSamples::parse(body);
         let came = samples.len();
         // Without a sample it is not known what they were.
         self.missed += if came > 0 { missed } else { 0 };
         self.samples.extend(profile::weigh(samples, missed));
+        self.codes.extend(codes.into_iter().map(|code| (code.address, code)));
         for block in blocks {
             // What is there now has taken the place of what was.
             self.blocks.retain(|it| it.range != block.range);

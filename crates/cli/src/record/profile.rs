@@ -1,6 +1,6 @@
 //! What the samples of a recording come to: by function, and by what was touched.
 
-use super::code::Code;
+use super::python::{self, Functions};
 use serde::Serialize;
 use softswap_engine::base::stats::{TIERS, Tier};
 use softswap_engine::door::fault_samples::{Block, FaultSample, Toucher};
@@ -127,15 +127,13 @@ struct Tallies {
 }
 
 impl Tallies {
-    fn add(&mut self, weighed: &Weighed, blocks: &[Block], code: &mut Code) {
+    fn add(&mut self, weighed: &Weighed, blocks: &[Block], functions: &mut Functions) {
         self.sum.add(weighed);
-        let addresses = code.stack(&weighed.sample);
-        let names: Vec<(String, &str)> =
-            addresses.iter().map(|address| code.name(*address)).collect();
+        let names = functions.stack(&weighed.sample);
         let ns = weighed.stalled_ns;
         let (function, file) = &names[0];
         let caller = names.get(1).map_or_else(String::new, |(name, _)| name.clone());
-        let site = self.sites.entry((function.clone(), (*file).to_string())).or_default();
+        let site = self.sites.entry((function.clone(), file.clone())).or_default();
         site.0.add(weighed);
         *site.1.entry(caller).or_default() += ns;
         let around = blocks.iter().filter(|it| it.range.contains(&weighed.sample.address));
@@ -169,7 +167,7 @@ impl Tallies {
         all
     }
 
-    fn memory(&mut self, blocks: &[Block], code: &Code) -> Vec<Asked> {
+    fn memory(&mut self, blocks: &[Block], functions: &Functions) -> Vec<Asked> {
         let all = std::mem::take(&mut self.memory).into_iter();
         let mut all: Vec<Asked> = all
             .map(|(caller, (sum, touchers))| {
@@ -178,7 +176,7 @@ impl Tallies {
                     None => SMALL.to_string(),
                     Some(0) => "mmap".to_string(),
                     // The instruction before is the call.
-                    Some(caller) => code.name(caller.saturating_sub(1)).0,
+                    Some(caller) => functions.native.name(caller.saturating_sub(1)).0,
                 };
                 let bytes = mine().map(|block| block.range.end - block.range.start).sum();
                 Asked { by, blocks: mine().count(), bytes, touched_by: most(touchers), sum }
@@ -205,15 +203,16 @@ impl Profile {
         all: &[Weighed],
         missed: u64,
         blocks: &[Block],
-        code: &mut Code,
+        names: &mut Functions,
     ) -> Profile {
         let mut tallies = Tallies::default();
-        all.iter().for_each(|weighed| tallies.add(weighed, blocks, code));
-        let (functions, memory) = (tallies.functions(), tallies.memory(blocks, code));
+        all.iter().for_each(|weighed| tallies.add(weighed, blocks, names));
+        let (functions, memory) = (tallies.functions(), tallies.memory(blocks, names));
         let Tallies { sum, stacks, interpreters, .. } = tallies;
         let interpreted = interpreters.into_iter().max_by_key(|(_, ns)| *ns);
         let interpreted = interpreted.filter(|(_, ns)| *ns > sum.stalled_ns / 4);
-        let interpreted = interpreted.filter(|_| !code.has_perf_map()).map(|(way_out, _)| way_out);
+        let interpreted =
+            interpreted.filter(|_| !names.native.has_perf_map()).map(|(way_out, _)| way_out);
         let (samples, stacks) = (all.len(), stacks.into_iter().collect());
         Profile {
             pid,
@@ -299,8 +298,8 @@ fn more(text: &mut String, all: usize, what: &str) {
 /// How the functions of the program that an interpreter runs can be seen, by its file's name.
 fn interpreter(file: &str) -> Option<&'static str> {
     let is = |name: &str| file.starts_with(name);
-    if is("python3") || is("libpython3") {
-        Some("Python's are told from 3.12 on if it is started with `-X perf`.")
+    if python::is_interpreter(file) {
+        Some("Python's are named for CPython 3.11 to 3.13, and later ones started with `-X perf`.")
     } else if is("node") {
         Some("JavaScript's are told if node is started with `--perf-basic-prof`.")
     } else if is("libjvm") {
@@ -326,6 +325,7 @@ mod tests {
             stack: 0,
             frame: 0,
             words: Vec::new(),
+            python: Vec::new(),
         };
         let all: Vec<_> = weigh(vec![sample(4, 100), sample(12, 10)], 16).collect();
         let figures = all.iter().map(|it| (it.faults, it.stalled_ns));

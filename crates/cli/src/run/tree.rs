@@ -194,7 +194,7 @@ impl Budget {
                 self.await_limit();
                 Ok(self.memory())
             }
-            Request::Sample(_) => Err("faults are sampled by each process".to_string()),
+            Request::Sample(..) => Err("faults are sampled by each process".to_string()),
             Request::Touch(..) => Err("each process brings in its own memory".to_string()),
             Request::Get(Some(key)) | Request::Set(key, _) => Err(format!(
                 "there is no setting {key:?} of the tree; there is memory, and others of each process"

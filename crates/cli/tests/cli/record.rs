@@ -144,6 +144,59 @@ fn code_that_is_made_at_run_time_has_the_names_that_the_program_tells() {
     map.close().unwrap();
 }
 
+/// A Python program whose lists and numbers fit its budget, except for one list.
+const COLD_LIST: &str = "\
+def make_cold():
+    return [bytes(3000) + b'%d' % n for n in range(32_000)]
+
+class Table:
+    def touch_cold(self, blocks):
+        total = 0
+        for block in blocks:
+            total += block[1500]
+        return total
+
+    def touch_hot(self, numbers):
+        for n in range(20_000):
+            numbers[n & 1023] = n
+
+def work():
+    table, cold, hot = Table(), make_cold(), list(range(1024))
+    print('ready', flush=True)
+    while True:
+        table.touch_cold(cold)
+        table.touch_hot(hot)
+
+work()
+";
+
+#[test]
+fn functions_of_a_python_program_have_their_names() {
+    let version = "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))";
+    if !Command::new(python()).args(["-c", version]).status().unwrap().success() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("cold.py");
+    std::fs::write(&source, COLD_LIST).unwrap();
+    let program = Program::start(&[], &python(), &[&source]);
+    let find = |profile: &Value, svg: &str| {
+        let functions = profile["functions"].as_array().unwrap();
+        let first = &functions[0];
+        must_be(first["function"] == "Table.touch_cold (cold.py:5)", "it leads")?;
+        must_be(first["caller"] == "work (cold.py:15)", "with its caller")?;
+        must_be(share(first, profile) > 0.5, "with half of all")?;
+        let hot = functions.iter().find(|it| it["function"] == "Table.touch_hot (cold.py:11)");
+        must_be(hot.is_none_or(|hot| share(hot, profile) < 0.1), "little is hot")?;
+        for name in ["&lt;module&gt; (cold.py:1)", "work (cold.py:15)"] {
+            must_be(svg.contains(&format!("<title>{name} (")), name)?;
+        }
+        must_be(!svg.contains("_PyEval_EvalFrameDefault"), "the loop has names")
+    };
+    let (profile, _) = record_until(dir.path(), &program.pid(), "2", find);
+    assert_eq!(profile["functions"][0]["file"], source.to_str().unwrap(), "{profile}");
+}
+
 #[test]
 fn a_process_that_ends_meanwhile_is_told_of_as_far_as_it_came() {
     let program = Program::start(&[], &compiled("sites"), &["--seconds", "0"]);

@@ -4,7 +4,8 @@
 //!   softswap 1 stat                     ok, then facts, settings and counters
 //!   softswap 1 get [KEY]                ok, then KEY VALUE, a line each
 //!   softswap 1 set KEY VALUE            ok, then KEY VALUE as it is now
-//!   softswap 1 sample EVERY             ok, then faults (`fault_samples`)
+//!   softswap 1 sample EVERY [VERSION RUNTIME]
+//!                                       ok, then faults (`fault_samples`)
 //!   softswap 1 touch ADDRESS LENGTH     ok, then touched BYTES: they are in DRAM now
 //! ```
 //!
@@ -68,11 +69,32 @@ pub enum Request<'a> {
     /// Changes a setting.
     Set(&'a str, &'a str),
     /// From now on and for two seconds one of so many faults is sampled, of 0 none: those that
-    /// were since this was last asked.
-    Sample(u32),
+    /// were since this was last asked. With the frames of a Python interpreter, if one is named.
+    Sample(u32, Option<Python>),
     /// Brings in the pages from an address on, for a reader in another process. At most a quarter
     /// of the budget: the answer has the length.
     Touch(usize, usize),
+}
+
+/// The interpreter of a Python program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Python {
+    /// `Py_Version >> 16`: 0x030b is 3.11.
+    pub version: u16,
+    /// The address of `_PyRuntime`.
+    pub runtime: usize,
+}
+
+impl Python {
+    fn parse(text: &str) -> Option<Python> {
+        let (version, runtime) = text.split_once(' ')?;
+        let version = u16::from_str_radix(version, 16).ok()?;
+        Some(Python { version, runtime: usize::from_str_radix(runtime, 16).ok()? })
+    }
+
+    fn text(self) -> String {
+        format!("{:x} {:x}", self.version, self.runtime)
+    }
 }
 
 impl<'a> Request<'a> {
@@ -104,7 +126,12 @@ impl<'a> Request<'a> {
                 (Some(address), Some(len)) => Ok(Request::Touch(address, len)),
                 _ => Err(unknown()),
             },
-            ("sample", (every, "")) => every.parse().map(Request::Sample).map_err(|_| unknown()),
+            ("sample", (every, python)) => {
+                let every = every.parse().map_err(|_| unknown())?;
+                let python = Some(python).filter(|python| !python.is_empty());
+                let python = python.map(|python| Python::parse(python).ok_or_else(unknown));
+                Ok(Request::Sample(every, python.transpose()?))
+            }
             _ => Err(unknown()),
         }
     }
@@ -118,7 +145,8 @@ impl<'a> Request<'a> {
             Request::Get(None) => "get".to_string(),
             Request::Get(Some(key)) => format!("get {key}"),
             Request::Set(key, value) => format!("set {key} {value}"),
-            Request::Sample(every) => format!("sample {every}"),
+            Request::Sample(every, None) => format!("sample {every}"),
+            Request::Sample(every, Some(python)) => format!("sample {every} {}", python.text()),
             Request::Touch(address, len) => format!("touch {address:#x} {len}"),
         };
         let line = format!("{OPENING}{request}\n");
@@ -184,7 +212,7 @@ pub fn carry_out(
         Request::Set(key, value) => live_settings::set(engine, key, value)
             .and_then(|()| live_settings::get(engine, key))
             .map(|value| values([(key, value)])),
-        Request::Sample(_) => Err("faults are not sampled here".to_string()),
+        Request::Sample(..) => Err("faults are not sampled here".to_string()),
         Request::Touch(address, len) => match engine.bring_in(address, len) {
             Ok(touched) => Ok(values([(TOUCHED, touched.to_string())])),
             Err(why) => Err(format!("the pages cannot be brought in: {why}")),
@@ -345,8 +373,8 @@ mod tests {
             Request::Set("io.poll", "hybrid"),
             Request::Set("io.poll", "two words"),
             Request::Set("io.poll", ""),
-            Request::Sample(0),
-            Request::Sample(u32::MAX),
+            Request::Sample(0, None),
+            Request::Sample(u32::MAX, Some(Python { version: 0x030b, runtime: 0x7f00_0000_1000 })),
             Request::Touch(0x7000_0000_1000, 1 << 20),
         ] {
             let line = request.line().unwrap();
@@ -376,9 +404,18 @@ mod tests {
             assert!(why.contains("softswap 1 ") && !why.contains('\n'), "{line:?}: {why}");
         }
         assert!(Request::parse(b"softswap 1 \xff").is_err());
-        for line in
-            ["", " ", "stat all", "get a b", "set", "set ", "drop io.poll", "sample", "sample x"]
-        {
+        for line in [
+            "",
+            " ",
+            "stat all",
+            "get a b",
+            "set",
+            "set ",
+            "drop io.poll",
+            "sample",
+            "sample x",
+            "sample 1 x",
+        ] {
             let line = format!("softswap 1 {line}");
             assert!(Request::parse(line.as_bytes()).unwrap_err().contains("set KEY VALUE"));
         }

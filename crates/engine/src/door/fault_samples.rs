@@ -4,6 +4,7 @@
 //!   missed 64
 //!   sample 16 disk w 81000 7f3210456000 55d0c0ffee10 7ffd0e20 7ffd0e90 3:55d0c0ffee99
 //!   block 7f3210000000 268435456 55d0c0ffe123
+//!   code 7f3210001230 17 look_up	/home/joe/analysis.py
 //! ```
 //!
 //! Of the stack only words are told that are addresses, of code or in the stack itself: what
@@ -45,6 +46,31 @@ pub struct FaultSample {
     pub frame: u64,
     /// Words of the stack that are addresses, by their distance from its pointer in words.
     pub words: Vec<(u16, u64)>,
+    /// Functions of a Python program, from the innermost one.
+    pub python: Vec<PythonFrame>,
+}
+
+/// A call of a Python function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PythonFrame {
+    /// The address of its code object.
+    pub code: u64,
+    /// True if C code called it: a frame of the interpreter's loop belongs to it and to the frames
+    /// that are inside it.
+    pub is_entry: bool,
+}
+
+/// A function of a Python program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PythonCode {
+    /// The address of its code object.
+    pub address: u64,
+    /// The first line of its source.
+    pub line: u32,
+    /// Its qualified name.
+    pub name: String,
+    /// The path of its source.
+    pub file: String,
 }
 
 /// What wanted a page.
@@ -79,6 +105,8 @@ pub struct FaultSamples {
     pub samples: Vec<FaultSample>,
     /// The blocks that they lie in.
     pub blocks: Vec<Block>,
+    /// Python functions on their stacks.
+    pub codes: Vec<PythonCode>,
 }
 
 impl FaultSample {
@@ -105,6 +133,9 @@ impl FaultSample {
             // Writing to a String cannot fail.
             let _ = write!(line, " {distance}:{word:x}");
         }
+        for frame in &self.python {
+            let _ = write!(line, " {}{:x}", if frame.is_entry { '=' } else { '+' }, frame.code);
+        }
         line.push('\n');
         line
     }
@@ -119,13 +150,19 @@ impl FaultSample {
         let waited_ns = fields.next()?.parse().ok()?;
         let mut address = || hexadecimal(fields.next()?);
         let [address, instruction, stack, frame] = [address()?, address()?, address()?, address()?];
-        let words: Option<Vec<(u16, u64)>> = fields
-            .map(|field| {
-                let (distance, word) = field.split_once(':')?;
-                Some((distance.parse().ok()?, hexadecimal(word)?))
-            })
-            .collect();
-        let words = words.filter(|words| words.is_sorted_by(|one, next| one.0 < next.0))?;
+        let (mut words, mut python) = (Vec::<(u16, u64)>::new(), Vec::new());
+        for field in fields {
+            if let Some((distance, word)) = field.split_once(':') {
+                words.push((distance.parse().ok()?, hexadecimal(word)?));
+            } else {
+                let is_entry = field.starts_with('=');
+                let code = hexadecimal(field.strip_prefix(['=', '+'])?)?;
+                python.push(PythonFrame { code, is_entry });
+            }
+        }
+        if !words.is_sorted_by(|one, next| one.0 < next.0) {
+            return None;
+        }
         Some(FaultSample {
             faults,
             tier,
@@ -136,6 +173,7 @@ impl FaultSample {
             stack,
             frame,
             words,
+            python,
         })
     }
 }
@@ -161,13 +199,31 @@ impl Block {
     }
 }
 
+impl PythonCode {
+    /// A line of the answer, with its end.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let PythonCode { address, line, name, file } = self;
+        format!("code {address:x} {line} {name}\t{file}\n")
+    }
+
+    fn parse(text: &str) -> Option<PythonCode> {
+        let mut fields = text.splitn(3, ' ');
+        let (address, line) = (hexadecimal(fields.next()?)?, fields.next()?.parse().ok()?);
+        let (name, file) = fields.next()?.split_once('\t')?;
+        Some(PythonCode { address, line, name: name.to_string(), file: file.to_string() })
+    }
+}
+
 impl FaultSamples {
     /// The answer.
     #[must_use]
     pub fn text(&self) -> String {
         let samples = self.samples.iter().map(FaultSample::line);
         let blocks = self.blocks.iter().map(Block::line);
-        [format!("missed {}\n", self.missed)].into_iter().chain(samples).chain(blocks).collect()
+        let codes = self.codes.iter().map(PythonCode::line);
+        let missed = format!("missed {}\n", self.missed);
+        [missed].into_iter().chain(samples).chain(blocks).chain(codes).collect()
     }
 
     /// Reads an answer; lines that are none of it are left out.
@@ -179,6 +235,7 @@ impl FaultSamples {
                 "missed" => all.missed = rest.parse().unwrap_or(0),
                 "sample" => all.samples.extend(FaultSample::parse(rest)),
                 "block" => all.blocks.extend(Block::parse(rest)),
+                "code" => all.codes.extend(PythonCode::parse(rest)),
                 _ => {}
             }
         }
@@ -192,6 +249,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_read_as_it_was_written() {
+        let frame = |code, is_entry| PythonFrame { code, is_entry };
         let sample = |tier, toucher, words| FaultSample {
             faults: 16,
             tier,
@@ -202,6 +260,7 @@ mod tests {
             stack: 0x7ffd_0000_0e20,
             frame: 0,
             words,
+            python: vec![frame(0x7f20, false), frame(0x7f40, true)],
         };
         let all = FaultSamples {
             missed: 7,
@@ -211,6 +270,12 @@ mod tests {
                 sample(Tier::Pool, Toucher::Call, vec![(1023, 0x7ffd_0000_0e28)]),
             ],
             blocks: vec![Block { range: 0x7f00..0x8f00, caller: 0x55d0 }],
+            codes: vec![PythonCode {
+                address: 0x7f20,
+                line: 7,
+                name: "Table.<locals>.look up".to_string(),
+                file: "/a b/t.py".to_string(),
+            }],
         };
         assert_eq!(FaultSamples::parse(&all.text()), all);
     }
@@ -233,7 +298,9 @@ mod tests {
             "sample 1 pool x 5 7000 5500 8000 0\n",
             "sample 1 pool r 5 7000 5500 8000 0 7\n",
             "sample 1 pool r 5 7000 5500 8000 0 2:1 1:1\n",
+            "sample 1 pool r 5 7000 5500 8000 0 =x\n",
             "block 7f00\n",
+            "code 7f00 7 name\n",
             "block ffffffffffffffff 9 0\n",
             "missed banana\n",
         ] {

@@ -6,11 +6,13 @@
 //! that it claims; where none is free the fault counts as missed. The kernel copies the stack, so
 //! that no address can be wrong. Who asks takes the samples; who stops asking ends it.
 
-use super::issue_call::ask;
+use super::python_frames;
+use super::uaccess::copy_by_kernel;
 use softswap_engine::base::stats::Tier;
+use softswap_engine::door::control_protocol::Python;
 use softswap_engine::door::fault_samples::{FaultSample, FaultSamples, Toucher};
 use softswap_sys::signals::{self, Registers};
-use softswap_sys::{exemption, found, raw};
+use softswap_sys::{found, raw};
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -51,14 +53,16 @@ enum Word {
     Stack,
     Frame,
     StackBytes,
+    PythonFrames,
 }
 
-const WORDS: usize = Word::StackBytes as usize + 1;
+const WORDS: usize = Word::PythonFrames as usize + 1;
 
 struct Slot {
     state: AtomicU32,
     words: [AtomicU64; WORDS],
     stack: [AtomicU64; STACK_WORDS],
+    python: [AtomicU64; python_frames::MOST_FRAMES],
 }
 
 /// A fault that is to be sampled.
@@ -118,7 +122,11 @@ pub(crate) unsafe fn note(
     // SAFETY: by this function's own contract.
     let Registers { instruction, stack, frame } =
         unsafe { signals::interrupted_registers(context) };
-    let bytes = copy_stack(stack, &slot.stack);
+    let bytes = match stack.is_multiple_of(8) {
+        true => copy_by_kernel(stack, slot.stack.as_ptr() as *mut u8, size_of_val(&slot.stack)),
+        false => 0,
+    };
+    let python = python_frames::note(&slot.python);
     for (word, value) in [
         (Word::Faults, u64::from(due.every)),
         (Word::Tier, tier as u64),
@@ -128,36 +136,25 @@ pub(crate) unsafe fn note(
         (Word::Instruction, instruction as u64),
         (Word::Stack, stack as u64),
         (Word::Frame, frame as u64),
-        (Word::StackBytes, bytes as u64),
+        (Word::StackBytes, u64::try_from(bytes).unwrap_or(0)),
+        (Word::PythonFrames, python as u64),
     ] {
         slot.words[word as usize].store(value, Relaxed);
     }
     slot.state.store(FULL, Release);
 }
 
-/// Has the kernel copy the stack from there on; how many bytes could be read. None under a filter
-/// of the program's own, past which such a call would not come.
-fn copy_stack(from: usize, to: &[AtomicU64; STACK_WORDS]) -> usize {
-    if exemption::is_in_force() || !from.is_multiple_of(8) {
-        return 0;
-    }
-    let local = libc::iovec { iov_base: to.as_ptr() as *mut c_void, iov_len: size_of_val(to) };
-    let remote = libc::iovec { iov_base: from as *mut c_void, iov_len: size_of_val(to) };
-    let (local, remote) = (&raw const local as usize, &raw const remote as usize);
-    let pid = raw::current_process() as usize;
-    let copied = ask(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0]);
-    usize::try_from(copied).unwrap_or(0)
-}
-
 /// From now on one of `every` faults is sampled, of 0 none, until nobody asks any more; the
-/// samples so far. In a thread of the engine's.
-pub(crate) fn take(every: u32) -> FaultSamples {
+/// samples so far. Samples from now on have the frames of this interpreter. In a thread of the
+/// engine's.
+pub(crate) fn take(every: u32, python: Option<Python>) -> FaultSamples {
     let ring = RING.get_or_init(|| {
         let word = || AtomicU64::new(0);
         let slot = || Slot {
             state: AtomicU32::new(EMPTY),
             words: std::array::from_fn(|_| word()),
             stack: std::array::from_fn(|_| word()),
+            python: std::array::from_fn(|_| word()),
         };
         (0..SLOTS).map(|_| slot()).collect()
     });
@@ -175,6 +172,7 @@ pub(crate) fn take(every: u32) -> FaultSamples {
         bytes += sample.as_ref().map_or(0, |sample| sample.line().len());
         told.samples.extend(sample);
     }
+    python_frames::set_interpreter(python);
     UNTIL_NS.store(raw::now_ns() + LEASE_NS, Relaxed);
     EVERY.store(every, Relaxed);
     told
@@ -202,6 +200,7 @@ impl Slot {
             stack,
             frame: word(Word::Frame),
             words: words.filter(|(_, word)| is_address(*word)).collect(),
+            python: python_frames::frames(&self.python[..word(Word::PythonFrames) as usize]),
         })
     }
 }

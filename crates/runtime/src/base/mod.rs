@@ -9,10 +9,11 @@
 //! | `real`           | the C library's versions of what is interposed               |
 //! | `system_calls`   | system calls of the program's, and of the engine's           |
 //! | `filter_verdict` | what a seccomp filter of the program's says to a call        |
-//! | `uaccess`        | memory of the program's: copied, or found to be a bad pointer |
 //! | `resident`       | ranges that stay in memory for a while                       |
 //! | `signal_stack`   | where this thread's signal stack is                          |
 //! | `guarded_call`   | the caught system call that this thread is in                |
+//! | `uaccess`        | memory of the program's: copied, or found to be a bad pointer |
+//! | `python_frames`  | functions of Python programs on the stack of a sampled fault |
 //! | `fault_samples`  | faults that are noted for `softswap record`                  |
 //! | `large_blocks`   | which large blocks the program has, and who asked for them   |
 
@@ -24,7 +25,8 @@ pub(crate) mod resident;
 pub(crate) mod signal_stack;
 pub(crate) mod issue_call;
 pub(crate) mod guarded_call;
+pub(crate) mod uaccess;
+pub(crate) mod python_frames;
 pub(crate) mod fault_samples;
 pub(crate) mod large_blocks;
 pub(crate) mod filter_verdict;
-pub(crate) mod uaccess;

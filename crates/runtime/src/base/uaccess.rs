@@ -56,14 +56,10 @@ pub(crate) fn words<const N: usize>(address: usize) -> Option<[usize; N]> {
 /// Reads what is in memory already, managed or not; false where there is nothing.
 fn copy_from_user_nofault(from: usize, to: &mut [u8]) -> bool {
     const FORBIDDEN: [isize; 2] = [refused(libc::ENOSYS), refused(libc::EPERM)];
-    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
-    let remote = libc::iovec { iov_base: from as *mut _, iov_len: to.len() };
-    let (local, remote) = (&raw const local as usize, &raw const remote as usize);
     if exemption::is_in_force() {
         return copy_readable(from, to);
     }
-    let pid = raw::current_process() as usize;
-    let result = ask(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0]);
+    let result = copy_by_kernel(from, to.as_mut_ptr(), to.len());
     if FORBIDDEN.contains(&result) {
         // By a container, say. Without it a pointer that is bad faults.
         // SAFETY: the program's promise to the call that it makes.
@@ -71,6 +67,20 @@ fn copy_from_user_nofault(from: usize, to: &mut [u8]) -> bool {
         return true;
     }
     result == to.len() as isize
+}
+
+/// Has the kernel copy what is in memory already, managed or not, to memory of the caller. Returns
+/// the number of bytes, or a negative error number. Under a filter of the program's own that is
+/// EPERM: such a call would not pass it.
+pub(crate) fn copy_by_kernel(from: usize, to: *mut u8, len: usize) -> isize {
+    if exemption::is_in_force() {
+        return refused(libc::EPERM);
+    }
+    let local = libc::iovec { iov_base: to.cast(), iov_len: len };
+    let remote = libc::iovec { iov_base: from as *mut _, iov_len: len };
+    let (local, remote) = (&raw const local as usize, &raw const remote as usize);
+    let pid = raw::current_process() as usize;
+    ask(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0])
 }
 
 /// As [`copy_from_user_nofault`], under a filter of the program's own: the kernel says of each

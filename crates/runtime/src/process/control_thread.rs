@@ -7,7 +7,7 @@
 //! get next. Where anything is refused the program runs on without a socket.
 
 use super::{descriptors, tree};
-use crate::base::{fault_samples, instance, large_blocks, uaccess};
+use crate::base::{fault_samples, instance, large_blocks, python_frames, uaccess};
 use softswap_engine::door::control_protocol::{self as protocol, Request};
 use softswap_engine::door::engine::Engine;
 use softswap_sys::control_socket::{self, Listener};
@@ -127,8 +127,9 @@ fn carry_out(engine: &Engine, started: Instant, request: Request<'_>) -> Result<
     if matches!(request, Request::Set("memory", _)) && tree::is_shared() {
         return Err("memory: it shares one budget with its tree; set that of `softswap run`".into());
     }
-    if let Request::Sample(every) = request {
-        let mut told = fault_samples::take(every);
+    if let Request::Sample(every, python) = request {
+        let mut told = fault_samples::take(every, python);
+        told.codes = python_frames::codes(engine, &told.samples);
         told.blocks = large_blocks::around(told.samples.iter().map(|sample| sample.address));
         return Ok(told.text());
     }
