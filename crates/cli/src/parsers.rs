@@ -1,10 +1,13 @@
-//! What reads other people's bytes, open to the fuzz targets and to nobody else.
+//! Parsers of foreign bytes for the fuzz targets, and values for completions.
 
 use crate::run::{areas, program, settle};
 use crate::{control_client, memory_limits};
 use softswap_engine::door::settings::{AreaSpec, PoolLimit};
 use softswap_view::units::{self, Amount};
 use std::path::PathBuf;
+
+/// The values of `--children`.
+pub const CHILDREN: [&str; 2] = settle::CHILDREN;
 
 /// A size, in bytes.
 pub fn size(text: &str) -> Option<u64> {

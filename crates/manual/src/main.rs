@@ -8,7 +8,10 @@ use clap::{Arg, Command, Id};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
+use softswap_engine::codec::Choice;
 use softswap_engine::door::live_settings::SETTINGS;
+use softswap_engine::door::settings::Faults;
+use softswap_engine::store::io::poll::mode::Mode;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{fs, io};
@@ -173,21 +176,24 @@ fn notes_section(notes: &str) -> Roff {
 }
 
 /// Values that the command line reads by itself, so that its definition does not list them.
-const VALUES: [(&str, &[&str]); 4] = [
-    ("codec", &["auto", "lz4", "zstd", "none"]),
-    ("poll", &["auto", "interrupt", "poll", "hybrid"]),
-    ("children", &["managed", "plain"]),
-    ("faults", &["auto", "userfaultfd", "protection"]),
-];
+fn values(option: &str) -> Option<Vec<&'static str>> {
+    match option {
+        "codec" => Some(Choice::NAMES.map(|(name, _)| name).to_vec()),
+        "poll" => Some(Mode::ALL.map(Mode::name).to_vec()),
+        "children" => Some(softswap_cli::parsers::CHILDREN.to_vec()),
+        "faults" => Some(Faults::NAMES.map(|(name, _)| name).to_vec()),
+        _ => None,
+    }
+}
+
 /// Commands whose first operand is the PID of a program under softswap.
 const OF_PIDS: [&str; 3] = ["stat", "ctl", "record"];
 /// Prints the PIDs of all `softswap run`.
 const PIDS: &str = "$(pgrep -x softswap)";
 
 fn with_values(argument: Arg) -> Arg {
-    let values = VALUES.iter().find(|(id, _)| *id == argument.get_id().as_str());
-    match values {
-        Some((_, values)) => argument.value_parser(PossibleValuesParser::new(*values)),
+    match values(argument.get_id().as_str()) {
+        Some(values) => argument.value_parser(PossibleValuesParser::new(values)),
         None => argument,
     }
 }

@@ -90,8 +90,8 @@ pub(super) fn make(runtime: Runtime, file: Option<&Path>) -> Result<Profile, Ref
     let installed = || runtime.defaults().iter().map(Path::new).find(|path| path.exists());
     let file = file.or_else(installed).ok_or_else(|| Refusal::usage(runtime.source()))?;
     let text = match file.as_os_str().as_encoded_bytes() {
-        b"-" => io::read_to_string(io::stdin().take(MOST_BYTES)),
-        _ => fs::File::open(file).and_then(|file| io::read_to_string(file.take(MOST_BYTES))),
+        b"-" => read(io::stdin()),
+        _ => fs::File::open(file).and_then(read),
     };
     let refuse = |why: String| Refusal::usage(format!("the profile {}: {why}", file.display()));
     let text = text.map_err(|error| refuse(format!("it cannot be read: {}", plain(&error))))?;
@@ -107,8 +107,15 @@ pub(super) fn make(runtime: Runtime, file: Option<&Path>) -> Result<Profile, Ref
     Ok(Profile { json, note })
 }
 
-/// Profiles have some 20 KiB.
-const MOST_BYTES: u64 = 4 << 20;
+fn read(file: impl Read) -> io::Result<String> {
+    /// Profiles have some 20 KiB.
+    const MOST_BYTES: u64 = 4 << 20;
+    let text = io::read_to_string(file.take(MOST_BYTES + 1))?;
+    match text.len() as u64 > MOST_BYTES {
+        true => Err(io::Error::other("it has more than 4 MiB, so it is no seccomp profile")),
+        false => Ok(text),
+    }
+}
 
 /// Allows the wanted calls in `profile`. Returns those that were not allowed before.
 fn allow(profile: &mut Value) -> Result<Vec<&'static str>, String> {
@@ -119,6 +126,12 @@ fn allow(profile: &mut Value) -> Result<Vec<&'static str>, String> {
             "it is no seccomp profile: it has no `defaultAction` or no list `syscalls`".into()
         );
     };
+    // The older form of a rule, for one call.
+    for rule in rules.iter_mut().filter_map(Value::as_object_mut) {
+        if let Some(name) = rule.remove("name") {
+            rule.entry("names").or_insert_with(|| json!([name]));
+        }
+    }
     let is_refused = |name: &&str| {
         let mut of_it = rules.iter().filter(|rule| names(rule).any(|it| it == *name)).peekable();
         let is_named = of_it.peek().is_some();
@@ -210,6 +223,22 @@ mod tests {
         assert_eq!(allow(&mut profile).unwrap(), ["userfaultfd"]);
         let rule = json!({ "names": ["mount"], "action": "SCMP_ACT_KILL" });
         assert_eq!(profile, json!({ "defaultAction": ALLOW, "syscalls": [rule] }));
+    }
+
+    #[test]
+    fn rules_for_one_call_are_read() {
+        let rule = |name: &str, action: &str| json!({ "name": name, "action": action });
+        let rules = [rule("userfaultfd", "SCMP_ACT_ERRNO"), rule("process_madvise", ALLOW)];
+        let mut profile = json!({ "defaultAction": ALLOW, "syscalls": rules });
+        assert_eq!(allow(&mut profile).unwrap(), ["userfaultfd"]);
+        let rule = json!({ "names": ["process_madvise"], "action": ALLOW });
+        assert_eq!(profile, json!({ "defaultAction": ALLOW, "syscalls": [rule] }));
+    }
+
+    #[test]
+    fn text_that_is_too_long_is_refused() {
+        assert!(read(io::repeat(b' ')).unwrap_err().to_string().contains("4 MiB"));
+        assert_eq!(read(&b"{}"[..]).unwrap(), "{}");
     }
 
     #[test]

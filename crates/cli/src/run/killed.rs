@@ -4,22 +4,19 @@ use super::figures::{Figures, Outcome};
 use super::oom_kills::{OomKilled, OomKills};
 use softswap_view::units::visible;
 
-/// Returns the reason in a line, unless a message has given it already. `before` has the kernel's
-/// counts at the start.
-pub(super) fn explain(figures: &Figures, before: &OomKills) -> Option<String> {
-    out_of_memory(figures, before).or_else(|| unexplained(figures))
+/// Returns the reason in a line, unless a message has given it already. `outside_bytes` is memory
+/// outside the budget that the kernel cannot drop, `before` has the kernel's counts at the start.
+pub(super) fn explain(figures: &Figures, outside_bytes: u64, before: &OomKills) -> Option<String> {
+    out_of_memory(figures, outside_bytes, before).or_else(|| unexplained(figures))
 }
 
 /// Returns the message about processes that the kernel killed for memory, if the program failed.
-fn out_of_memory(figures: &Figures, before: &OomKills) -> Option<String> {
+fn out_of_memory(figures: &Figures, outside_bytes: u64, before: &OomKills) -> Option<String> {
     let killed = match figures.outcome {
         Outcome::Killed { signal: libc::SIGKILL, .. } => before.since(),
         Outcome::Exited { status: 1.. } => before.since().filter(OomKilled::is_in_group),
         _ => None,
     }?;
-    let outside = figures.beside.unwrap_or_default();
-    // The kernel drops file pages by itself.
-    let outside_bytes = outside.anonymous_bytes + outside.shared_bytes;
     Some(killed.explain(figures.budget_peak_bytes.max(figures.budget_bytes), outside_bytes))
 }
 

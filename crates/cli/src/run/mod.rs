@@ -34,13 +34,12 @@ use crate::refusal::{Refusal, plain};
 use crate::{control_client, library};
 use figures::{Figures, Outcome};
 use oom_kills::OomKills;
-use settle::Settled;
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
 use softswap_engine::door::settings::{Config, ENV_PREFIX, place};
 use softswap_sys::aslr::Bases;
 use softswap_view::{report as view, summary, units};
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 use supervise::Ending;
@@ -57,15 +56,13 @@ pub(crate) fn check_memory(text: &str) -> Result<(), String> {
 /// Runs the program; the exit status is the program's.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let settled = settle::settle(args, |name| std::env::var(name).ok())?;
-    check_files(&settled)?;
     let program = program::find(&args.program[0])?;
     let library = library::find()?;
     let mut notes = settled.notes;
     let sanitizer = sanitized::found(&program);
     notes.extend(sanitizer.map(|sanitizer| sanitized::note(&args.program[0], sanitizer)));
     let helpers = Helpers::start(&settled.common.remotes, &mut notes)?;
-    let open = |path: &PathBuf| report::Report::open(path);
-    let reports = settled.reports.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let reports = open_reports(&settled.reports, settled.log.as_deref())?;
     let before = || log::before(args, report::settings(&settled.config));
     let mut log = settled.log.as_deref().map(|path| log::Log::open(path, before())).transpose()?;
     let mut samples = history::Samples::new(!settled.quiet || !reports.is_empty());
@@ -105,19 +102,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let oom_kills = OomKills::read();
     let started = Instant::now();
     let mut space = release::Space::of(&config.areas);
-    let finished = match supervise::run(
+    let finished = supervise::run(
         command,
         (stats_fd.as_fd(), stats),
         (&mut space, tree.as_mut(), &mut areas, &mut samples),
         (settled.quiet, progress::Wanted::of(settled.progress, settled.quiet), log.as_mut()),
         config.manage_children && sanitizer.is_none(),
-    ) {
-        Ok(finished) => finished,
-        Err(refusal) => {
-            reports.into_iter().for_each(report::Report::abandon);
-            return Err(refusal);
-        }
-    };
+    )?;
     let wall = started.elapsed();
     let tree = tree.map(tree::Tree::end);
     control_client::sweep();
@@ -142,11 +133,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let settings = report::settings(&config);
     let machine = machine::Machine::this();
     let closing = report::Closing { figures: &figures, history: &history, settings, machine };
-    if let Some(why) = killed::explain(&figures, &oom_kills) {
+    let view = view::Report::of(&closing);
+    let outside_bytes = view.beside.as_ref().map_or(0, view::Beside::undroppable_bytes);
+    if let Some(why) = killed::explain(&figures, outside_bytes, &oom_kills) {
         eprintln!("softswap: {why}");
     }
     if !settled.quiet {
-        let summary = summary::text(&view::Report::of(&closing), settled.verbose);
+        let summary = summary::text(&view, settled.verbose);
         // A reader that has gone away must not change the program's status.
         let _ = std::io::Write::write_all(&mut std::io::stderr(), summary.as_bytes());
     }
@@ -157,21 +150,24 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     }
 }
 
-/// Refuses a file that two options name.
-fn check_files(settled: &Settled) -> Result<(), Refusal> {
-    let mut seen = Vec::from_iter(&settled.log);
-    for path in &settled.reports {
-        if seen.contains(&path) {
-            let other =
-                if settled.log.as_ref() == Some(path) { "--log" } else { "another --report" };
-            let shown = path.display();
-            return Err(Refusal::usage(format!(
-                "--report {shown}: {other} has it, too; name another"
-            )));
+/// Opens the files of the reports, and refuses one that two options name.
+fn open_reports(paths: &[PathBuf], log: Option<&Path>) -> Result<Vec<report::Report>, Refusal> {
+    let named_twice = |path: &Path, other: &str| {
+        let shown = path.display();
+        Refusal::usage(format!("--report {shown}: {other} has it, too; name another"))
+    };
+    let mut reports: Vec<report::Report> = Vec::new();
+    for path in paths {
+        if reports.iter().any(|report| report.is_at(path)) {
+            return Err(named_twice(path, "another --report"));
         }
-        seen.push(path);
+        let report = report::Report::open(path)?;
+        if log.is_some_and(|log| report.is_at(log)) {
+            return Err(named_twice(path, "--log"));
+        }
+        reports.push(report);
     }
-    Ok(())
+    Ok(reports)
 }
 
 /// Gives a program the name it was called by, and the settled configuration: the runtime parses

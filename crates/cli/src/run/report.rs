@@ -10,6 +10,7 @@ use softswap_view::page;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The report file, open since before the program started, so that a path
@@ -17,14 +18,14 @@ use std::path::{Path, PathBuf};
 pub(super) struct Report {
     file: File,
     path: PathBuf,
-    /// It did not exist before.
-    created: bool,
+    /// The file was created for the report, which is not written yet.
+    is_empty: bool,
 }
 
 impl Report {
     /// Opens `path` for the report; what it held is replaced at the end.
     pub(super) fn open(path: &Path) -> Result<Report, Refusal> {
-        let created = !path.exists();
+        let is_empty = !path.exists();
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
         let file = file.map_err(|error| {
             Refusal::usage(format!(
@@ -33,12 +34,19 @@ impl Report {
                 plain(&error)
             ))
         })?;
-        Ok(Report { file, path: path.to_path_buf(), created })
+        Ok(Report { file, path: path.to_path_buf(), is_empty })
+    }
+
+    /// Returns true if `path` names this regular file, in any spelling.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        let (Ok(own), Ok(other)) = (self.file.metadata(), path.metadata()) else { return false };
+        own.is_file() && (own.dev(), own.ino()) == (other.dev(), other.ino())
     }
 
     /// Replaces the file's content by the report, as a page if the file's name says so. Prints why
     /// it cannot.
     pub(super) fn write(mut self, closing: &Closing<'_>) {
+        self.is_empty = false;
         if let Err(error) = self.try_write(closing) {
             let (path, why) = (self.path.display(), plain(&error));
             eprintln!(
@@ -60,10 +68,12 @@ impl Report {
         }
         self.file.write_all(text.as_bytes())
     }
+}
 
-    /// Leaves things as they were: the program never started.
-    pub(super) fn abandon(self) {
-        if self.created {
+/// Removes the new file of a report that is not written, because the program did not start.
+impl Drop for Report {
+    fn drop(&mut self) {
+        if self.is_empty {
             let _ = std::fs::remove_file(&self.path);
         }
     }

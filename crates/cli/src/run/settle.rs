@@ -35,6 +35,11 @@ pub(super) struct Settled {
     pub(super) notes: Vec<String>,
 }
 
+/// Settings with several values.
+const SEVERAL: [&str; 2] = ["swap", "report"];
+/// How programs that the program starts can be treated.
+pub(crate) const CHILDREN: [&str; 2] = ["managed", "plain"];
+
 struct Sources<'a, E> {
     given: &'a Given,
     env: E,
@@ -64,15 +69,15 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
             let variable = variable_of(name);
             let shown = format!("{variable}={}", without_password(&text));
             let each = |text: &str| Asked { text: text.into(), shown: shown.clone() };
-            if name != "swap" {
+            if !SEVERAL.contains(&name) {
                 return Ok(vec![each(&text)]);
             }
-            let areas: Vec<_> = areas::each(&text).map(each).collect();
+            let values: Vec<_> = areas::each(&text).map(each).collect();
             // Of nothing but semicolons none is named.
-            return Ok(if areas.is_empty() { vec![each("")] } else { areas });
+            return Ok(if values.is_empty() { vec![each("")] } else { values });
         }
         match self.file.get(name) {
-            Some(toml::Value::Array(values)) if name == "swap" => {
+            Some(toml::Value::Array(values)) if SEVERAL.contains(&name) => {
                 values.iter().map(|value| self.in_file(name, value)).collect()
             }
             other => other.map(|value| self.in_file(name, value)).into_iter().collect(),
@@ -82,15 +87,17 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
     /// The value for `name`, unless another setting was given that wins: by a flag where this
     /// one was not, and so on.
     fn pick_over(&self, name: &str, other: &str) -> Result<Option<Asked>, Refusal> {
-        let rank = |name: &str| {
-            let places = [
-                !self.given.values(name).is_empty(),
-                self.in_env(name).is_some(),
-                self.file.contains_key(name),
-            ];
-            places.iter().position(|has| *has).unwrap_or(places.len())
-        };
-        if rank(other) < rank(name) { Ok(None) } else { self.pick(name) }
+        if self.rank(other) < self.rank(name) { Ok(None) } else { self.pick(name) }
+    }
+
+    /// The place of a setting among its sources: lower ones win.
+    fn rank(&self, name: &str) -> usize {
+        let places = [
+            !self.given.values(name).is_empty(),
+            self.in_env(name).is_some(),
+            self.file.contains_key(name),
+        ];
+        places.iter().position(|has| *has).unwrap_or(places.len())
     }
 
     /// An empty variable is none.
@@ -168,13 +175,15 @@ pub(super) fn settle(
     let common;
     (config.areas, common) = areas::settle(swap, &config.areas, config.reserve_bytes, &mut notes)?;
     let children = sources.pick("children")?;
-    config.manage_children = choose(children.as_ref(), ["managed", "plain"])?;
+    config.manage_children = choose(children.as_ref(), CHILDREN)?;
     let reports = match args.report.is_empty() {
         true => sources.pick_all("report")?.into_iter().map(|asked| asked.text.into()).collect(),
         // As given: a path need not be text.
         false => args.report.clone(),
     };
     let log = sources.pick("log")?;
+    let verbose = sources.switch("verbose")?.unwrap_or(false);
+    let is_overruled = verbose && sources.rank("verbose") < sources.rank("quiet");
     Ok(Settled {
         config,
         common,
@@ -182,8 +191,8 @@ pub(super) fn settle(
         auto,
         reports,
         log: args.log.clone().or(log.map(|asked| asked.text.into())),
-        quiet: sources.switch("quiet")?.unwrap_or(false),
-        verbose: sources.switch("verbose")?.unwrap_or(false),
+        quiet: sources.switch("quiet")?.unwrap_or(false) && !is_overruled,
+        verbose,
         progress: sources.switch("progress")?.unwrap_or(false),
         notes,
     })
@@ -537,6 +546,34 @@ mod tests {
             areas(&["--swap", one, "--swap", two], &[("SOFTSWAP_SWAP", &both)]),
             [(one_path, None, None), (two_path, None, None)]
         );
+    }
+
+    #[test]
+    fn reports_come_from_flags_or_the_environment_or_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("softswap.toml");
+        std::fs::write(&path, "report = [\"a.json\", \"b.html\"]\n").unwrap();
+        let config = ["--config", path.to_str().unwrap()];
+        let swap = ["--reserve", "0", "--swap", dir.path().to_str().unwrap()];
+        let reports = |flags: &[&str], env: &[(&str, &str)]| {
+            settle_with(&[&swap[..], flags].concat(), env).unwrap().reports
+        };
+        let env = [("SOFTSWAP_REPORT", "c.json;d.json")];
+        assert_eq!(reports(&config, &[]), ["a.json", "b.html"].map(PathBuf::from));
+        assert_eq!(reports(&config, &env), ["c.json", "d.json"].map(PathBuf::from));
+        assert_eq!(reports(&["--report", "e;f"], &env), [PathBuf::from("e;f")]);
+    }
+
+    #[test]
+    fn verbose_wins_over_quiet_of_a_weaker_source() {
+        let dir = tempfile::tempdir().unwrap();
+        let swap = ["--reserve", "0", "--swap", dir.path().to_str().unwrap()];
+        let is_quiet = |flags: &[&str], env: &[(&str, &str)]| {
+            settle_with(&[&swap[..], flags].concat(), env).unwrap().quiet
+        };
+        let (quiet, verbose) = (("SOFTSWAP_QUIET", "1"), ("SOFTSWAP_VERBOSE", "1"));
+        assert!(is_quiet(&[], &[quiet]) && !is_quiet(&["-v"], &[quiet]));
+        assert!(is_quiet(&["-q"], &[verbose]) && is_quiet(&[], &[quiet, verbose]));
     }
 
     #[test]

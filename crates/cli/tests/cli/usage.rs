@@ -56,8 +56,6 @@ fn a_bad_value_is_named_with_its_limit_and_the_way_out() {
             &["--report", "/no/such/dir/r.json"],
             &["--report /no/such/dir/r.json", "cannot be written", "another path"],
         ),
-        (&["--report", "/tmp/same", "--log", "/tmp/same"], &["--report /tmp/same", "--log has it"]),
-        (&["--report=/tmp/a", "--report=/tmp/a"], &["--report /tmp/a", "another --report has it"]),
         (&["-q", "-v"], &["--quiet", "--verbose", "cannot be used with"]),
         (&["--config", "/no/such/file"], &["--config /no/such/file", "cannot be read"]),
         (&["--no-such-option"], &["--no-such-option", "--help"]),
@@ -73,6 +71,24 @@ fn a_bad_value_is_named_with_its_limit_and_the_way_out() {
             options.extend(["--reserve", "0"]);
         }
         assert_says(&refused(&options), parts);
+    }
+}
+
+#[test]
+fn a_file_for_two_purposes_is_refused_in_any_spelling_and_no_empty_one_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    let (one, again) = (place("a.json"), place("./a.json"));
+    for (option, other, parts) in [
+        ("--report", &one, ["another --report has it", "name another"]),
+        ("--report", &again, ["another --report has it", "name another"]),
+        ("--log", &again, ["--log has it", "name another"]),
+        ("--report", &place("no/b.json"), ["cannot be written", "another path"]),
+    ] {
+        let swap = dir.path().to_str().unwrap();
+        let options = ["--reserve", "0", "--swap", swap, "--report", &one, option, other];
+        assert_says(&refused(&options), &parts);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
 

@@ -28,6 +28,13 @@ impl Choice {
     pub const NONE: Choice = Choice::Fixed(None);
     /// LZ4 packs, and nothing else.
     pub const LZ4: Choice = Choice::Fixed(Some(Packer::Lz4));
+    /// All with their names, but for zstd's other levels.
+    pub const NAMES: [(&str, Choice); 4] = [
+        ("auto", Choice::Auto),
+        ("lz4", Choice::LZ4),
+        ("zstd", Choice::Fixed(Some(Packer::Zstd { level: DEFAULT_LEVEL }))),
+        ("none", Choice::NONE),
+    ];
 }
 
 impl fmt::Display for Choice {
@@ -62,19 +69,14 @@ impl FromStr for Choice {
 
     fn from_str(text: &str) -> Result<Choice, BadChoice> {
         let bad = || BadChoice(text.to_string());
-        Ok(match text {
-            "auto" => Choice::Auto,
-            "none" => Choice::NONE,
-            "lz4" => Choice::LZ4,
-            "zstd" => Choice::Fixed(Some(Packer::Zstd { level: DEFAULT_LEVEL })),
-            _ => {
-                let level = text.strip_prefix("zstd:").ok_or_else(bad)?;
-                // `parse` takes a plus sign, too.
-                let level = level.parse().ok().filter(|_| !level.starts_with('+'));
-                let level = level.filter(|level| LEVELS.contains(level)).ok_or_else(bad)?;
-                Choice::Fixed(Some(Packer::Zstd { level }))
-            }
-        })
+        if let Some((_, choice)) = Choice::NAMES.iter().find(|(name, _)| *name == text) {
+            return Ok(*choice);
+        }
+        let level = text.strip_prefix("zstd:").ok_or_else(bad)?;
+        // `parse` takes a plus sign, too.
+        let level = level.parse().ok().filter(|_| !level.starts_with('+'));
+        let level = level.filter(|level| LEVELS.contains(level)).ok_or_else(bad)?;
+        Ok(Choice::Fixed(Some(Packer::Zstd { level })))
     }
 }
 

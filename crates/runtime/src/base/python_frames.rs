@@ -184,7 +184,8 @@ fn innermost_frame() -> Option<usize> {
     let (layout, key) = interpreter()?;
     // SAFETY: reads the calling thread's descriptor: the key is one of those kept there.
     let state = unsafe { libc::pthread_getspecific(key) };
-    let pointer = |at: usize, offset: &usize| Some(word(&read::<8>(at.wrapping_add(*offset))?, 0) as usize);
+    let pointer =
+        |at: usize, offset: &usize| Some(word(&read::<8>(at.wrapping_add(*offset))?, 0) as usize);
     let first = Some(state as usize).filter(|state| *state != 0)?;
     layout.to_frame.iter().try_fold(first, pointer).filter(|frame| *frame != 0)
 }

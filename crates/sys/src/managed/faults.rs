@@ -26,17 +26,11 @@ pub enum Faults {
     Protection = 2,
 }
 
-const NAMES: [(&str, Faults); 3] = [
-    ("auto", Faults::Auto),
-    ("userfaultfd", Faults::Userfaultfd),
-    ("protection", Faults::Protection),
-];
-
 impl FromStr for Faults {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Faults, String> {
-        let found = NAMES.iter().find(|(name, _)| *name == text);
+        let found = Faults::NAMES.iter().find(|(name, _)| *name == text);
         found.map(|(_, faults)| *faults).ok_or_else(|| {
             format!("\"{text}\" is none of \"auto\", \"userfaultfd\" and \"protection\"")
         })
@@ -45,12 +39,20 @@ impl FromStr for Faults {
 
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = NAMES.iter().find(|(_, faults)| faults == self).map_or("", |(name, _)| name);
+        let name =
+            Faults::NAMES.iter().find(|(_, faults)| faults == self).map_or("", |(name, _)| name);
         f.write_str(name)
     }
 }
 
 impl Faults {
+    /// All of them with their names.
+    pub const NAMES: [(&str, Faults); 3] = [
+        ("auto", Faults::Auto),
+        ("userfaultfd", Faults::Userfaultfd),
+        ("protection", Faults::Protection),
+    ];
+
     /// Decides [`Faults::Auto`] for this process.
     #[must_use]
     pub fn settled(self) -> Faults {

@@ -78,8 +78,8 @@ fn cause(error: &io::Error, of_kernel: &'static str) -> &'static str {
         matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS));
     match is_filtered && is_by_filter {
         true => {
-            "the seccomp filter of the container or service forbids the call (with docker or \
-             podman: --security-opt seccomp=unconfined)"
+            "the seccomp filter of the container or service forbids the call; `softswap doctor \
+             --profile` makes one that allows it"
         }
         false => of_kernel,
     }
