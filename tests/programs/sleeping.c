@@ -95,6 +95,34 @@ static void fits(void)
     printf("threads %ld\n", of_status("Threads:"));
 }
 
+static int has_huge_mapping(void)
+{
+    char line[256];
+    int has = 0;
+    FILE *file = fopen("/proc/self/smaps", "r");
+    must(file != NULL, "smaps");
+    while (fgets(line, sizeof line, file))
+        has |= !strncmp(line, "VmFlags:", 8) && strstr(line, " hg") != NULL;
+    fclose(file);
+    return has;
+}
+
+/* 76 MiB in small blocks. Without huge pages in the kernel, memory cannot be marked for them. */
+static void blocks(void)
+{
+    static char *all[100000];
+    const size_t len = 800;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        all[i] = malloc(len);
+        must(all[i] != NULL, "malloc");
+        memset(all[i], (int)i, len);
+    }
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        must(all[i][0] == (char)i && all[i][len - 1] == (char)i, "a block");
+    int may_be_huge = access("/sys/kernel/mm/transparent_hugepage/enabled", R_OK) == 0;
+    printf("huge %d\n", has_huge_mapping() == may_be_huge);
+}
+
 /* Of everything that a process may have, what it wrote asleep. */
 static void wakes(void)
 {
@@ -427,7 +455,7 @@ int main(int count, char **arguments)
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"fits", fits},   {"wakes", wakes}, {"reserves", reserves},
+    } cases[] = {{"fits", fits},   {"wakes", wakes}, {"reserves", reserves}, {"blocks", blocks},
                  {"lazy", lazy},   {"forks", forks}, {"threads", threads},
                  {"small_stack", small_stack}, {"c11_thread", c11_thread}, {"vforks", vforks},
                  {"restarts", restarts}, {"main_ends", main_ends},

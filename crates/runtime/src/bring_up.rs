@@ -2,7 +2,7 @@
 
 use crate::base::{instance, signal_stack};
 use crate::guard::sigsys;
-use crate::memory::{growing, heap, libc_memory, other_malloc, stdio_buffers};
+use crate::memory::{arenas, growing, libc_memory, other_malloc, stdio_buffers};
 use crate::process::{
     control_thread, engine_threads, fork, program_threads, shared_areas, statistics, tree,
 };
@@ -37,7 +37,7 @@ pub(crate) fn prepare(config: &Config) -> Result<(), String> {
         leave_children_alone();
     }
     program_threads::set_up();
-    heap::set_up(!config.awake);
+    arenas::set_up(!config.awake);
     stdio_buffers::set_up();
     libc_memory::find(config.memory_bytes as usize)?;
     fork::install()

@@ -2,7 +2,7 @@
 
 use crate::base::instance;
 use crate::bring_up::{self, fail};
-use crate::memory::{dlopen, heap, inline_calls, redirect};
+use crate::memory::{arenas, dlopen, inline_calls, redirect};
 use crate::process::spawn::{argument_copies, carried};
 use crate::waking;
 use softswap_engine::door::settings::{Config, ENV_PREFIX, Faults, place as place_of_tree};
@@ -30,7 +30,7 @@ extern "C" fn on_load() {
         raw::write_stderr(b"; stopping the program\n");
         std::process::abort();
     }));
-    heap::skip_collection_at_exit();
+    arenas::skip_collection_at_exit();
     let lookup = |name: &str| std::env::var(format!("{ENV_PREFIX}{name}")).ok();
     let place = place_of_tree(&lookup);
     if let Some(place) = place {

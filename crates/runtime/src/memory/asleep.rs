@@ -8,6 +8,7 @@
 use crate::base::errno::refused;
 use crate::base::instance;
 use crate::base::issue_call::{Arguments, issue};
+use crate::memory::arenas;
 use crate::memory::insistence;
 use crate::memory::sleep_gate::{self, Inside};
 use softswap_engine::base::stats::{Counter, Stats};
@@ -66,12 +67,17 @@ pub(crate) struct Share {
     pub(crate) start_thread: fn(),
     /// Whether who has committed so much is to wake now, as others need it.
     pub(crate) is_short: fn(usize) -> bool,
+    /// Returns the bytes that this process may still commit.
+    pub(crate) spare_bytes: fn() -> usize,
 }
 
 static SHARE: OnceLock<Share> = OnceLock::new();
 /// Beyond what is committed, before it is given back: a part of it, and at least so many bytes.
 const UNUSED_PART: usize = 4;
 const UNUSED_BYTES: usize = 32 << 20;
+
+/// The heap's options are updated whenever committed memory passes a multiple of this.
+const STEP_BYTES: usize = 16 << 20;
 
 /// What this process may commit is its part of a budget that its tree shares.
 pub(crate) fn set_share(share: Share) {
@@ -150,6 +156,12 @@ impl Place {
             && committed > LIMIT_BYTES.load(Relaxed)
         {
             (share.grow)(committed);
+        }
+        if committed / STEP_BYTES > committed.saturating_sub(range.len()) / STEP_BYTES {
+            arenas::note_committed(committed, || match SHARE.get() {
+                Some(share) => (share.spare_bytes)(),
+                None => LIMIT_BYTES.load(Relaxed).saturating_sub(committed),
+            });
         }
     }
 

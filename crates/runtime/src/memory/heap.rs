@@ -18,46 +18,6 @@ use std::ffi::c_void;
 /// less than so many bytes have less.
 const NATURAL: usize = 16;
 
-/// Fits mimalloc to a window and a budget. It maps its arenas by 64 MiB at first, where
-/// a gigabyte, its own choice, would look like memory the program asked for. And
-/// what is freed as a whole (blocks of more than 16 MiB, segments of small ones)
-/// goes back at once: mimalloc would keep it until somebody frees or asks for as
-/// much again, and until then what is used would be written out to make room for
-/// what is not. The C library gives such blocks back, too, until they have made it
-/// raise its threshold.
-///
-/// What a process that may sleep has reserved is not committed: each thread has a segment of
-/// 32 MiB, of which most use little.
-pub(crate) fn set_up(may_sleep: bool) {
-    const EAGER_COMMIT: mi::mi_option_t = 3;
-    const ARENA_EAGER_COMMIT: mi::mi_option_t = 4;
-    const ARENA_RESERVE: mi::mi_option_t = 23;
-    const ARENA_PURGE_MULT: mi::mi_option_t = 24;
-    const AT_ONCE: std::ffi::c_long = 0;
-    const ARENA_KIB: std::ffi::c_long = 64 << 10;
-    let is_eager = std::ffi::c_long::from(!may_sleep);
-    for (option, value) in [
-        (ARENA_RESERVE, ARENA_KIB),
-        (ARENA_PURGE_MULT, AT_ONCE),
-        (EAGER_COMMIT, is_eager),
-        (ARENA_EAGER_COMMIT, is_eager),
-    ] {
-        // SAFETY: an option of this version of mimalloc and a value in its range;
-        // set before the first allocation.
-        unsafe { mi::mi_option_set(option, value) };
-    }
-}
-
-/// Keeps mimalloc from its forced collection at exit. That walks every list of free blocks, so it
-/// faults in all that is swapped out, and never ends if the program has written past a block.
-pub(crate) fn skip_collection_at_exit() {
-    const DESTROY_ON_EXIT: mi::mi_option_t = 22;
-    // By this value mimalloc leaves its exit to an explicit call of `mi_process_done`.
-    const BY_CALL_ONLY: std::ffi::c_long = 2;
-    // SAFETY: an option of this version of mimalloc and a value in its range.
-    unsafe { mi::mi_option_set(DESTROY_ON_EXIT, BY_CALL_ONLY) };
-}
-
 /// Whether an allocation of `size` bytes must stay out of the window.
 #[inline]
 fn is_ours(caller: usize, size: usize) -> bool {

@@ -7,6 +7,7 @@
 //! | `stdio_buffers` | the buffers of the C library's streams                        |
 //! | `insistence`    | programs that name a place for their memory                   |
 //! | `sleep_gate`    | what must not be under way when a sleeping process wakes      |
+//! | `arenas`        | mimalloc's options                                            |
 //! | `asleep`        | the calls of a process that has no engine yet                 |
 //! | `growing`       | large blocks that `realloc` lets grow where they are          |
 //! | `heap`          | `malloc` and its relatives                                    |
@@ -21,6 +22,7 @@ pub(crate) mod libc_memory;
 pub(crate) mod stdio_buffers;
 pub(crate) mod insistence;
 pub(crate) mod sleep_gate;
+pub(crate) mod arenas;
 pub(crate) mod asleep;
 pub(crate) mod growing;
 pub(crate) mod heap;

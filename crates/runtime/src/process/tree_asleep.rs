@@ -73,7 +73,7 @@ pub(crate) fn begin(
         tree::set_member(&member, 0);
     }
     let needs_thread = || NEEDS_THREAD.load(Relaxed);
-    asleep::set_share(Share { grow, shrink, needs_thread, start_thread, is_short });
+    asleep::set_share(Share { grow, shrink, needs_thread, start_thread, is_short, spare_bytes });
     Some(UNCOUNTED_BYTES)
 }
 
@@ -95,6 +95,11 @@ fn spare_chunks(ledger: &Ledger) -> usize {
         false => ledger.limit() / LEFT_PART,
     };
     ledger.free_chunks().saturating_sub(left)
+}
+
+/// Returns the bytes of the chunks that this process may take.
+fn spare_bytes() -> usize {
+    tree::member().map_or(0, |member| spare_chunks(member.ledger()) * tree::chunk_bytes())
 }
 
 /// Runs `body` with signals blocked and without cancellation, since it holds the [`GrantLock`]. Does

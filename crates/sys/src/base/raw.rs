@@ -281,6 +281,23 @@ pub fn has_children() -> bool {
     unsafe { syscall(libc::SYS_waitid, args) == 0 }
 }
 
+/// Returns the number of threads of this process, or `None` without /proc.
+///
+/// ```
+/// assert!(softswap_sys::raw::thread_count().unwrap() >= 1);
+/// ```
+#[must_use]
+pub fn thread_count() -> Option<usize> {
+    const PATH: &std::ffi::CStr = c"/proc/self/task";
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    let args =
+        [libc::AT_FDCWD as usize, PATH.as_ptr() as usize, stat.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: a path that ends with a zero byte, and memory for one `stat`.
+    let is_done = unsafe { syscall(libc::SYS_newfstatat, args) == 0 };
+    // SAFETY: written by the call. The directory has a link for each thread and two of its own.
+    is_done.then(|| unsafe { stat.assume_init() }.st_nlink.saturating_sub(2) as usize)
+}
+
 /// Monotonic time in nanoseconds, by the vDSO.
 #[must_use]
 pub fn now_ns() -> u64 {
