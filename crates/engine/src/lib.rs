@@ -1,33 +1,33 @@
-//! The swap engine: takes pages out of a program's memory and brings them back.
+//! The swap engine: moves pages out of a program's memory and faults them back in.
 //!
-//! The rooms, in the order in which they depend on each other: each uses those before
-//! it and none after it, and so does each file of a room.
+//! The modules, in order of dependency: each module, and each file of a module, uses only those
+//! before it.
 //!
-//! | room       | what is in it                                                              |
-//! |------------|----------------------------------------------------------------------------|
-//! | [`base`]   | the entry of a page and the table of them, counters, averages              |
-//! | [`codec`]  | same-filled pages, compression, packed slots, seals                        |
-//! | [`store`]  | where a page can be: pool, swap areas; bounce buffers and I/O              |
-//! | [`memory`] | the program's address space, the DRAM budget, what one walk owns           |
-//! | [`policy`] | eviction, admission to the pool, how large the pool is, readahead           |
-//! | [`core`]   | the engine's state                                                         |
-//! | [`steps`]  | one act each: compress, install, read slots, write out, reclaim clean pages |
-//! | [`walks`]  | a page out, a page in, reclaim, upkeep, mappings                            |
-//! | [`door`]   | how an engine is built, asked and set                                      |
+//! | module     | content                                                                     |
+//! |------------|-----------------------------------------------------------------------------|
+//! | [`base`]   | page entries and their table, counters, averages                            |
+//! | [`codec`]  | same-filled pages, compression, packed slots, seals                         |
+//! | [`store`]  | compressed pool, swap areas, bounce buffers, I/O                            |
+//! | [`memory`] | the program's address space, the DRAM budget, the context of one operation  |
+//! | [`policy`] | eviction, admission to the pool, pool size, readahead                       |
+//! | [`core`]   | the engine's state                                                          |
+//! | [`steps`]  | single operations: compress, install, read slots, write out, reclaim clean pages |
+//! | [`walks`]  | page-out, page-in, reclaim, upkeep, mappings                                |
+//! | [`door`]   | public interface: builder, engine, settings, control protocol               |
 //!
-//! [`door::engine::Engine`] is the way in. It takes addresses; everything below knows
-//! pages by number.
+//! The entry point is [`door::engine::Engine`]. It takes addresses; the modules below it use page
+//! numbers.
 //!
-//! Where a page is, and who may change that, is one 64-bit word: see [`base::page`].
-//! A walk may run in a signal handler that interrupted the program anywhere,
-//! so all it needs is made at the start and claimed as a [`memory::context::Context`];
-//! nothing is allocated on the way.
+//! One 64-bit word per page holds its place and its lock: see [`base::page`]. An operation may run
+//! in a signal handler that interrupted the program at any instruction. Therefore everything it
+//! needs is allocated at the start and claimed as a [`memory::context::Context`]; nothing is
+//! allocated later.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
-// Under loom only the lock-free state is built, so much of it has no user there.
+// Loom builds only the lock-free state, most of it is unused there.
 #![cfg_attr(feature = "loom", allow(dead_code, unreachable_pub, unused_imports))]
 
-// For the file of the testkit that unit tests include.
+// Needed by the testkit file that unit tests include.
 #[cfg(all(test, not(feature = "loom")))]
 extern crate self as softswap_engine;
 

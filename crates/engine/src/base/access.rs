@@ -1,6 +1,6 @@
-//! What a page is touched for.
+//! The kind of access that caused a fault.
 
-/// What the toucher was about to do.
+/// Read or write access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Read.

@@ -1,9 +1,8 @@
-//! Moving averages that many threads keep.
+//! Moving averages shared by threads.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Moves an average by one in so many towards what was seen. Threads may overwrite each
-/// other's note: it is an average.
+/// Moves `average` by 1/`of` of the difference towards `seen`. Concurrent updates may be lost.
 pub(crate) fn follow(average: &AtomicU64, seen: u64, of: u64) {
     let before = average.load(Relaxed);
     average.store(before - before / of + seen / of, Relaxed);

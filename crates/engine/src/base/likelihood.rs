@@ -1,30 +1,30 @@
-//! How likely something is, learnt case by case.
+//! Estimated likelihood of an event, learnt from single cases.
 //!
-//! A word holds the likelihood and, above it, a count of the times that it decided:
-//! every so often the unlikely is tried all the same, for habits change. Threads may
-//! overwrite each other's note: it is an estimate.
+//! A word holds the likelihood in its low 16 bits and a count of decisions above them. Every few
+//! decisions the unlikely choice is tried anyway, because behaviour changes. Concurrent updates may
+//! be lost.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// What always happens is as likely as this.
+/// Likelihood of an event that always happens.
 pub(crate) const CERTAIN: u32 = 256;
-/// What one case more changes: a 16th of what is missing.
+/// One case moves the estimate by 1/16 of the remaining difference.
 const WEIGHT_SHIFT: u32 = 4;
 const LIKELY_BITS: u32 = 16;
 
-/// How likely it is.
+/// Returns the likelihood, 0 to [`CERTAIN`].
 pub(crate) fn likelihood(estimate: &AtomicU32) -> u32 {
     estimate.load(Relaxed) & ((1 << LIKELY_BITS) - 1)
 }
 
-/// Whether it is time to see whether an estimate still holds: once in `every` times.
+/// Counts one decision. Returns true once in `every` calls, when the estimate should be tested.
 pub(crate) fn is_probe(estimate: &AtomicU32, every: u32) -> bool {
     debug_assert!(every.is_power_of_two(), "the count goes round");
     let skipped = estimate.fetch_add(1 << LIKELY_BITS, Relaxed) >> LIKELY_BITS;
     skipped % every == every - 1
 }
 
-/// Notes one case.
+/// Records one case.
 pub(crate) fn note(estimate: &AtomicU32, happened: bool) {
     let seen = estimate.load(Relaxed);
     let likely = seen & ((1 << LIKELY_BITS) - 1);
@@ -32,7 +32,7 @@ pub(crate) fn note(estimate: &AtomicU32, happened: bool) {
         true => likely + ((CERTAIN - likely) >> WEIGHT_SHIFT),
         false => likely - likely.div_ceil(1 << WEIGHT_SHIFT),
     };
-    // Nothing new: others that read it need not fetch it again.
+    // Unchanged: avoid dirtying a cache line that other threads read.
     if moved != likely {
         estimate.store(seen - likely + moved, Relaxed);
     }
@@ -57,7 +57,7 @@ mod tests {
     fn it_is_tried_once_in_so_many_times_whatever_it_is() {
         for start in [0, CERTAIN] {
             let estimate = AtomicU32::new(start);
-            // Also where the count goes round.
+            // Enough calls for the count to wrap around.
             let tried = (0..200_000).filter(|_| is_probe(&estimate, 16)).count();
             assert_eq!(tried, 200_000 / 16);
             assert_eq!(likelihood(&estimate), start);

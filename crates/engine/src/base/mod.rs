@@ -1,4 +1,4 @@
-//! What every room uses: the entry of a page and the table of them, counters, averages.
+//! Types that every module uses: page entries and their table, counters, averages.
 
 pub mod page;
 #[cfg(not(feature = "loom"))]

@@ -1,17 +1,17 @@
-//! Counters of one engine, in memory that `softswap run` shares with it.
+//! Counters of one engine, in memory shared with `softswap run`.
 //!
-//! The page of counters outlives the program, so a summary can be printed even
-//! after `kill -9`. Counters are plain relaxed adds: they inform, they never
-//! decide. Latencies go to log-linear buckets: 4 per octave of nanoseconds.
+//! The shared page outlives the program, so a summary can be printed even after `kill -9`. Counters
+//! are relaxed adds; no decision depends on them. Latencies go to log-linear buckets, 4 per octave
+//! of nanoseconds.
 
 use crate::base::transfer_size;
 use softswap_sys::faults::Faults;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Changes whenever the meaning of an index does.
+/// Version of the layout; incremented when the meaning of an index changes.
 pub(crate) const STATS_VERSION: u64 = 17;
 
-/// Where a page was when it was touched.
+/// Place of a page when it was touched.
 ///
 /// ```
 /// use softswap_engine::base::stats::{TIERS, Tier};
@@ -23,9 +23,9 @@ pub(crate) const STATS_VERSION: u64 = 17;
 pub enum Tier {
     /// Never touched before: a page of zeroes was installed.
     Zero = 0,
-    /// Taken out, not yet stored: taken straight back.
+    /// Staged, not yet stored: rescued.
     Staged = 1,
-    /// Stored in the swap area, and still kept in DRAM: taken from there.
+    /// Stored in the swap area with a copy on the standby list: taken from DRAM.
     Standby = 2,
     /// A same-filled page: its word was written.
     Filled = 3,
@@ -49,7 +49,7 @@ impl Tier {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// A counter's place in the shared page.
+        /// Index of a counter in the shared page.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(usize)]
         pub enum Counter { $($(#[$doc])* $name),* }
@@ -58,11 +58,11 @@ macro_rules! counters {
 }
 
 counters! {
-    /// [`STATS_VERSION`], written when the engine is ready; 0 before.
+    /// [`STATS_VERSION`] once the engine is ready, 0 before.
     Version,
-    /// The budget in bytes, as it is now.
+    /// Current budget, in bytes.
     BudgetBytes,
-    /// The largest that it has been.
+    /// Peak of the budget, in bytes.
     BudgetPeakBytes,
     /// Peak of resident pages, in bytes.
     ResidentPeakBytes,
@@ -70,7 +70,7 @@ counters! {
     PoolPeakBytes,
     /// Peak of swap slots in use, in bytes.
     DiskPeakBytes,
-    /// Peak of everything that counts against the budget, in bytes.
+    /// Peak of all memory charged to the budget, in bytes.
     UsedPeakBytes,
     /// Fixed part of the budget: contexts, staging, bounce, rings, in bytes.
     FixedBytes,
@@ -78,13 +78,13 @@ counters! {
     MetadataPeakBytes,
     /// Peak of memory mapped in the managed window, in bytes.
     MappedPeakBytes,
-    /// Pages that reclaim has found another place for.
+    /// Pages evicted by reclaim.
     PagesOut,
     /// Of those, recognised as same-filled.
     PagesSameFilled,
     /// Of those, compressed into the pool.
     PagesPooled,
-    /// Bytes those took in the pool.
+    /// Their compressed size, in bytes.
     PooledBytes,
     /// Pages written to the swap area.
     PagesWritten,
@@ -94,164 +94,163 @@ counters! {
     PagesRead,
     /// Bytes read from the swap area.
     BytesRead,
-    /// Pages brought in ahead of a touch.
+    /// Pages brought in before a touch.
     PagesReadAhead,
-    /// Time program threads spent waiting for pages, in ns.
+    /// Time that program threads waited for pages, in ns.
     StalledNs,
-    /// Times a program thread had to reclaim itself.
+    /// Direct reclaims by program threads.
     DirectReclaims,
-    /// Times a program thread took pages out ahead of demand.
+    /// Reclaim batches that program threads took out ahead of demand.
     ReclaimedAhead,
     /// System calls caught by the guard.
     GuardedCalls,
-    /// Writes that failed (the page stayed in memory).
+    /// Failed writes; the page stayed in memory.
     WriteErrors,
-    /// Reads that failed (the toucher was stopped).
+    /// Failed reads; the program was stopped.
     ReadErrors,
-    /// Pages whose checksum did not match.
+    /// Pages whose checksum or seal did not match.
     ChecksumErrors,
     /// 1 if io_uring is in use, 0 for pread/pwrite.
     UsesIoUring,
     /// 1 if the swap file is open with O_DIRECT.
     UsesDirectIo,
-    /// 1 if pages leave by UFFDIO_MOVE.
+    /// 1 if UFFDIO_MOVE is used to unmap pages.
     UsesMove,
-    /// Swap file size now, in bytes.
+    /// Current size of the swap files, in bytes.
     SwapFileBytes,
-    /// Why the engine stopped the program ([`StopReason`]), 0 if it did not.
+    /// The [`StopReason`] for which the engine stopped the program, 0 if it did not.
     StopReason,
-    /// 1 if the device is asked for completions itself (IOPOLL).
+    /// 1 if completions are polled from the device (IOPOLL).
     UsesDevicePolling,
-    /// Single-page reads that could have been polled for.
+    /// Single-page reads that could have been polled.
     IoConsidered,
-    /// Of those, polled for.
+    /// Of those, polled.
     IoPolled,
-    /// Of those, found complete by polling.
+    /// Of those, completed during the poll.
     IoPollHit,
-    /// Single-page reads slept on before polling.
+    /// Single-page reads for which the thread slept before polling.
     IoSlept,
-    /// Of those, complete when the sleep was over.
+    /// Of those, already complete after the sleep.
     IoOverslept,
-    /// CPU time spent on reads that a thread waits for, in ns; estimated from one in 16.
+    /// CPU time of synchronous reads, in ns; estimated from one in 16.
     IoWaitCpuNs,
-    /// Threads that the engine has started.
+    /// Threads started by the engine.
     EngineThreads,
-    /// Slots out of service because writing to them failed.
+    /// Slots retired after a failed write.
     SlotsRetired,
-    /// Swap areas that are not written to any more.
+    /// Swap areas that are no longer written to.
     AreasFailed,
-    /// Pages brought from such an area elsewhere.
+    /// Pages moved away from failed areas.
     PagesMoved,
     /// Bytes of swap areas discarded.
     DiscardedBytes,
-    /// Areas whose storage failed to discard, and is not asked again.
+    /// Areas where a discard failed; they get no further discards.
     DiscardErrors,
-    /// Bytes that swap files gave back to the file system by shrinking.
+    /// Bytes returned to the file system by shrinking swap files.
     ShrunkBytes,
-    /// Swap areas there are.
+    /// Number of swap areas.
     Areas,
-    /// Stores for which the pool had no place: it was at its limit.
+    /// Stores refused by the pool at its limit.
     PoolLimitHits,
-    /// Pages that were not offered to the pool, because it was full or the
-    /// budget had no room for it.
+    /// Pages not offered to the pool because it was full or the budget had no free memory for it.
     PoolRefusals,
-    /// Pages that went to the disk without being offered to the pool: of streams, and where
-    /// a full pool gains too little.
+    /// Pages written to the disk without being offered to the pool: pages of streams, and pages
+    /// that a full pool would gain too little from.
     PoolPassed,
-    /// Pages of the pool that went on to the swap area.
+    /// Pages written back from the pool to the swap area.
     PagesWrittenBack,
-    /// Pages moved from sparse slabs of the pool into gaps.
+    /// Pages moved from sparse slabs of the pool into gaps of others.
     PagesCompacted,
-    /// Objects in the pool when last looked at.
+    /// Objects in the pool at the last sample.
     PoolObjects,
-    /// Their bytes.
+    /// Their size, in bytes.
     PoolStoredBytes,
-    /// Slabs in use, in bytes.
+    /// Slabs in use at the last sample, in bytes.
     PoolUsedBytes,
-    /// What slabs in use may come to, in bytes.
+    /// Limit of the slabs in use, in bytes.
     PoolLimitBytes,
-    /// Pages that were written packed: mostly several share a slot.
+    /// Pages written compressed; usually several share a slot.
     PagesPacked,
-    /// Slots that these were written to.
+    /// Slots written with these pages.
     SlotsPacked,
-    /// Pages that no codec packed small enough for the pool.
+    /// Pages that no codec compressed enough for the pool.
     PagesIncompressible,
-    /// Packed pages that could not be unpacked (the toucher was stopped).
+    /// Compressed pages that failed to decompress; the program was stopped.
     UnpackErrors,
-    /// 1 if the kernel has the pages of most bounce buffers at hand.
+    /// 1 if most bounce buffers are registered with the kernel.
     UsesFixedBuffers,
-    /// Slots (of a page) of the bounce pools.
+    /// Capacity of the bounce pools, in slots of one page.
     BounceSlots,
-    /// Of those, in use when last looked at.
+    /// Of those, in use at the last sample.
     BounceUsed,
-    /// Peak of those in use, area by area.
+    /// Sum over the areas of the peak of slots in use.
     BouncePeakSlots,
-    /// Slots of bounce buffers made for one use.
+    /// Slots in bounce buffers allocated for a single use, at the last sample.
     BounceTransient,
     /// Bounce buffers taken from pools.
     BounceTakes,
-    /// Bounce buffers made for one use.
+    /// Bounce buffers allocated for a single use.
     BounceLent,
-    /// Times that no pool had a bounce buffer.
+    /// Requests for a bounce buffer that no pool could serve.
     BounceMisses,
-    /// Areas that were searched for bounce buffers.
+    /// Areas searched for bounce buffers.
     BounceAreasVisited,
-    /// Times that a search had to try again because of another thread's.
+    /// Searches repeated because of another thread's change.
     BounceContended,
     /// Bounce pools added.
     BounceGrown,
-    /// Bounce pools taken away again.
+    /// Bounce pools removed.
     BounceReleased,
-    /// 1 if what is written to the swap areas is encrypted.
+    /// 1 if the swap areas are encrypted.
     Encrypts,
-    /// 1 if there is a key that the kernel might swap out.
+    /// 1 if the kernel might swap out a key.
     KeyUnlocked,
-    /// Pages that came in from the swap area and left their copy there.
+    /// Pages swapped in that kept their copy in the swap area.
     CopiesKept,
-    /// Copies given up because the page was written.
+    /// Copies freed because the page was written.
     CopiesWritten,
-    /// Copies given up because the swap areas were full.
+    /// Copies freed because the swap areas were full.
     CopiesShed,
-    /// Pages that left DRAM for their copy: nothing was stored or written.
+    /// Pages evicted without a store or write because their copy was valid.
     PagesUnchanged,
-    /// Windows asked for in the background that their stream has reached.
+    /// Background readahead windows that their stream reached.
     WindowsReached,
-    /// Windows asked for whose stream was lost.
+    /// Background readahead windows whose stream was lost.
     WindowsLost,
-    /// Pages that came in from the pool and left their copy there.
+    /// Pages swapped in that kept their copy in the pool.
     PoolCopiesKept,
-    /// Copies in the pool given up because the page was written.
+    /// Copies in the pool freed because the page was written.
     PoolCopiesWritten,
-    /// Copies in the pool given up because it was nearly full.
+    /// Copies in the pool freed because it was nearly full.
     PoolCopiesShed,
-    /// Pages that left DRAM for their copy in the pool: nothing was packed.
+    /// Pages evicted to their copy in the pool without compression.
     PoolPagesUnchanged,
-    /// Everything that counts against the budget when last looked at, in bytes.
+    /// Memory charged to the budget at the last sample, in bytes.
     UsedBytes,
-    /// SIGBUS and SIGSYS that the engine let strike the program.
+    /// SIGBUS and SIGSYS passed on to the program.
     SignalsPassedOn,
-    /// 1 while the process sleeps: what it has committed fits the budget.
+    /// 1 while the process has no engine because its committed memory fits the budget.
     Asleep,
-    /// Resident pages when last looked at, in bytes.
+    /// Resident pages at the last sample, in bytes.
     ResidentBytes,
-    /// Swap slots in use when last looked at, in bytes.
+    /// Swap slots in use at the last sample, in bytes.
     DiskBytes,
-    /// Memory mapped in the managed window when last looked at, in bytes.
+    /// Memory mapped in the managed window at the last sample, in bytes.
     MappedBytes,
     /// 1 if all swap areas are in the memory of other machines.
     IsRemote,
-    /// The number of the [`Faults`] in use; 0 without an engine.
+    /// Number of the [`Faults`] mechanism in use; 0 without an engine.
     FaultMechanism,
-    /// Mappings that page protection makes when last looked at; 0 with userfaultfd.
+    /// Mappings created by page protection at the last sample; 0 with userfaultfd.
     Mappings,
-    /// Their peak.
+    /// Peak of these mappings.
     MappingsPeak,
-    /// Their limit when last looked at.
+    /// Limit of these mappings at the last sample.
     MappingsLimit,
 }
 
-/// Why the engine stopped the program, for the summary; the message on
-/// standard error has the details.
+/// Reason for which the engine stopped the program, for the summary. The message on standard error
+/// has the details.
 ///
 /// ```
 /// use softswap_engine::base::stats::StopReason;
@@ -265,15 +264,15 @@ pub enum StopReason {
     ReadFailed = 1,
     /// The swap area returned wrong data.
     WrongData = 2,
-    /// A compressed page could not be unpacked.
+    /// A compressed page could not be decompressed.
     PoolDamaged = 3,
     /// No memory could be freed within the budget.
     OutOfMemory = 4,
     /// The kernel refused to map a page.
     MapRefused = 5,
-    /// A page was dropped behind the engine's back.
+    /// A page was dropped without the engine's involvement.
     PageLost = 6,
-    /// The engine found itself in a state that cannot be.
+    /// The engine reached an impossible state.
     InternalError = 7,
 }
 
@@ -288,13 +287,13 @@ impl StopReason {
         StopReason::InternalError,
     ];
 
-    /// The reason recorded in [`Counter::StopReason`].
+    /// Returns the reason recorded in [`Counter::StopReason`].
     #[must_use]
     pub fn from_code(code: u64) -> Option<StopReason> {
         Self::ALL.into_iter().find(|reason| *reason as u64 == code)
     }
 
-    /// The reason in words.
+    /// Returns the reason as text.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -309,15 +308,15 @@ impl StopReason {
     }
 }
 
-/// From where a page comes back.
+/// Where a refaulting page was stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Return {
-    /// The pool, or it is a same-filled page.
+    /// In the pool, or as a same-filled page.
     Pool = 0,
-    /// The disk, and it would pack.
+    /// On the disk, compressible.
     Disk = 1,
-    /// The disk, and it does not pack.
+    /// On the disk, incompressible.
     Incompressible = 2,
 }
 
@@ -325,17 +324,18 @@ pub enum Return {
 pub const RETURN_KINDS: [Return; 3] = [Return::Pool, Return::Disk, Return::Incompressible];
 
 impl Return {
-    /// Its name in reports.
+    /// Returns the name used in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         ["pool", "disk", "incompressible"][self as usize]
     }
 }
 
-/// Latency buckets: 4 per power of two from 1 ns.
+/// Latency buckets: 4 per power of two, from 1 ns.
 pub const BUCKETS: usize = 4 * 40;
 const HISTOGRAMS_AT: usize = 96;
-/// Behind those of latencies: how many pages had left since one that came back did.
+/// First of the histograms of refault distances (pages evicted between a page's eviction and its
+/// refault).
 const RETURNS: usize = TIERS.len() + transfer_size::BUCKETS;
 /// Words in the shared statistics area.
 pub const STATS_WORDS: usize = HISTOGRAMS_AT + BUCKETS * (RETURNS + RETURN_KINDS.len());
@@ -358,7 +358,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Statistics in `words`, which must hold at least [`STATS_WORDS`].
+    /// Returns statistics in `words`, which must hold at least [`STATS_WORDS`].
     ///
     /// # Panics
     /// When `words` is too short.
@@ -368,19 +368,19 @@ impl Stats {
         Stats { words }
     }
 
-    /// The words themselves.
+    /// Returns the underlying words.
     #[must_use]
     pub fn words(&self) -> &'static [AtomicU64] {
         self.words
     }
 
-    /// The counter's value.
+    /// Returns the counter's value.
     #[must_use]
     pub fn get(&self, counter: Counter) -> u64 {
         self.words[counter as usize].load(Relaxed)
     }
 
-    /// Returns the way in which faults are taken; `None` without an engine.
+    /// Returns the fault mechanism in use; `None` without an engine.
     #[must_use]
     pub fn fault_mechanism(&self) -> Option<Faults> {
         let code = self.get(Counter::FaultMechanism);
@@ -397,7 +397,7 @@ impl Stats {
         self.words[counter as usize].store(value, Relaxed);
     }
 
-    /// In a forked child: it has had no faults, and no traffic.
+    /// Resets faults, stall time and traffic, in a forked child.
     pub(crate) fn begin_anew(&self) {
         let of_tiers = TIERS.into_iter().flat_map(|tier| self.histogram(tier as usize));
         of_tiers.for_each(|word| word.store(0, Relaxed));
@@ -419,64 +419,63 @@ impl Stats {
         self.add(Counter::StalledNs, ns);
     }
 
-    /// Faults served from `tier`.
+    /// Returns the number of faults served from `tier`.
     #[must_use]
     pub fn faults(&self, tier: Tier) -> u64 {
         self.histogram(tier as usize).iter().map(|word| word.load(Relaxed)).sum()
     }
 
-    /// How long threads have waited for faults served from `tier`, in ns: by the middle of
-    /// each bucket.
+    /// Returns the time that threads waited for faults served from `tier`, in ns, using the middle
+    /// of each bucket.
     #[must_use]
     pub fn waited_ns(&self, tier: Tier) -> u64 {
         let buckets = self.histogram(tier as usize).iter().enumerate();
         buckets.map(|(bucket, count)| count.load(Relaxed).saturating_mul(middle_of(bucket))).sum()
     }
 
-    /// The latency below which a share `quantile` (0..=1) of the tier's faults
-    /// lies, in ns (the middle of its bucket); `None` without faults.
+    /// Returns the latency quantile (0..=1) of the tier's faults, in ns (the middle of its bucket);
+    /// `None` without faults.
     #[must_use]
     pub fn fault_quantile_ns(&self, tier: Tier, quantile: f64) -> Option<u64> {
         quantile_ns(self.histogram(tier as usize), quantile)
     }
 
-    /// How many of the tier's faults fell into each bucket.
+    /// Returns the number of the tier's faults in each bucket.
     #[must_use]
     pub fn fault_counts(&self, tier: Tier) -> Vec<u64> {
         self.histogram(tier as usize).iter().map(|word| word.load(Relaxed)).collect()
     }
 
-    /// Records a transfer of an I/O bucket ([`transfer_size::bucket_of`]).
+    /// Records a transfer in an I/O bucket ([`transfer_size::bucket_of`]).
     pub(crate) fn record_io(&self, bucket: usize, ns: u64) {
         self.histogram(TIERS.len() + bucket)[bucket_of(ns)].fetch_add(1, Relaxed);
     }
 
-    /// Transfers of an I/O bucket.
+    /// Returns the number of transfers in an I/O bucket.
     #[must_use]
     pub fn transfers(&self, bucket: usize) -> u64 {
         self.histogram(TIERS.len() + bucket).iter().map(|word| word.load(Relaxed)).sum()
     }
 
-    /// As [`Stats::fault_quantile_ns`], of an I/O bucket's transfers.
+    /// As [`Stats::fault_quantile_ns`], for the transfers of an I/O bucket.
     #[must_use]
     pub fn io_quantile_ns(&self, bucket: usize, quantile: f64) -> Option<u64> {
         quantile_ns(self.histogram(TIERS.len() + bucket), quantile)
     }
 
-    /// Records that a page comes back, and how many had left since it did.
+    /// Records a refault and its distance: the pages evicted since the page's own eviction.
     pub(crate) fn record_return(&self, from: Return, left: u64) {
         self.histogram(RETURNS + from as usize)[bucket_of(left)].fetch_add(1, Relaxed);
     }
 
-    /// How many pages came back, by how many had left since they did: in the same buckets as
-    /// latencies ([`bucket_floor`]).
+    /// Returns the refaults by distance, in the same buckets as latencies ([`bucket_floor`]).
     #[must_use]
     pub fn returns(&self, from: Return) -> Vec<u64> {
         let words = self.histogram(RETURNS + from as usize);
         words.iter().map(|word| word.load(Relaxed)).collect()
     }
 
-    /// The faults' histograms by tier, then those of the I/O buckets, then of returns.
+    /// Returns a histogram by number: tiers, then I/O buckets, then returns.
     fn histogram(&self, number: usize) -> &'static [AtomicU64] {
         let start = HISTOGRAMS_AT + number * BUCKETS;
         &self.words[start..start + BUCKETS]
@@ -499,7 +498,7 @@ fn quantile_ns(histogram: &[AtomicU64], quantile: f64) -> Option<u64> {
     None
 }
 
-/// The bucket of a latency: four to the octave.
+/// Returns the bucket of a latency: four per octave.
 #[must_use]
 pub fn bucket_of(ns: u64) -> usize {
     let ns = ns.max(4);
@@ -508,7 +507,7 @@ pub fn bucket_of(ns: u64) -> usize {
     (octave * 4 + quarter).min(BUCKETS - 1)
 }
 
-/// The smallest latency of a bucket, in ns.
+/// Returns the smallest latency of a bucket, in ns.
 #[must_use]
 pub fn bucket_floor(index: usize) -> u64 {
     let (octave, quarter) = (index / 4, index as u64 % 4);
@@ -518,7 +517,7 @@ pub fn bucket_floor(index: usize) -> u64 {
     (4 + quarter) << (octave - 2)
 }
 
-/// The middle of a bucket, in ns.
+/// Returns the middle of a bucket, in ns.
 fn middle_of(index: usize) -> u64 {
     (bucket_floor(index) + bucket_floor(index + 1)) / 2
 }

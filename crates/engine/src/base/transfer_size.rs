@@ -1,11 +1,11 @@
-//! Transfers by direction and size: what statistics of I/O are kept by.
+//! Buckets of I/O statistics: transfers by direction and size.
 
-/// Direction times size: reads at even numbers, writes at odd ones.
+/// Number of buckets. Reads have even numbers, writes odd ones.
 pub const BUCKETS: usize = 16;
 const SECTOR_BYTES: usize = 512;
 
-/// The bucket of a transfer: sizes by powers of two from 512 bytes to 64 KiB,
-/// larger ones with the largest.
+/// Returns the bucket of a transfer. Sizes are powers of two from 512 bytes to 64 KiB; larger
+/// transfers use the last.
 #[must_use]
 pub(crate) fn bucket_of(is_write: bool, bytes: usize) -> usize {
     let sectors = (bytes / SECTOR_BYTES).max(1);
@@ -13,7 +13,7 @@ pub(crate) fn bucket_of(is_write: bool, bytes: usize) -> usize {
     size * 2 + usize::from(is_write)
 }
 
-/// The smallest transfer of a bucket, in bytes, and whether it is a write.
+/// Returns the smallest transfer of a bucket, in bytes, and true for a write.
 #[must_use]
 pub fn shape_of(bucket: usize) -> (usize, bool) {
     (SECTOR_BYTES << (bucket / 2), bucket % 2 == 1)

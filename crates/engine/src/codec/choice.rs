@@ -1,5 +1,4 @@
-//! What packs from now on, as asked for and as it can be changed while the program
-//! runs.
+//! The configured compressor, which can be changed while the program runs.
 
 use super::Packer;
 use softswap_sys::zstd::{DEFAULT_LEVEL, LEVELS};
@@ -7,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// What is to pack pages.
+/// Configured compressor.
 ///
 /// ```
 /// use softswap_engine::codec::Choice;
@@ -17,16 +16,16 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// `auto`: LZ4 while the pool has plenty of room, zstd from then on.
+    /// `auto`: LZ4 while the pool has plenty of free space, zstd afterwards.
     Auto,
-    /// `lz4`, `zstd`, `zstd:LEVEL`; or `none`: pages go straight to the disk.
+    /// `lz4`, `zstd`, `zstd:LEVEL`; or `none`: pages go directly to the disk.
     Fixed(Option<Packer>),
 }
 
 impl Choice {
-    /// Nothing is packed.
+    /// No compression.
     pub const NONE: Choice = Choice::Fixed(None);
-    /// LZ4 packs, and nothing else.
+    /// LZ4 only.
     pub const LZ4: Choice = Choice::Fixed(Some(Packer::Lz4));
     /// All with their names, but for zstd's other levels.
     pub const NAMES: [(&str, Choice); 4] = [
@@ -50,7 +49,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// What is no choice.
+/// Error for a text that names no compressor.
 ///
 /// ```
 /// use softswap_engine::codec::Choice;
@@ -80,24 +79,24 @@ impl FromStr for Choice {
     }
 }
 
-/// The choice that holds now: read for each page, changed at any time.
+/// The current choice: read for each page, changed at any time.
 #[derive(Debug)]
 pub struct Selector(AtomicU8);
 
 const NONE: u8 = 0;
 const LZ4: u8 = 1;
-/// And this much above it for each level above the first.
+/// Plus one for each level above the first.
 const ZSTD: u8 = 2;
 const AUTO: u8 = u8::MAX;
 
 impl Selector {
-    /// Begins with a choice.
+    /// Creates a selector with an initial choice.
     #[must_use]
     pub(crate) fn new(choice: Choice) -> Selector {
         Selector(AtomicU8::new(code_of(choice)))
     }
 
-    /// The choice now.
+    /// Returns the current choice.
     #[must_use]
     pub fn get(&self) -> Choice {
         match self.0.load(Relaxed) {
@@ -110,7 +109,7 @@ impl Selector {
         }
     }
 
-    /// Changes it, for pages that leave from now on.
+    /// Changes the choice for pages evicted later.
     pub fn set(&self, choice: Choice) {
         self.0.store(code_of(choice), Relaxed);
     }

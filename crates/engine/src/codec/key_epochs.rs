@@ -1,11 +1,11 @@
-//! Keys of one area, one for each epoch. A fork begins a new epoch, so that a forked child can
-//! be given all keys up to the fork and none of those after it.
+//! Keys of one area, one for each epoch. A fork begins a new epoch: the forked child gets all keys
+//! up to the fork and no later ones.
 //!
-//! The keys are the leaves of a binary tree of hashes (Goldreich, Goldwasser, Micali, 1986): a
-//! node is the hash of its parent and of the side it is on. The root gives every key. A
-//! [`Cover`], at most 33 nodes, gives the keys of the epochs up to its own: the subtrees to the
-//! left of the path to that leaf, and the leaf. No hash leads from these to a node right of
-//! them. So however often a process forks, it keeps 32 bytes, and its child a page.
+//! The keys are the leaves of a binary tree of hashes (Goldreich, Goldwasser, Micali, 1986). A node
+//! is the hash of its parent and of its side. Every key derives from the root. A [`Cover`], at most
+//! 33 nodes, gives the keys of the epochs up to its own: the subtrees to the left of the path to
+//! that leaf, and the leaf. No hash leads from these to a node to their right. Therefore a process
+//! stores 32 bytes for any number of forks, and its child stores a page.
 
 use ring::digest::{SHA256, digest};
 use zeroize::{Zeroize, Zeroizing};
@@ -14,10 +14,10 @@ pub(super) const NODE_BYTES: usize = 32;
 /// Levels below the root.
 const DEPTH: u32 = u32::BITS;
 
-/// A node of the tree, or a key, which is a leaf.
+/// A node of the tree. A leaf is a key.
 pub(super) type Node = [u8; NODE_BYTES];
 
-/// The child of a node on the given side.
+/// Returns the child of a node on the given side.
 fn below(node: &Node, right: bool) -> Zeroizing<Node> {
     const LABEL: &[u8] = b"softswap key epoch";
     let mut block = Zeroizing::new([0; LABEL.len() + NODE_BYTES + 1]);
@@ -36,13 +36,13 @@ fn turns_right(epoch: u32, level: u32) -> bool {
     epoch >> (DEPTH - 1 - level) & 1 == 1
 }
 
-/// The key of an epoch below a node of the given level, on the path to it.
+/// Returns the key of an epoch below `node`, which is at the given level on the path to it.
 fn leaf(node: &Node, level: u32, epoch: u32) -> Zeroizing<Node> {
     (level..DEPTH)
         .fold(Zeroizing::new(*node), |node, level| below(&node, turns_right(epoch, level)))
 }
 
-/// The key of an epoch.
+/// Returns the key of an epoch.
 pub(super) fn key(root: &Node, epoch: u32) -> Zeroizing<Node> {
     leaf(root, 0, epoch)
 }
@@ -50,13 +50,13 @@ pub(super) fn key(root: &Node, epoch: u32) -> Zeroizing<Node> {
 /// Nodes that give the keys of the epochs up to one.
 pub(super) struct Cover {
     epoch: u32,
-    /// At each level where the path to that epoch turns right: the node to its left.
+    /// The left sibling at each level where the path to `epoch` turns right.
     left: [Node; DEPTH as usize],
     last: Node,
 }
 
 impl Cover {
-    /// The cover of the epochs up to `epoch`.
+    /// Returns the cover of the epochs up to `epoch`.
     pub(super) fn up_to(root: &Node, epoch: u32) -> Cover {
         let mut cover = Cover { epoch, left: [[0; NODE_BYTES]; DEPTH as usize], last: *root };
         for level in 0..DEPTH {
@@ -74,12 +74,12 @@ impl Cover {
         self.last.zeroize();
     }
 
-    /// The key of an epoch; `None` if it is later than the last one.
+    /// Returns the key of an epoch; `None` if it is later than the last one.
     pub(super) fn key(&self, epoch: u32) -> Option<Zeroizing<Node>> {
         if epoch > self.epoch {
             return None;
         }
-        // The first level at which the two paths differ: there the later one turns right.
+        // At the first level at which the paths differ, the later one turns right.
         match (epoch ^ self.epoch).leading_zeros() {
             DEPTH => Some(Zeroizing::new(self.last)),
             level => Some(leaf(&self.left[level as usize], level + 1, epoch)),

@@ -1,10 +1,9 @@
-//! The codecs: page-out packs a page that is not same-filled, page-in unpacks
-//! it into the frame to install. Packed bytes are one bare LZ4 block or one
-//! zstd frame; which of the two, how long they are and where they live is the
-//! business of whoever keeps them, with the codec's tag.
+//! Page compression. Page-out compresses a page that is not same-filled; page-in decompresses it
+//! into the frame to install. The compressed bytes are one bare LZ4 block or one zstd frame. Their
+//! owner stores the codec's tag, the length and the position.
 //!
-//! All working memory is the caller's [`Scratch`], because both walks may run
-//! inside a signal handler.
+//! All working memory is in the caller's [`Scratch`], because page-out and page-in may run in a
+//! signal handler.
 
 pub mod same_filled;
 pub mod packed_slot;
@@ -24,11 +23,11 @@ use thiserror::Error;
 
 const PAGE_BYTES: usize = 4096;
 
-/// A page that packs to more than this counts as incompressible: the DRAM it
-/// would free no longer pays for packing and unpacking it.
+/// Maximum compressed size. A page that compresses to more counts as incompressible: the DRAM saved
+/// does not pay for compressing and decompressing it.
 pub const MAX_PACKED_BYTES: usize = 3072;
 
-/// What unpacks a page.
+/// Format of a compressed page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Codec {
@@ -42,19 +41,19 @@ impl Codec {
     /// All codecs, in the order of their tags.
     pub const ALL: [Codec; 2] = [Codec::Lz4, Codec::Zstd];
 
-    /// What a page's keeper remembers the codec by: two bits.
+    /// Returns the two-bit tag stored with a compressed page.
     #[must_use]
     pub fn tag(self) -> u8 {
         self as u8
     }
 
-    /// The codec of a tag; `None` for one that was never given.
+    /// Returns the codec of a tag; `None` for an unknown tag.
     #[must_use]
     pub(crate) fn from_tag(tag: u8) -> Option<Codec> {
         Codec::ALL.get(usize::from(tag)).copied()
     }
 
-    /// The codec's name.
+    /// Returns the codec's name.
     #[must_use]
     pub(crate) fn name(self) -> &'static str {
         ["lz4", "zstd"][self as usize]
@@ -63,8 +62,7 @@ impl Codec {
 
 const _: () = assert!(Codec::ALL.len() <= 4, "tags have two bits");
 
-/// What packs a page: a codec, and how hard it tries. The level is not needed
-/// to unpack.
+/// Compressor: a codec and its level. Decompression does not need the level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packer {
     /// LZ4.
@@ -77,7 +75,7 @@ pub enum Packer {
 }
 
 impl Packer {
-    /// What unpacks it.
+    /// Returns the codec that decompresses its output.
     #[must_use]
     pub fn codec(self) -> Codec {
         match self {
@@ -87,9 +85,8 @@ impl Packer {
     }
 }
 
-/// What the codecs work in. One serves any number of pages in turn. LZ4's
-/// 16 KiB are inline; zstd's memory is address space until zstd is used, and
-/// then counted.
+/// Working memory of the codecs, reused for one page after another. LZ4's 16 KiB are inline. zstd's
+/// memory is reserved address space; it is counted when zstd first uses it.
 ///
 /// ```
 /// use softswap_engine::codec::{Codec, Packer, Scratch, compress, decompress};
@@ -107,7 +104,7 @@ pub struct Scratch {
     workspaces: Arc<Workspaces>,
 }
 
-/// What the scratches of an engine have taken together.
+/// Memory used by all scratches of an engine.
 #[derive(Debug, Default)]
 pub struct Workspaces {
     touched_bytes: AtomicUsize,
@@ -115,13 +112,14 @@ pub struct Workspaces {
 }
 
 impl Workspaces {
-    /// What has been taken beside the scratches themselves, in bytes.
+    /// Returns the memory in use outside the scratches themselves, in bytes.
     #[must_use]
     pub(crate) fn touched_bytes(&self) -> usize {
         self.touched_bytes.load(Relaxed)
     }
 
-    /// Notes that what this codec packed is kept: any scratch may have to unpack it.
+    /// Records that a page compressed with this codec is stored: any scratch may have to decompress
+    /// it.
     pub(crate) fn note_stored(&self, codec: Codec) {
         if codec == Codec::Zstd && !self.is_zstd_stored.load(Relaxed) {
             self.is_zstd_stored.store(true, Relaxed);
@@ -130,10 +128,10 @@ impl Workspaces {
 }
 
 impl Scratch {
-    /// A scratch that counts what it takes beside itself among the `workspaces`.
+    /// Creates a scratch that counts its additional memory in `workspaces`.
     ///
     /// # Errors
-    /// When there is no address space left.
+    /// If no address space is left.
     pub fn new(workspaces: Arc<Workspaces>) -> io::Result<Scratch> {
         Ok(Scratch {
             lz4: lz4::State::new(),
@@ -144,7 +142,8 @@ impl Scratch {
         })
     }
 
-    /// What packing a page so takes beside what has been taken, in bytes: to be had before.
+    /// Returns the additional memory needed to compress with `packer`, in bytes. It must be
+    /// available before compression.
     #[must_use]
     pub(crate) fn bytes_to_pack(&self, packer: Packer) -> usize {
         match packer {
@@ -153,8 +152,8 @@ impl Scratch {
         }
     }
 
-    /// What unpacking whatever is kept takes beside what has been taken, in bytes: to be
-    /// had before [`Scratch::open`].
+    /// Returns the additional memory needed to decompress any stored page, in bytes. It must be
+    /// available before [`Scratch::open`].
     #[must_use]
     pub(crate) fn bytes_to_unpack(&self) -> usize {
         if !self.workspaces.is_zstd_stored.load(Relaxed) {
@@ -163,7 +162,7 @@ impl Scratch {
         zstd::DECOMPRESSOR_BYTES - self.decompressor.touched_bytes()
     }
 
-    /// Takes [`Scratch::bytes_to_unpack`], and counts it.
+    /// Touches and counts [`Scratch::bytes_to_unpack`].
     pub(crate) fn open(&mut self) {
         self.decompressor.open();
         self.count();
@@ -178,7 +177,7 @@ impl Scratch {
     }
 }
 
-/// Why packed bytes are not a page. None is worth a retry.
+/// Why compressed bytes could not be decompressed to a page. No error is transient.
 ///
 /// ```
 /// use softswap_engine::codec::{Codec, CodecError, Scratch, decompress};
@@ -188,19 +187,19 @@ impl Scratch {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CodecError {
-    /// Not of this codec, damaged, or more than a page.
+    /// Other codec, damaged data, or more than a page.
     #[error("packed page of {packed_bytes} bytes is corrupt")]
     Corrupt {
-        /// Its length as given.
+        /// Length of the compressed bytes.
         packed_bytes: usize,
     },
-    /// Well-formed, and something smaller than a page.
+    /// Well-formed, but shorter than a page.
     #[error("packed page holds {bytes} bytes instead of {PAGE_BYTES}")]
     WrongLength {
-        /// How many bytes it unpacks to.
+        /// Number of bytes decompressed.
         bytes: usize,
     },
-    /// A tag that no codec has.
+    /// Unknown codec tag.
     #[error("packed page has the unknown tag {tag}")]
     UnknownTag {
         /// The tag.
@@ -208,8 +207,8 @@ pub enum CodecError {
     },
 }
 
-/// Packs `page` to the start of `out` and returns the packed length; `None`
-/// when `out` is too short for it, and then `out` holds nothing of use.
+/// Compresses `page` to the start of `out` and returns the compressed length. If `out` is too
+/// short, returns `None` and leaves arbitrary content in `out`.
 pub fn compress(
     packer: Packer,
     page: &[u8; PAGE_BYTES],
@@ -226,7 +225,7 @@ pub fn compress(
     }
 }
 
-/// Unpacks into `page`. After an error the content of `page` is arbitrary.
+/// Decompresses into `page`. After an error the content of `page` is arbitrary.
 pub fn decompress(
     codec: Codec,
     packed: &[u8],

@@ -1,5 +1,5 @@
-//! Packed pages: several compressed pages in one page of the swap area, as the
-//! pool had them. Fewer writes, and fewer slots.
+//! Packed slots: several compressed pages in one page of the swap area, in the pool's format. This
+//! saves writes and slots.
 //!
 //! ```text
 //!  byte 0-1          how many parts there are, little-endian
@@ -9,8 +9,8 @@
 //!  before them       the second part, and so on
 //! ```
 //!
-//! The page as a whole is sealed like any other. What is read back is judged
-//! all the same: no bytes whatever make this code reach outside the page.
+//! The page is sealed like any other. The parser nevertheless checks all bounds, so no input makes
+//! it access memory outside the page.
 
 const PAGE_BYTES: usize = 4096;
 const COUNT_BYTES: usize = 2;
@@ -18,14 +18,14 @@ const ENTRY_BYTES: usize = 2;
 const LENGTH_BITS: u32 = 12;
 const LENGTH_MASK: u16 = (1 << LENGTH_BITS) - 1;
 
-/// Parts of a page are numbered below this.
+/// Maximum number of parts in a page.
 pub const MAX_PARTS: usize = 15;
-/// No part is longer: it would have no place in a page of its own.
+/// Maximum size of a part: the whole page minus its table.
 pub(crate) const MAX_PART_BYTES: usize = PAGE_BYTES - COUNT_BYTES - ENTRY_BYTES;
 
 const _: () = assert!(MAX_PART_BYTES <= LENGTH_MASK as usize);
 
-/// What was read is no packed page, or has no such part.
+/// The page is not a packed slot, or it has no such part.
 ///
 /// ```
 /// use softswap_engine::codec::packed_slot::part;
@@ -35,11 +35,11 @@ const _: () = assert!(MAX_PART_BYTES <= LENGTH_MASK as usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a packed page has no part {part}")]
 pub struct NoPart {
-    /// The part that was asked for.
+    /// The requested part.
     pub(crate) part: usize,
 }
 
-/// How full a page is that is being packed.
+/// Fill state of a page that is being packed.
 ///
 /// ```
 /// use softswap_engine::codec::packed_slot::{SlotPacker, part};
@@ -56,10 +56,10 @@ pub struct SlotPacker {
 }
 
 impl SlotPacker {
-    /// What nothing can be added to.
+    /// A packer that accepts no parts.
     pub const FULL: SlotPacker = SlotPacker { count: MAX_PARTS, content_bytes: 0 };
 
-    /// Whether a part of so many bytes fits beside those that are there.
+    /// Returns true if a part of this size fits into the remaining space.
     #[must_use]
     pub fn fits(&self, part_bytes: usize) -> bool {
         let to = COUNT_BYTES + self.content_bytes + part_bytes;
@@ -67,8 +67,8 @@ impl SlotPacker {
         to + table <= PAGE_BYTES && self.count < MAX_PARTS
     }
 
-    /// Adds a part to `page`, which all earlier ones went to; returns its number,
-    /// or `None`, and nothing is changed, when it does not fit. `tag` is below 16.
+    /// Appends a part to `page`, which must hold the earlier parts, and returns its number. If the
+    /// part does not fit, returns `None` and changes nothing. `tag` is below 16.
     pub fn add(&mut self, page: &mut [u8; PAGE_BYTES], tag: u8, bytes: &[u8]) -> Option<u8> {
         if bytes.is_empty() || !self.fits(bytes.len()) {
             return None;
@@ -87,10 +87,10 @@ impl SlotPacker {
     }
 }
 
-/// The tag and the bytes of one part of a page.
+/// Returns the tag and the bytes of one part of a page.
 ///
 /// # Errors
-/// When the page has no such part.
+/// If the page has no such part.
 pub fn part(page: &[u8], part: u8) -> Result<(u8, &[u8]), NoPart> {
     let index = usize::from(part);
     page.first_chunk().and_then(|page| find(page, index)).ok_or(NoPart { part: index })

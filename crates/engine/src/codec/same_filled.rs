@@ -1,28 +1,25 @@
-//! The same-filled check: the first thing page-out asks of a victim and, when
-//! it says yes, the last, if its word fits an entry (58 bits): it becomes that word there,
-//! and page-in writes that word 512 times; nothing is stored.
+//! The same-filled check. A page whose words are all equal is stored as that word in its entry if
+//! the word can be encoded in 58 bits. Page-in then writes the word 512 times.
 //!
-//! Nearly every page that is not same-filled is told by its first and last
-//! word, so these are compared before anything is read in sequence. The rest
-//! is compared with the widest registers there are; a page that comes from
-//! memory rather than from a cache takes as long as memory does.
+//! Comparing the first and last word rejects nearly all other pages before a sequential read. The
+//! rest is compared with the widest registers available, at the speed of memory.
 
 use softswap_sys::simd::Width;
 
 const PAGE_BYTES: usize = 4096;
 const WORD_BYTES: usize = 8;
 
-/// Bits an encoded word takes in a page-table entry.
+/// Bits of an encoded word in a page entry.
 pub(crate) const CODE_BITS: u32 = 58;
 const PAYLOAD_BITS: u32 = CODE_BITS - 2;
 const PAYLOAD_MASK: u64 = (1 << PAYLOAD_BITS) - 1;
 
-/// The kinds of word that fit into an entry, in the code's two top bits.
+/// Kinds of words that can be encoded, in the code's two top bits.
 const SIGN_EXTENDED: u64 = 0;
 const HIGH_BITS: u64 = 1;
 const REPEATED: u64 = 2;
 
-/// The word that the whole page repeats, if it does.
+/// Returns the word that the whole page repeats, if any.
 #[must_use]
 pub fn same_filled_word(page: &[u8; PAGE_BYTES]) -> Option<u64> {
     same_filled_by(Width::widest(), page)
@@ -37,16 +34,15 @@ fn same_filled_by(width: Width, page: &[u8; PAGE_BYTES]) -> Option<u64> {
     width.repeats(page, word).then_some(word)
 }
 
-/// Makes `page` what [`same_filled_word`] said it was. Wider stores would save
-/// 20 ns of the microseconds that installing the page takes.
+/// Fills `page` with the word that [`same_filled_word`] returned. Wider stores would save 20 ns of
+/// the microseconds that installing the page takes.
 pub fn fill(page: &mut [u8; PAGE_BYTES], word: u64) {
     let (words, _) = page.as_chunks_mut::<WORD_BYTES>();
     words.fill(word.to_ne_bytes());
 }
 
-/// Packs `word` into [`CODE_BITS`] bits, when it is one of the kinds programs
-/// fill pages with: a small number of either sign or an address, a number with
-/// a zero low byte (doubles such as 1.0), a 32-bit value twice.
+/// Encodes `word` in [`CODE_BITS`] bits if it is of a common kind: a small signed number, an
+/// address, a number with a zero low byte (doubles such as 1.0), or a 32-bit value repeated.
 #[must_use]
 pub fn encode(word: u64) -> Option<u64> {
     let unused_bits = u64::BITS - PAYLOAD_BITS;
@@ -62,7 +58,7 @@ pub fn encode(word: u64) -> Option<u64> {
     Some(kind << PAYLOAD_BITS | payload)
 }
 
-/// The word that [`encode`] packed.
+/// Returns the word that [`encode`] encoded.
 #[must_use]
 pub(crate) fn decode(code: u64) -> u64 {
     let unused_bits = u64::BITS - PAYLOAD_BITS;
@@ -131,7 +127,7 @@ mod tests {
         assert_eq!(encode(0.1f64.to_bits()), None);
     }
 
-    /// Words of every kind, and the ones just beside them.
+    /// Words of every kind, and their neighbours that cannot be encoded.
     fn any_word() -> impl Strategy<Value = u64> {
         prop_oneof![
             any::<u64>(),

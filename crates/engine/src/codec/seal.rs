@@ -1,18 +1,17 @@
-//! The seal on what leaves DRAM: page-out seals a page in its bounce buffer,
-//! page-in opens it there before it is installed.
+//! The seal of pages that leave DRAM: page-out seals a page in its bounce buffer, page-in opens it
+//! there before installing it.
 //!
-//! Slot and generation are sealed beside the content, because a device can return
-//! intact bytes that are nevertheless wrong: those of another slot (a
-//! misdirected write), or of the slot's previous tenant (a lost write).
+//! The seal covers slot and generation as well as the content, because a device can return intact
+//! but wrong bytes: those of another slot (a misdirected write), or an older content of the slot (a
+//! lost write).
 //!
-//! An encrypting [`Sealer`] uses AES-256 in Galois/counter mode. Slot and
-//! generation are the nonce. A slot's generation rises each time the slot is
-//! handed out, one that cannot rise any more takes the slot out of service, and
-//! the owner of a slot seals one page for it; so no nonce is used twice.
+//! An encrypting [`Sealer`] uses AES-256 in Galois/counter mode, with slot and generation as the
+//! nonce. No nonce is used twice: the generation rises each time the slot is allocated, a slot
+//! whose generation cannot rise is retired, and the owner of a slot seals one page for it.
 //!
-//! The areas that a process opens together have a key for each *epoch* ([`key_epochs`]); a fork
-//! begins the next one. Only the process that opened them has what gives all keys. A forked
-//! child gets the keys up to the fork, with which it reads and never seals.
+//! The areas that a process opens together have a key for each *epoch* ([`key_epochs`]). A fork
+//! begins the next epoch. Only the process that opened the areas holds the root of all keys. A
+//! forked child gets the keys up to the fork; it reads with them and never seals.
 
 use super::key_epochs::{self, Cover, NODE_BYTES, Node};
 use crc32fast::Hasher;
@@ -22,12 +21,12 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Bytes that encryption adds to a page; they are kept in DRAM.
+/// Bytes that encryption adds to a page; they are stored in DRAM.
 pub(crate) const TAG_BYTES: usize = 16;
-/// Keys that are kept expanded: that of the epoch, and of some before it.
+/// Number of expanded keys: that of the current epoch and some earlier ones.
 const EXPANDED_KEYS: usize = 4;
 
-/// Why there is no key.
+/// Failure to create a key.
 ///
 /// ```
 /// use softswap_engine::codec::seal::NoKey;
@@ -41,7 +40,7 @@ const EXPANDED_KEYS: usize = 4;
 )]
 pub struct NoKey(#[from] io::Error);
 
-/// What is kept in DRAM of a page that left it.
+/// Data kept in DRAM for a page that left it.
 ///
 /// ```
 /// use softswap_engine::codec::seal::{Seal, Sealer};
@@ -51,18 +50,18 @@ pub struct NoKey(#[from] io::Error);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
-    /// A checksum: the page is stored as it was.
+    /// CRC-32; the page is stored in plain text.
     Checksum(u32),
     /// The page is encrypted.
     Tag {
-        /// The authentication tag, which takes the key to make.
+        /// Authentication tag, which cannot be computed without the key.
         tag: [u8; TAG_BYTES],
-        /// The epoch of the key.
+        /// Epoch of the key.
         epoch: u32,
     },
 }
 
-/// Seals pages on their way out and opens them on their way in.
+/// Seals pages during page-out and opens them during page-in.
 ///
 /// ```
 /// use softswap_engine::codec::seal::Sealer;
@@ -75,21 +74,21 @@ pub enum Seal {
 /// assert_eq!(page, [7; 4096]);
 /// ```
 pub struct Sealer {
-    /// Without them, pages get a checksum only.
+    /// `None`: pages get a checksum only.
     keys: Option<Keys>,
 }
 
-/// Keys by epoch; the bits of the number choose the place.
+/// Expanded keys; the index is the epoch modulo the size.
 type Expanded = [RwLock<Option<(u32, LessSafeKey)>>; EXPANDED_KEYS];
 
 struct Keys {
-    /// Gives the key of every epoch. No forked child has it.
+    /// Root of the keys of all epochs. Forked children do not have it.
     root: Unshared<Node>,
-    /// Wiped in a forked child, which expands what it needs.
+    /// Wiped in a forked child, which expands the keys that it needs.
     expanded: Unshared<Expanded>,
-    /// Gives the keys up to a fork: present while this process forks, and always in a child.
+    /// Keys up to a fork: present while this process forks, and always in a child.
     cover: Secret<Mutex<Option<Cover>>>,
-    /// The epoch that pages are sealed in.
+    /// Epoch in which pages are sealed.
     epoch: AtomicU64,
 }
 
@@ -103,7 +102,7 @@ impl Keys {
         })
     }
 
-    /// What `body` returns for the key of an epoch; `None` if this process does not have it.
+    /// Calls `body` with the key of an epoch; `None` if this process does not have it.
     fn with<R>(&self, epoch: u32, body: impl FnOnce(&LessSafeKey) -> R) -> Option<R> {
         let find = |expanded: &Expanded| {
             let place = &expanded[epoch as usize % EXPANDED_KEYS];
@@ -145,46 +144,46 @@ impl Keys {
 }
 
 impl std::fmt::Debug for Sealer {
-    /// Without the key.
+    /// Omits the keys.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sealer").field("encrypts", &self.encrypts()).finish_non_exhaustive()
     }
 }
 
 impl Sealer {
-    /// One that leaves pages as they are and notes their checksum.
+    /// Returns a sealer that records checksums and does not encrypt.
     #[must_use]
     pub fn checking() -> Sealer {
         Sealer { keys: None }
     }
 
-    /// One that encrypts pages, with a new key.
+    /// Returns a sealer that encrypts pages with a new key.
     ///
     /// # Errors
-    /// When there is no key to be had.
+    /// If the key cannot be created.
     pub fn encrypting() -> Result<Sealer, NoKey> {
         Ok(Sealer { keys: Some(Keys::new()?) })
     }
 
-    /// Whether pages are encrypted.
+    /// Returns true if pages are encrypted.
     #[must_use]
     pub(crate) fn encrypts(&self) -> bool {
         self.keys.is_some()
     }
 
-    /// Whether there is a key that the kernel might swap out.
+    /// Returns true if the kernel might swap out a key.
     #[must_use]
     pub fn is_key_unlocked(&self) -> bool {
         self.keys.as_ref().is_some_and(|keys| !keys.are_locked())
     }
 
-    /// Keeps the kernel from swapping the keys out.
+    /// Locks the keys in memory again.
     pub(crate) fn lock_again(&self) {
         self.keys.iter().for_each(Keys::lock_again);
     }
 
-    /// Before a fork whose child reads pages of this process: lets the child have the keys that
-    /// were used. No page is sealed or opened from here to [`Sealer::end_epoch`], or
+    /// Prepares the keys up to now for a child that reads pages of this process. Called before the
+    /// fork. No page may be sealed or opened until [`Sealer::end_epoch`] or
     /// [`Sealer::become_child`].
     pub(crate) fn hand_down(&self) {
         let Some(keys) = &self.keys else { return };
@@ -194,8 +193,8 @@ impl Sealer {
         });
     }
 
-    /// In the parent after a fork: what is sealed from now on is sealed with a key that the child
-    /// does not have, if it has any.
+    /// Begins a new epoch if a child received keys, so that it cannot open later pages. Called in
+    /// the parent after a fork.
     pub(crate) fn end_epoch(&self) {
         let Some(keys) = &self.keys else { return };
         let is_own = keys.root.with(|_| ()).is_some();
@@ -207,17 +206,17 @@ impl Sealer {
         }
     }
 
-    /// In a forked child: makes it able to open what it was given keys for.
+    /// Makes a forked child able to open pages with the keys that it received.
     pub(crate) fn become_child(&self) {
         let Some(keys) = &self.keys else { return };
-        // It cannot fail: nothing is allocated.
+        // Cannot fail: nothing is allocated.
         let _ = keys.expanded.renew(|| Ok(Expanded::default()));
         keys.lock_again();
     }
 
-    /// Seals the page for its slot, in place. Once for each generation of a slot:
-    /// two pages under one nonce give each other away. `None` when the cipher
-    /// refuses, which is for what is larger than 64 GiB, and after 2^32 epochs.
+    /// Seals the page for its slot, in place. Must be called once for each generation of a slot:
+    /// two pages encrypted with one nonce reveal each other. Returns `None` if the cipher refuses
+    /// (more than 64 GiB) or after 2^32 epochs.
     #[must_use]
     pub fn seal(&self, slot: u64, generation: u32, page: &mut [u8]) -> Option<Seal> {
         let Some(keys) = &self.keys else {
@@ -231,8 +230,8 @@ impl Sealer {
         Some(Seal::Tag { tag, epoch })
     }
 
-    /// Makes what [`Sealer::seal`] made of a page the page again, in place. False
-    /// when it is anything else; then nothing of use is left of it.
+    /// Opens a sealed page in place. Returns false if it does not match its seal; the content of
+    /// `page` is arbitrary then.
     #[must_use]
     pub fn open(&self, slot: u64, generation: u32, page: &mut [u8], seal: Seal) -> bool {
         match (&self.keys, seal) {
@@ -245,7 +244,7 @@ impl Sealer {
                 wipe_registers();
                 opened == Some(true)
             }
-            // A checksum proves nothing to who has a key.
+            // A sealer with keys accepts no checksum: it proves nothing.
             _ => false,
         }
     }
@@ -262,11 +261,10 @@ fn place(slot: u64, generation: u32) -> [u8; NONCE_LEN] {
     place
 }
 
-/// The checksum of `page` in `slot` at `generation`.
+/// Returns the checksum of `page` in `slot` at `generation`.
 ///
-/// CRC-32 tells apart any two inputs that differ within 32 consecutive bits
-/// only: so always another slot of the same 16 TiB, always another generation,
-/// always a flipped bit; any other difference but for one in 2^32.
+/// CRC-32 detects every difference within 32 consecutive bits: another slot of the same 16 TiB,
+/// another generation, a flipped bit. It misses other differences with probability 2^-32.
 #[must_use]
 pub(crate) fn checksum(slot: u64, generation: u32, page: &[u8]) -> u32 {
     let mut hasher = Hasher::new();
@@ -284,12 +282,12 @@ mod tests {
         (0..4096u32).map(|i| ((i * i) >> 5) as u8).collect()
     }
 
-    /// With and without a key.
+    /// One sealer without and one with a key.
     fn sealers() -> [Sealer; 2] {
         [Sealer::checking(), Sealer::encrypting().unwrap()]
     }
 
-    /// A page in the state in which it lies on the disk.
+    /// Returns a page in its sealed form, and its seal.
     fn sealed(sealer: &Sealer, slot: u64, generation: u32) -> (Vec<u8>, Seal) {
         let mut stored = page();
         let seal = sealer.seal(slot, generation, &mut stored).unwrap();
@@ -351,7 +349,7 @@ mod tests {
         assert!(checking.open(7, 1, &mut page(), Seal::Checksum(sum)));
     }
 
-    /// A fork whose child reads pages, as its parent sees it.
+    /// Simulates a fork whose child reads pages, on the parent's side.
     fn fork(sealer: &Sealer) {
         sealer.hand_down();
         sealer.end_epoch();
@@ -361,7 +359,7 @@ mod tests {
     fn a_forked_child_opens_what_was_sealed_before_the_fork_and_has_no_later_key() {
         use softswap_sys::probe::holds_in_child;
         let sealer = Sealer::encrypting().unwrap();
-        // More epochs than keys that are kept expanded.
+        // More epochs than expanded keys.
         let sealed: Vec<_> = (0..9_u64)
             .map(|slot| {
                 fork(&sealer);
@@ -377,7 +375,7 @@ mod tests {
                 sealer.open(*slot, 1, &mut copy, *seal) && copy == *page()
             });
             let has_later = keys.root.with(|_| ()).is_some() || keys.with(10, |_| ()).is_some();
-            // Its own children are given the same.
+            // Its own children receive the same keys.
             sealer.hand_down();
             sealer.end_epoch();
             let has_kept = keys.with(9, |_| ()).is_some();
@@ -447,7 +445,7 @@ mod tests {
                 if forks {
                     fork(&sealer);
                 }
-                // The nonce is always the same: where the key is, so is what is stored.
+                // The nonce is always the same, so the same key would give the same ciphertext.
                 stored.push(sealed(&sealer, 7, 1));
             }
             for (at, (bytes, seal)) in stored.iter().enumerate() {

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Every codec, and zstd's levels with ways of their own to pack.
+/// Every codec, and the zstd levels with different strategies.
 const PACKERS: [Packer; 6] = [
     Packer::Lz4,
     Packer::Zstd { level: -5 },
@@ -16,7 +16,7 @@ fn scratch() -> Scratch {
 }
 
 thread_local! {
-    /// Address space that is reserved is never given back: one for all cases.
+    /// Shared by all cases, because reserved address space is never released.
     static SCRATCH: std::cell::RefCell<Scratch> = std::cell::RefCell::new(scratch());
 }
 
@@ -28,8 +28,8 @@ fn any_packer() -> impl Strategy<Value = Packer> {
     prop::sample::select(PACKERS.to_vec())
 }
 
-/// Pages between constant and random: runs copied from earlier in the page
-/// with fresh bytes between them.
+/// Pages between constant and random: runs copied from earlier in the page, with random bytes
+/// between them.
 fn any_page() -> impl Strategy<Value = Box<[u8; PAGE_BYTES]>> {
     let run = (prop::collection::vec(any::<u8>(), 1..80), 1..600usize, 0..400usize);
     prop::collection::vec(run, 1..60).prop_map(|runs| {
@@ -143,7 +143,7 @@ fn what_a_codec_is_about_to_take_is_known_before() {
         compress(packer, &page, &mut out, &mut scratch).unwrap();
         assert_eq!((workspaces.touched_bytes(), scratch.bytes_to_pack(packer)), (taken, 0));
     }
-    // As long as nobody keeps anything, nothing need be unpacked.
+    // Without stored zstd pages no decompression memory is needed.
     workspaces.note_stored(Codec::Lz4);
     assert_eq!(scratch.bytes_to_unpack(), 0);
     workspaces.note_stored(Codec::Zstd);
@@ -200,7 +200,7 @@ proptest! {
         })?;
     }
 
-    /// zstd wants room to spare; what it packs in less is still right.
+    /// zstd needs spare output space; its output in less is still valid.
     #[test]
     fn what_fits_is_whole_and_nothing_is_written_behind_it(
         packer in any_packer(),
@@ -250,7 +250,7 @@ proptest! {
             let _ = decompress(packer.codec(), &out[..kept.index(len)], target, scratch);
             prop_assert!(back[..PAGE_BYTES].iter().all(|&byte| byte == 0xA5));
             prop_assert!(back[2 * PAGE_BYTES..].iter().all(|&byte| byte == 0xA5));
-            // And the next page is unpacked as ever.
+            // The next page decompresses correctly.
             let len = compress(packer, &page, &mut out, scratch).unwrap();
             let target = back.first_chunk_mut().unwrap();
             decompress(packer.codec(), &out[..len], target, scratch).unwrap();

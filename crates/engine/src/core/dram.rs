@@ -1,5 +1,4 @@
-//! The budget and all that counts against it: room for pages, for a slab of the pool, for
-//! a buffer, for a page on standby.
+//! Charging of the budget: pages, slabs of the pool, buffers, standby pages.
 
 use crate::base::page::PageNo;
 use crate::codec::Scratch;
@@ -12,16 +11,15 @@ use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::{current_cpu, now_ns};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Waiting longer than this for a buffer is worth a word.
+/// Wait for a buffer after which a message is printed.
 const LONG_WAIT_NS: u64 = 100_000_000;
 
-/// What tables and transient buffers may take while somebody finds that there
-/// is room for a slab.
+/// Margin for tables and transient buffers allocated between the check for a slab and its use.
 const SPARE_BYTES: usize = 4 * SLAB_BYTES;
-/// As little as that is to spare where much is about to leave.
+/// Margin while many pages are about to be evicted.
 const LEAST_SPARE_BYTES: usize = SLAB_BYTES;
 
-/// Room in the budget for what its holder may take.
+/// Reserved bytes of the budget, released on drop.
 pub(crate) struct Room<'c> {
     bytes: usize,
     claimed_bytes: &'c AtomicUsize,
@@ -34,26 +32,26 @@ impl Drop for Room<'_> {
 }
 
 impl Core {
-    /// What counts against the budget beside pages and what never changes, in bytes.
+    /// Returns the bytes charged to the budget outside pages and the fixed part.
     #[must_use]
     pub(crate) fn other_bytes(&self) -> usize {
         self.stores.used_bytes() + self.metadata_bytes() + HEAP.taken_bytes()
     }
 
-    /// What the tables of the program's pages take, in bytes.
+    /// Returns the DRAM used by tables of the program's pages, in bytes.
     #[must_use]
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.memory.space.metadata_bytes() + self.policies.clock.metadata_bytes()
     }
 
-    /// Everything that counts against the budget, in bytes.
+    /// Returns all bytes charged to the budget.
     #[must_use]
     pub(crate) fn used_bytes(&self) -> usize {
         self.memory.budget.used_bytes(self.other_bytes())
     }
 
-    /// Charges `count` pages to the budget if there is room for them, and for what unpacking
-    /// them with this scratch takes.
+    /// Charges `count` pages if the budget has space for them and for the memory that decompressing
+    /// them with `scratch` needs.
     #[must_use]
     pub(crate) fn try_charge(
         &self,
@@ -66,20 +64,20 @@ impl Core {
         let has_room = budget.try_charge(count + workspace, other_bytes);
         if has_room && workspace > 0 {
             scratch.open();
-            // It is among what else is used now.
+            // The workspace is included in `other_bytes` now.
             budget.release(workspace);
         }
         has_room
     }
 
-    /// Whether the budget has grown, for whoever finds it short.
+    /// Extends a shared budget. Returns true if the limit rose.
     pub(crate) fn grow_budget(&self) -> bool {
         let raise = |bytes: usize| self.memory.budget.raise_to(bytes);
         self.background.more.get().is_some_and(|more| more(&raise))
     }
 
-    /// A forked child that shares a budget is to add `count` pages. Where it can write nothing,
-    /// what it inherits could not leave, and never counts.
+    /// Records that a forked child with a shared budget adds `count` pages. In a child that cannot
+    /// write, inherited pages are not evictable, so they are never charged.
     pub(crate) fn count_inherited(&self, count: usize) {
         if self.background.more.get().is_none() {
             return;
@@ -90,31 +88,32 @@ impl Core {
         }
     }
 
-    /// Room within the budget for one slab that the pool may take, and for `workspace_bytes`
-    /// of who packs, for as long as it is held: others who ask at the same time count it.
+    /// Reserves budget for one slab of the pool and for `workspace_bytes` of the compressing
+    /// thread. Concurrent callers see the reservation.
     #[must_use]
     pub(crate) fn room_for_pool(&self, workspace_bytes: usize) -> Option<Room<'_>> {
-        // Pages that are about to leave the budget are as good as to spare. Without a slab
-        // they went to the disk, though the next moment there is room.
+        // Pages about to be evicted count as free soon. Without a slab they would go to the disk
+        // although memory is free a moment later.
         let leaving_bytes = self.memory.budget.leaving_pages() * PAGE_SIZE;
         let spare_bytes = SPARE_BYTES.saturating_sub(leaving_bytes).max(LEAST_SPARE_BYTES);
         self.room(SLAB_BYTES + workspace_bytes, spare_bytes)
     }
 
-    /// Room for so many bytes, with so many to spare.
+    /// Reserves bytes if `spare_bytes` stay free.
     fn room(&self, bytes: usize, spare_bytes: usize) -> Option<Room<'_>> {
         let claimed_bytes = &self.memory.claimed_bytes;
         claimed_bytes.fetch_add(bytes, Ordering::AcqRel);
         let room = Room { bytes, claimed_bytes };
-        // In this order: what is no longer claimed has been taken, or never is.
+        // Load the reservations before the use: memory whose reservation is gone is counted as used
+        // already.
         let claimed = claimed_bytes.load(Ordering::Acquire);
         let used = claimed + self.used_bytes();
         (used + spare_bytes <= self.memory.budget.limit_bytes()).then_some(room)
     }
 
-    /// Keeps a page that has left for a slot on the standby list, where that pays: `fill`
-    /// writes it, and says whether it could. One that comes back in a stream is mostly read
-    /// before it is touched, by whole windows.
+    /// Keeps a page that was evicted to a slot on the standby list, if that pays. `fill` writes its
+    /// content and returns false on failure. Pages of streams are not kept: they are mostly read in
+    /// whole windows before they are touched.
     pub(crate) fn keep_on_standby(
         &self,
         page: PageNo,
@@ -130,15 +129,15 @@ impl Core {
         }
         let mut room = None;
         let has_room = || {
-            // Of the reserve, where faults leave no more, only a little: it is reclaim's.
+            // May use at most one slab's worth of the reserve, which belongs to reclaim.
             room = self.room(PAGE_SIZE, self.memory.budget.reserve_bytes() - SLAB_BYTES);
             room.is_some()
         };
         standby.keep((slot, self.stores.areas.generation(slot)), has_room, fill);
     }
 
-    /// A buffer of `pages` pages: where the pools have none, one for this use
-    /// only, if the budget has room for it.
+    /// Returns a buffer of `pages` pages from the pools, or a transient one if they are empty and
+    /// the budget has space.
     #[must_use]
     pub(crate) fn buffer(&self, pages: usize) -> Option<Buffer<'_>> {
         let bounce = &self.stores.bounce;
@@ -148,8 +147,8 @@ impl Core {
         })
     }
 
-    /// As [`Core::buffer`]; waits until somebody else's write is done where
-    /// there is none. Nobody who has a buffer waits for another.
+    /// As [`Core::buffer`], but waits until another thread's write completes. The caller must not
+    /// hold a buffer.
     #[must_use]
     pub(crate) fn wait_for_buffer(&self, pages: usize) -> Buffer<'_> {
         let mut since = None;
@@ -166,7 +165,7 @@ impl Core {
         }
     }
 
-    /// Adds and takes away bounce buffers as they are needed.
+    /// Adds and removes bounce buffers as needed.
     pub(crate) fn tend_buffers(&self) {
         let (now, bounce) = (now_ns(), &self.stores.bounce);
         if bounce.wants_pool() {
@@ -177,7 +176,7 @@ impl Core {
         bounce.release_idle(now);
     }
 
-    /// How many pages are resident, about, of how many that hold something.
+    /// Returns the approximate number of resident pages, and of pages with content.
     #[must_use]
     pub(crate) fn resident_of_all(&self) -> (usize, usize) {
         let resident = self.memory.budget.pages();
@@ -186,7 +185,7 @@ impl Core {
         (resident, resident + self.slots_of_others() as usize + pooled)
     }
 
-    /// Slots of pages that are not resident.
+    /// Returns the number of slots of pages that are not resident.
     pub(super) fn slots_of_others(&self) -> u64 {
         let copies = self.policies.stored_copies.count() as u64;
         self.stores.areas.used_slots().saturating_sub(copies)

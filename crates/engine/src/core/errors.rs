@@ -1,4 +1,4 @@
-//! Why a page cannot come in, or leave.
+//! Errors of page-in and page-out.
 
 use crate::base::stats::{Counter, Stats, StopReason};
 use crate::codec::CodecError;
@@ -9,7 +9,7 @@ use crate::store::swap::AreaFull;
 use softswap_sys::raw::write_stderr;
 use std::io;
 
-/// Ends the process: going on would lose a page. Never returns.
+/// Aborts the process, because continuing would lose a page.
 pub(crate) fn die(stats: Stats, why: &str) -> ! {
     stats.set(Counter::StopReason, StopReason::InternalError as u64);
     write_stderr(b"softswap: internal error: ");
@@ -18,7 +18,7 @@ pub(crate) fn die(stats: Stats, why: &str) -> ! {
     std::process::abort()
 }
 
-/// Why a page cannot be had.
+/// Failure to bring in a page.
 ///
 /// ```
 /// use softswap_engine::base::stats::StopReason;
@@ -31,13 +31,14 @@ pub enum FaultError {
     /// The address does not belong to the program.
     #[error("the address is not mapped")]
     NotMapped,
-    /// Another mapping of the program's lies there: its fault is its own.
+    /// The address belongs to an unmanaged mapping of the program, which must handle the fault
+    /// itself.
     #[error("the address is not managed")]
     Foreign,
     /// The swap area could not be read.
     #[error("a swapped-out page could not be read back: {0}")]
     Read(#[from] IoError),
-    /// What was read is not what was written.
+    /// The data read does not match its seal.
     #[error(
         "the swap area returned wrong data for slot {slot} (it does not match its seal); \
          the device or file system under it is not to be trusted"
@@ -46,29 +47,28 @@ pub enum FaultError {
         /// The slot.
         slot: u64,
     },
-    /// It is compressed, and not what it was.
+    /// The compressed page is damaged.
     #[error("a compressed page {0}")]
     Unpack(#[from] UnpackError),
-    /// No memory can be freed for it.
+    /// No memory could be freed.
     #[error("{0}")]
     Exhausted(#[from] Exhausted),
     /// The kernel refused to map it.
     #[error("the kernel refused to map a page ({0}); is a memory limit below --memory in force?")]
     Install(io::Error),
-    /// The page vanished behind the engine's back.
+    /// A page in memory was dropped without the engine's involvement.
     #[error("a page in memory was dropped behind softswap's back (by a raw system call?)")]
     Lost,
 }
 
 impl FaultError {
-    /// Whether the thread is only to take a signal before it tries again.
+    /// Returns true if the thread should only take a signal and retry.
     #[must_use]
     pub fn is_for_a_signal(&self) -> bool {
         matches!(self, FaultError::Exhausted(Exhausted::Signal))
     }
 
-    /// The reason as statistics record it; `None` for what is no failure of
-    /// the engine's.
+    /// Returns the reason recorded in statistics; `None` if the engine did not fail.
     #[must_use]
     pub fn stop_reason(&self) -> Option<StopReason> {
         Some(match self {
@@ -84,7 +84,7 @@ impl FaultError {
     }
 }
 
-/// Why a compressed page is not a page.
+/// Failure to decompress a page.
 ///
 /// ```
 /// use softswap_engine::codec::CodecError;
@@ -94,42 +94,42 @@ impl FaultError {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnpackError {
-    /// The pool holds something else than what was stored.
+    /// The data in the pool differs from what was stored.
     #[error("in memory is not what was stored ({0}): memory was overwritten")]
     Damaged(#[from] Damaged),
-    /// A slot holds what its checksum says, but no such page.
+    /// The slot's seal matches, but the part does not exist.
     #[error("in the swap area is not there ({0}): a bug in softswap")]
     NoPart(#[from] NoPart),
-    /// What is stored is what was stored, but no page.
+    /// The stored data is intact, but does not decompress to a page.
     #[error("cannot be unpacked ({0}): a bug in softswap")]
     Codec(#[from] CodecError),
 }
 
-/// Nothing can leave DRAM any more.
+/// No page can be evicted.
 #[derive(Debug, thiserror::Error)]
 pub enum Exhausted {
-    /// The swap area takes no more pages.
+    /// The swap area accepts no more pages.
     #[error("memory is full: {0} (with `softswap run`: --swap DIR:SIZE, or a larger --memory)")]
     NoSlot(NoSlot),
-    /// What is in DRAM may not leave.
+    /// The pages in DRAM are not evictable.
     #[error(
         "the budget of {limit_mib} MiB is exhausted: the engine needs {other_mib} MiB and what \
          is left ({pages_mib} MiB of pages) may not leave; raise --memory"
     )]
     NoVictims {
-        /// The budget.
+        /// Memory budget in MiB.
         limit_mib: usize,
-        /// What is not pages.
+        /// MiB used by the engine.
         other_mib: usize,
-        /// Pages in DRAM.
+        /// MiB of pages.
         pages_mib: usize,
     },
-    /// Not yet, but the thread is to take a signal first.
+    /// The wait was interrupted: the thread must take a signal first.
     #[error("a signal is waiting")]
     Signal,
 }
 
-/// Why a page cannot be written out.
+/// Failure to allocate a slot.
 ///
 /// ```
 /// use softswap_engine::core::errors::NoSlot;
@@ -146,7 +146,7 @@ pub enum NoSlot {
          by exec, or raise --memory"
     )]
     ForkedChild,
-    /// The area belongs to the parent, and there is no other.
+    /// The area belongs to the parent, and opening another one failed.
     #[error(
         "a forked child cannot write to the swap area of its parent, and cannot have one of its \
          own ({0}); name a directory where it can with --swap, or raise --memory"

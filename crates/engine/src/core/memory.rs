@@ -1,5 +1,4 @@
-//! The program's memory: the managed window, the entry of each of its pages, which pages
-//! are mapped, and how many may be resident.
+//! The program's memory: the managed window, page entries, mappings, and the budget.
 
 use crate::base::page::PageTable;
 use crate::memory::address_space::AddressSpace;
@@ -11,30 +10,27 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
-/// The program's memory.
 pub(crate) struct Memory {
     /// The managed window and the staging frames.
     pub(crate) window: Window,
-    /// One entry per page of the window.
     pub(crate) pages: PageTable<'static>,
-    /// Which pages belong to the program.
+    /// Mapped pages.
     pub(crate) space: AddressSpace,
-    /// The DRAM budget.
     pub(crate) budget: Budget,
-    /// The size of the budget that all else goes by, in bytes.
+    /// The budget for which tables and policies are sized, in bytes.
     pub(crate) sized_for: Mutex<usize>,
-    /// What may be taken of it in a moment, in bytes: by stores into the pool, each of
-    /// which may open a slab, and for transient buffers.
+    /// Bytes reserved temporarily: for stores into the pool, each of which may add a slab, and for
+    /// transient buffers.
     pub(crate) claimed_bytes: AtomicUsize,
-    /// Whether pages may be unmapped together that lie apart.
+    /// Detects long-term pins, which preclude batch unmapping.
     pub(crate) pinners: Pinners,
 }
 
 impl Memory {
-    /// All pages of `window` vacant.
+    /// Creates the state with all pages of `window` vacant.
     ///
     /// # Errors
-    /// When there is no address space for the tables.
+    /// If no address space is left for the tables.
     pub(crate) fn new(window: Window, budget: Budget) -> io::Result<Memory> {
         Ok(Memory {
             pages: PageTable::new(reserve_u64(window.pages())?),

@@ -1,8 +1,7 @@
-//! The engine's state: what each room below has of a running engine, and how the
-//! budget and the policies see all of it.
+//! The engine's state, and how the budget and the policies use it.
 //!
-//! A step that needs one of these is given that one; who needs most of them is given
-//! [`Core`], which holds them side by side and knows no walk.
+//! A step gets the parts that it needs. Operations that need most of them get [`Core`], which holds
+//! them and calls no operation.
 
 pub mod errors;
 pub mod recorder;

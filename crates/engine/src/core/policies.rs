@@ -1,4 +1,4 @@
-//! The policies, and the switches that are set while a program runs.
+//! The policies, and the settings that can be changed while a program runs.
 
 use crate::base::page::{PageNo, Place};
 use crate::codec::{Choice, Packer, Selector};
@@ -16,55 +16,54 @@ use crate::policy::write_load::WriteLoad;
 use softswap_sys::PAGE_SIZE;
 use std::io;
 
-/// A page that leaves now is so many times as likely to be touched soon as those that are the
-/// oldest in the pool: with less, programs pay whose memory has hot and cold pages.
+/// A page evicted now is this many times as likely to be touched soon as the oldest pages in the
+/// pool. Smaller values slow down programs that have hot and cold pages.
 const NEWCOMERS: f64 = 8.0;
 
-/// What a batch of pages that leave came to.
+/// Summary of an evicted batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Batch {
-    /// How many left.
+    /// Pages evicted.
     pub left: u64,
-    /// How many of them are known not to pack.
+    /// Of those, pages known to be incompressible.
     pub incompressible: u64,
-    /// How many were to go to the swap area.
+    /// Pages intended for the swap area.
     pub for_disk: usize,
-    /// Processor time.
+    /// CPU time in ns.
     pub cpu_ns: u64,
 }
 
-/// What is decided, and by what.
+/// All policies of an engine.
 pub struct Policies {
-    /// What is switched off.
     pub(crate) without: Without,
-    /// Which pages are cold.
+    /// Selection of cold pages.
     pub clock: Clock,
-    /// How much longer those stay that do not pack.
+    /// Preference for compressible pages.
     pub passing_over: PassingOver,
-    /// Which pages come back in streams, and which are not for the pool.
+    /// Admission to the pool, and detection of streams.
     pub admission: Admission,
-    /// How much of the budget the pool gets.
+    /// The pool's share of the budget.
     pub partition: Partition,
-    /// Whether those that leave need the disk.
+    /// Share of evicted pages that need the disk.
     pub(crate) write_load: WriteLoad,
-    /// Which pages are touched one after the other.
+    /// Streams.
     pub readahead: Readahead,
-    /// Which pages are touched together.
+    /// Pages that are touched together.
     pub(crate) offset_prefetch: OffsetPrefetch,
     pub(crate) advised: Advised,
-    /// What is stored of resident pages, and where that is worth keeping.
+    /// Copies of resident pages.
     pub stored_copies: StoredCopies,
-    /// What packs pages; may be changed at any time.
+    /// Configured codec; may change at any time.
     pub(crate) codec: Selector,
-    /// How dense, where nothing was asked for.
+    /// Codec choice in `auto` mode.
     pub tier: CompressionTier,
 }
 
 impl Policies {
-    /// For a window of so many pages and a budget of so many bytes, with so many contexts.
+    /// Creates the policies for a window, a budget, and a number of contexts.
     ///
     /// # Errors
-    /// When there is no address space for the tables.
+    /// If no address space is left for the tables.
     pub fn new(
         window_pages: usize,
         budget_bytes: usize,
@@ -90,21 +89,21 @@ impl Policies {
         })
     }
 
-    /// The budget has so many bytes from now on. The partition is told by itself.
+    /// Adapts to a changed budget. The partition is resized separately.
     pub(crate) fn resize(&self, budget_bytes: usize) {
         self.clock.resize(budget_bytes / PAGE_SIZE);
         self.readahead.resize(budget_bytes / PAGE_SIZE);
         self.tier.resize(budget_bytes);
     }
 
-    /// Whether a mechanism is switched on.
+    /// Returns true if a mechanism is enabled.
     #[must_use]
     pub fn has(&self, mechanism: Mechanism) -> bool {
         !self.without.has(mechanism)
     }
 
-    /// Notes how soon a touched page is back from where it was, with the pool as it is.
-    /// Whoever notes it has claimed it, and it has not been welcomed back yet.
+    /// Records the refault of a touched page. The caller holds the page's claim and has not called
+    /// [`Policies::grace`] yet.
     pub fn note_return(&self, page: PageNo, place: Place, pool: impl FnOnce() -> PoolView) {
         let Some(distance) = self.clock.distance(page) else { return };
         match place {
@@ -117,7 +116,8 @@ impl Policies {
                 let PoolView { limit_bytes, used_bytes, .. } = pool();
                 self.partition.found_in_pool(distance, limit_bytes, used_bytes);
             }
-            // What passed a pool that was full would be there, too, had it been large enough.
+            // A sufficiently large pool would also hold the pages that bypassed it when it was
+            // full.
             Place::Slot { .. } => {
                 let more = self.partition.write_back_rate().note_passed_found(distance);
                 self.partition.found_on_disk(more, pool());
@@ -130,8 +130,8 @@ impl Policies {
         }
     }
 
-    /// Notes that a page has come back in a stream, while the pool may take so much. Before
-    /// its grace is decided.
+    /// Records that a page refaulted in a stream, with the pool's limit. Must be called before the
+    /// page's heat is decided.
     pub fn note_streamed(&self, page: PageNo, place: Place, limit_bytes: usize) {
         let was_held = match (place, self.clock.distance(page)) {
             (Place::Pool { .. }, _) => true,
@@ -142,17 +142,17 @@ impl Policies {
         self.admission.streamed(page, was_held);
     }
 
-    /// Notes that a page that is stored has been waited for.
+    /// Records that a thread waited for a stored page.
     pub fn note_waited_for(&self, page: PageNo, place: Place) {
         if matches!(place, Place::Pool { .. } | Place::Slot { .. } | Place::Packed { .. }) {
             self.admission.waited_for(page);
         }
     }
 
-    /// Whether a page that leaves goes to the disk, if that can be written, without being
-    /// offered to the pool as it is: because its chunk comes in streams, or because it would
-    /// only make another one go on that is as likely to be touched. For that slots must be
-    /// plenty: as it is, it takes a whole one.
+    /// Returns true if a page should be evicted to the disk, if that is writable, without being
+    /// offered to the pool. Either its chunk refaults in streams, or the pool is nearly full and
+    /// the page would only displace another one that is as likely to be touched. The latter
+    /// requires plenty of slots, because an uncompressed page uses a whole one.
     pub fn bypasses_pool(
         &self,
         page: PageNo,
@@ -168,8 +168,8 @@ impl Policies {
         self.has(Mechanism::Admission) && (self.admission.passes(page) || gains_too_little())
     }
 
-    /// Whether pages stay in the pool until they are touched often enough to pay for those that
-    /// were packed in vain.
+    /// Returns true if pages in the pool are touched often enough to pay for compressing those that
+    /// are written back.
     fn is_held_for_long(&self) -> bool {
         let (pool_ns, disk_ns) = self.partition.costs().faults_ns();
         let spared_ns = disk_ns.saturating_sub(pool_ns) as f64;
@@ -179,7 +179,7 @@ impl Policies {
                 + (1.0 - share_held) * self.partition.costs().pass_on_ns() as f64
     }
 
-    /// Heat of a page that was touched and is to come in from `place`, while so many are
+    /// Returns the heat of a touched page that comes in from `place`, while `resident` pages are
     /// resident.
     #[must_use]
     pub fn grace(&self, page: PageNo, place: Place, resident: usize) -> u8 {
@@ -189,9 +189,8 @@ impl Policies {
         self.clock.heat_of_refault(page, resident)
     }
 
-    /// Heat of a page that has come in with another one. In a stream it will be
-    /// touched, and then passed; elsewhere it is the first to go again: nobody tells
-    /// whether it is touched.
+    /// Returns the heat of a page that comes in with another one. A page of a stream will be
+    /// touched. Other pages may not be, so they are evicted first.
     #[must_use]
     pub fn grace_ahead(&self, page: PageNo, is_stream: bool, resident: usize) -> u8 {
         if !is_stream {
@@ -200,15 +199,16 @@ impl Policies {
         self.clock.heat_of_refault(page, resident)
     }
 
-    /// How often pages known not to pack are met before they grow colder ([`PassingOver::times`]).
+    /// Returns the interval at which incompressible pages are considered for eviction
+    /// ([`PassingOver::times`]).
     #[must_use]
     pub fn times_passed_over(&self) -> u64 {
         if self.has(Mechanism::PassingOver) { self.passing_over.times() } else { 1 }
     }
 
-    /// What is to stay of what is stored of a page that comes in from `place` to be read,
-    /// where that may stay if there `is_room`. One that `is_touched` has been given its grace,
-    /// which tells of which kind it is.
+    /// Returns how much of the stored copy to keep after a swap-in for reading. `is_room` allows
+    /// copies. If `is_touched`, the page's heat was decided already, so it is known if it refaults
+    /// early; otherwise both kinds must be promising.
     #[must_use]
     pub fn stays(&self, page: PageNo, place: Place, is_room: bool, is_touched: bool) -> Stays {
         let mechanism = match place {
@@ -228,8 +228,7 @@ impl Policies {
         }
     }
 
-    /// Notes a batch: of `found` victims so many pages left, in so much processor time, of
-    /// these so many are `incompressible`, and `for_disk` were to be written.
+    /// Records a batch of `found` victims.
     pub fn note_batch(&self, found: usize, batch: Batch) {
         let Batch { left, incompressible, for_disk, cpu_ns } = batch;
         self.write_load.note(found, for_disk);
@@ -238,8 +237,7 @@ impl Policies {
         self.partition.costs().left(left, cpu_ns);
     }
 
-    /// Whether a page that is packed so would be packed by the same codec now, or by whichever
-    /// the pool is in need of.
+    /// Returns true if the configured codec would produce this tag, or is automatic.
     pub(crate) fn is_of_now(&self, tag: u8) -> bool {
         match self.codec.get() {
             Choice::Auto => true,
@@ -247,7 +245,7 @@ impl Policies {
         }
     }
 
-    /// A page has passed the pool, which was not to have it.
+    /// Records that a page bypassed the pool.
     pub fn note_passed(&self, page: PageNo) {
         self.admission.note_passed();
         if !self.admission.comes_in_streams(page) {
@@ -255,19 +253,20 @@ impl Policies {
         }
     }
 
-    /// Whether pages are packed at all.
+    /// Returns true if compression is enabled.
     #[must_use]
     pub fn has_codec(&self) -> bool {
         self.codec.get() != Choice::Fixed(None)
     }
 
-    /// What packs instead of `packer` where that finds no room to work in, if anything does.
+    /// Returns the codec to use if `packer` has no working memory, if any.
     #[must_use]
     pub(crate) fn without_room(&self, packer: Packer) -> Option<Packer> {
         (self.codec.get() == Choice::Auto && packer != Packer::Lz4).then_some(Packer::Lz4)
     }
 
-    /// What packs the next page for the pool as it is, if anything does.
+    /// Returns the codec for the next page, given the state of the pool; `None` if compression is
+    /// disabled.
     #[must_use]
     pub fn packer(&self, pool: impl FnOnce() -> PoolView) -> Option<Packer> {
         match self.codec.get() {
@@ -276,7 +275,7 @@ impl Policies {
         }
     }
 
-    /// What is to pack a page that `first` could not, if anything is.
+    /// Returns the codec to try after `first` failed, if any.
     #[must_use]
     pub fn second_packer(&self, first: Packer) -> Option<Packer> {
         let is_on = first == Packer::Lz4 && self.codec.get() == Choice::Auto;
@@ -302,7 +301,7 @@ mod tests {
         PoolView { limit_bytes, used_bytes: limit_bytes / 100 * used_percent, objects: 4096 }
     }
 
-    /// Of a hundred pages that end their stay in the pool, so many are touched there.
+    /// Records pages that leave the pool, `percent` of them by a touch.
     fn held(policies: &Policies, percent: u64) {
         let rate = policies.partition.write_back_rate();
         (0..100 * percent).for_each(|_| rate.note_held());

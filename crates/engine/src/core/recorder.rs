@@ -1,8 +1,7 @@
-//! What a program touches, written down for `softswap bench record`: each fault, what
-//! pages hold as they leave, and which are given up. With a small budget, few touches stay
-//! unseen: those of pages that are resident.
+//! Recording of page events for `softswap bench record`: faults, evictions with compressed sizes,
+//! and discards. Touches of resident pages are not seen, so a small budget records most.
 //!
-//! The events lie in a file that the process maps, so that they are there however it ends.
+//! Events are stored in a file that the process maps, so they survive a crash.
 
 use crate::base::access::Access;
 use crate::base::page::PageNo;
@@ -13,20 +12,20 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// What the first word of a recording is.
+/// First word of a recording.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softrec2");
-/// Words before the first event: [`MAGIC`], and how many events there were.
+/// Words before the first event: [`MAGIC`] and the number of events.
 pub const HEADER_WORDS: usize = 2;
-/// Words of a file: 128 Mi events. Only what is written takes memory.
+/// Words of the file: 128 Mi events. Only written pages use memory.
 const WORDS: usize = 1 << 27;
 
-/// A word has the event's kind, the page, and what more there is to say.
+/// Fields of a word: kind, page, and further data.
 const KIND_BITS: u32 = 3;
 const PAGE_BITS: u32 = 30;
 const CPU_BITS: u32 = 30;
 const SIZE_BITS: u32 = 13;
 
-/// Something that happened to a page.
+/// Event of a page.
 ///
 /// ```
 /// use softswap_engine::base::access::Access;
@@ -36,47 +35,47 @@ const SIZE_BITS: u32 = 13;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// It was touched, after the program has used so much processor time since the last one.
+    /// The page was touched, after the program used this much CPU time since the previous touch.
     Touch {
         /// The page.
         page: PageNo,
-        /// What for.
+        /// Read or write.
         access: Access,
-        /// Processor time in ns.
+        /// CPU time in ns.
         cpu_ns: u64,
     },
-    /// It leaves, and its content packs to so many bytes: those of a page where it does not.
+    /// The page was evicted. Sizes are those of a page if it is incompressible.
     Left {
         /// The page.
         page: PageNo,
-        /// By LZ4.
+        /// Size with LZ4, in bytes.
         lz4_bytes: u64,
-        /// By zstd, as a page is packed for a full pool.
+        /// Size with zstd as used for a full pool, in bytes.
         zstd_bytes: u64,
     },
-    /// It leaves, and its words are all the same.
+    /// The page was evicted and is same-filled.
     Filled {
         /// The page.
         page: PageNo,
     },
-    /// These pages are given up.
+    /// Pages were discarded or unmapped.
     Gone {
-        /// The first of them.
+        /// First page.
         page: PageNo,
-        /// How many.
+        /// Number of pages.
         pages: u64,
     },
-    /// Its content is another page's from now on.
+    /// The content was moved to another page.
     Moved {
         /// The page.
         page: PageNo,
-        /// The other one.
+        /// The destination.
         to: PageNo,
     },
 }
 
 impl Event {
-    /// As it lies in a recording.
+    /// Encodes the event as a word.
     #[must_use]
     pub fn to_word(self) -> u64 {
         let (kind, page, rest) = match self {
@@ -94,7 +93,7 @@ impl Event {
         kind | page << KIND_BITS | rest << (KIND_BITS + PAGE_BITS)
     }
 
-    /// The event of a word; `None` for one that is not written, or was never to be.
+    /// Decodes a word; `None` if it is empty or invalid.
     #[must_use]
     pub fn from_word(word: u64) -> Option<Event> {
         let low = |bits: u64, count: u32| bits & ((1 << count) - 1);
@@ -117,21 +116,20 @@ impl Event {
     }
 }
 
-/// Writes events down.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     words: &'static [AtomicU64],
-    /// A forked child, which has the same file, writes nothing.
+    /// Cleared in a forked child, which shares the file.
     is_on: AtomicBool,
-    /// Processor time of the process at the end of the last fault.
+    /// CPU time of the process at the end of the last fault.
     cpu_ns: AtomicU64,
 }
 
 impl Recorder {
-    /// Into a new file, which replaces an earlier recording.
+    /// Creates a new file, replacing an earlier recording.
     ///
     /// # Errors
-    /// When it cannot be made or mapped, or holds something else.
+    /// If the file cannot be created or mapped, or is not a recording.
     pub(crate) fn create(path: &Path) -> io::Result<Recorder> {
         let words = shared::map_new_file(path, WORDS, MAGIC)?;
         words[0].store(MAGIC, Relaxed);
@@ -148,41 +146,38 @@ impl Recorder {
         }
     }
 
-    /// A page has been touched, and the program waits.
+    /// Records a touch at the start of a fault.
     pub(crate) fn touched(&self, page: PageNo, access: Access) {
         let cpu_ns = process_cpu_ns().saturating_sub(self.cpu_ns.load(Relaxed));
         self.note(Event::Touch { page, access, cpu_ns });
     }
 
-    /// The program goes on.
+    /// Records the end of a fault.
     pub(crate) fn goes_on(&self) {
         self.cpu_ns.store(process_cpu_ns(), Relaxed);
     }
 
-    /// A page leaves that packs to so many bytes by LZ4 and by zstd, or not.
+    /// Records an eviction with the sizes by LZ4 and zstd; `None` if incompressible.
     pub(crate) fn left(&self, page: PageNo, packed: [Option<usize>; 2], page_bytes: usize) {
         let [lz4_bytes, zstd_bytes] = packed.map(|bytes| bytes.unwrap_or(page_bytes) as u64);
         self.note(Event::Left { page, lz4_bytes, zstd_bytes });
     }
 
-    /// A page leaves whose words are all the same.
     pub(crate) fn filled(&self, page: PageNo) {
         self.note(Event::Filled { page });
     }
 
-    /// Pages are given up.
     pub(crate) fn gone(&self, range: &Range<PageNo>) {
         if range.start < range.end {
             self.note(Event::Gone { page: range.start, pages: range.end - range.start });
         }
     }
 
-    /// What a page holds is another one's.
     pub(crate) fn moved(&self, page: PageNo, to: PageNo) {
         self.note(Event::Moved { page, to });
     }
 
-    /// Writes nothing from now on.
+    /// Stops the recording.
     pub(crate) fn stop(&self) {
         self.is_on.store(false, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What the return of a page tells the policies, and how large they let the pool be.
+//! Reports refaults to the policies, and adjusts the pool's limit.
 
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::Return;
@@ -7,11 +7,11 @@ use crate::policy::partition::PoolView;
 use softswap_sys::raw::{now_ns, process_cpu_ns};
 
 impl Core {
-    /// Notes how soon a touched page is back from where it was. Whoever notes it
-    /// has claimed it, and it has not been welcomed back yet.
+    /// Records the refault of a touched page. The caller holds the page's claim, and the page's
+    /// heat is not decided yet.
     pub(crate) fn note_return(&self, page: PageNo, place: Place) {
         if let (Place::Slot { .. }, Some(distance)) = (place, self.policies.clock.distance(page)) {
-            // What is not kept is not had from there, however soon it is back.
+            // Pages of streams are not kept on standby, so they would not be found there.
             let is_in_stream = self.policies.admission.comes_in_streams(page);
             let left = if is_in_stream { u64::MAX } else { distance };
             self.stores.standby.note_return(left, self.slots_of_others());
@@ -28,14 +28,14 @@ impl Core {
         self.policies.note_return(page, place, || self.pool_view());
     }
 
-    /// Whether a page that leaves goes to the disk without being offered to the pool.
+    /// Returns true if a page should be evicted to the disk without being offered to the pool.
     pub(crate) fn bypasses_pool(&self, page: PageNo) -> bool {
         let slots_are_plenty = || self.stores.areas.have_spare();
         self.stores.may_write()
             && self.policies.bypasses_pool(page, slots_are_plenty, || self.pool_view())
     }
 
-    /// The pool as it is.
+    /// Returns the current state of the pool.
     #[must_use]
     pub(crate) fn pool_view(&self) -> PoolView {
         let pool = &self.stores.pool;
@@ -43,19 +43,19 @@ impl Core {
         PoolView { limit_bytes, used_bytes, objects: pool.objects() }
     }
 
-    /// Moves the pool's limit to where most is gained, once enough has been seen.
+    /// Adjusts the pool's limit if enough events justify it.
     pub(crate) fn balance_pool(&self) {
         let Self { policies, memory, .. } = self;
         let (partition, pool) = (&policies.partition, &self.stores.pool);
         partition.costs().look(now_ns(), process_cpu_ns);
-        // A forked child has no place but the pool.
+        // A forked child without areas has no other place for pages.
         if !self.stores.may_write() {
             return;
         }
         let set_limit = |limit_bytes| pool.set_limit_bytes(limit_bytes);
         let distance = |random| {
             let owner = pool.owner_at_random(random)?;
-            // A damaged header may name any owner.
+            // A damaged header may contain any owner.
             (owner < memory.window.pages() as u64).then(|| policies.clock.distance(owner))?
         };
         partition.step(|| self.pool_view(), distance, set_limit);

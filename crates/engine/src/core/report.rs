@@ -1,4 +1,4 @@
-//! What reports show of the engine's state.
+//! Publishes the engine's state in the shared counters.
 
 use crate::base::stats::Counter;
 use crate::core::state::Core;
@@ -6,20 +6,20 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{now_ns, write_stderr};
 
 impl Core {
-    /// Says so if somebody has waited long for a buffer.
+    /// Prints a message if a thread has waited long for a buffer.
     pub(crate) fn tell_of_full_buffers(&self) {
         if let Some(message) = self.stores.bounce.full_message(now_ns()) {
             write_stderr(message.as_bytes());
         }
     }
 
-    /// Says all that reports show.
+    /// Updates all counters that reports show.
     pub(crate) fn report(&self) {
         self.stores.report_buffers();
         self.report_peaks();
     }
 
-    /// Raises the peaks that reports show.
+    /// Updates gauges and peaks.
     pub(crate) fn report_peaks(&self) {
         self.stores.report_areas();
         let (stats, pool, areas) = (&self.stats, &self.stores.pool, &self.stores.areas);

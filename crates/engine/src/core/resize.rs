@@ -1,7 +1,7 @@
-//! A budget of another size: what was sized by it follows.
+//! Adapts sizes to a changed budget.
 //!
-//! Tables only grow. What is fixed for good is little in any budget (fault contexts, the
-//! primary bounce buffers), and a limit that leaves too little beside it is refused.
+//! Tables only grow. Allocations of fixed size are small in any budget (fault contexts, primary
+//! bounce buffers). A limit that leaves too little memory for pages is refused.
 
 use crate::core::state::Core;
 use crate::policy::pool_limit::PoolLimit;
@@ -12,34 +12,35 @@ use softswap_sys::alloc::HEAP;
 use std::io;
 use std::sync::PoisonError;
 
-/// What must be left of the budget for pages.
+/// Minimum of the budget that must remain for pages.
 const LEAST_PAGES_BYTES: usize = 2 << 20;
-/// What a pool that grows by itself leaves for pages and tables.
+/// Minimum that an adaptive pool leaves for pages and tables.
 const LEAST_BESIDE_POOL_BYTES: usize = 4 << 20;
 
-/// The smallest pool of a small budget, up to a tenth of that.
+/// Minimum pool of a small budget, up to a tenth of it.
 const LEAST_POOL_BYTES: usize = 8 * SLAB_BYTES;
 
-/// The least and the most that a pool's limit moves between in so large a budget, of which
-/// `fixed_bytes` are spent from the start.
+/// Returns the bounds of an adaptive pool limit. `fixed_bytes` of the budget are used from the
+/// start.
 pub(crate) fn pool_bounds(budget_bytes: usize, fixed_bytes: usize) -> (usize, usize) {
     let least = PoolLimit::LEAST.bytes_of(budget_bytes);
     let least = least.max(LEAST_POOL_BYTES.min(budget_bytes / 10));
     let most = PoolLimit::LARGEST.bytes_of(budget_bytes);
-    // However much would be gained: what is in use must fit as well.
+    // Pages in use must fit regardless of the gain.
     let most = most.min(budget_bytes.saturating_sub(fixed_bytes + LEAST_BESIDE_POOL_BYTES));
-    // A limit is of whole slabs: it would never get to anything else.
+    // A limit is a multiple of the slab size.
     let whole = |bytes: usize| bytes / SLAB_BYTES * SLAB_BYTES;
     (whole(least), whole(most.max(least)))
 }
 
-/// What bounce buffers may take beside the primary ones.
+/// Returns the maximum size of bounce buffers in addition to the primary ones.
 pub(crate) fn extra_buffers_bytes(budget_bytes: usize) -> usize {
     (budget_bytes / 32).min(MOST_EXTRA_BYTES)
 }
 
 impl Core {
-    /// What cannot leave, and the least that pages need beside it, in bytes.
+    /// Returns the smallest possible budget: memory that cannot be freed plus the minimum for
+    /// pages, in bytes.
     #[must_use]
     pub(crate) fn least_bytes(&self) -> usize {
         let stores = &self.stores;
@@ -51,10 +52,10 @@ impl Core {
             + LEAST_PAGES_BYTES
     }
 
-    /// Makes tables for a budget of so many bytes.
+    /// Enlarges tables for a budget.
     ///
     /// # Errors
-    /// When there is no address space for them.
+    /// If no address space is left for them.
     pub(crate) fn grow_tables(&self, budget_bytes: usize) -> io::Result<()> {
         let pool_bytes = self.stores.pool.grow(PoolLimit::LARGEST.bytes_of(budget_bytes))?;
         let cached_bytes = self.stores.read_ahead_pages.grow(budget_bytes / PAGE_SIZE);
@@ -62,9 +63,9 @@ impl Core {
         Ok(())
     }
 
-    /// Gives the pool all that it may take, where nothing can be written: what does not fit there
-    /// has no other place. In a forked child that never can, all that pages and tables leave.
-    /// False where it has that, or its limit does not move.
+    /// Raises the pool's limit to its maximum if nothing can be written, because pages have no
+    /// other place. In a forked child that can never write, the maximum is the whole budget without
+    /// pages and tables. Returns false if the limit is there already or does not adapt.
     pub(crate) fn widen_pool(&self) -> bool {
         let (budget, pool) = (&self.memory.budget, &self.stores.pool);
         let left = || {
@@ -75,20 +76,20 @@ impl Core {
         let before_bytes = pool.limit_bytes();
         let widest = self.policies.partition.widest(before_bytes, beyond_bytes);
         widest.into_iter().for_each(|limit_bytes| pool.set_limit_bytes(limit_bytes));
-        // It is of whole slabs, and at most what was reserved.
+        // The limit is rounded to whole slabs and bounded by the reservation.
         pool.limit_bytes() > before_bytes
     }
 
-    /// Has all that goes by the budget's size go by the one that is to hold, where it does not
-    /// yet. Not in a fault: it waits for who moves the pool's limit.
+    /// Adapts all sizes to the target budget, if they are not yet. Must not be called in a fault:
+    /// it waits for moves of the pool's limit.
     pub(crate) fn follow_budget(&self) {
         let (budget, stores, policies) = (&self.memory.budget, &self.stores, &self.policies);
-        // Of two at once the later one has the last word. In a context, or with moves of the limit
-        // locked: so a fork waits for it.
+        // The later of two concurrent changes wins. The caller holds a context or locks moves of
+        // the limit, so a fork waits for it.
         let mut sized_for = self.memory.sized_for.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = budget.target_bytes();
-        // A limit that was raised where it was needed has no tables yet. Without address space
-        // for them all goes on by the size that it has.
+        // A limit raised in a fault has no tables yet. Without address space for them, all sizes
+        // stay as they are.
         if *sized_for == bytes || self.grow_tables(bytes).is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! The state of an engine, whole.
+//! The whole state of an engine.
 
 use crate::base::stats::Stats;
 use crate::core::background::Background;
@@ -8,24 +8,19 @@ use crate::core::policies::Policies;
 use crate::core::recorder::Recorder;
 use crate::core::stores::Stores;
 
-/// What an engine is made of, except who runs it. Its fields do not know each other.
+/// State of an engine without its threads. The fields are independent of each other.
 pub(crate) struct Core {
-    /// The program's memory.
     pub(crate) memory: Memory,
-    /// Where pages are that are not resident.
     pub(crate) stores: Stores,
-    /// What is decided, and by what.
     pub(crate) policies: Policies,
-    /// The background thread that reclaims pages.
     pub(crate) background: Background,
-    /// What writes down which pages are touched, where that was asked for.
+    /// Records page events, if requested.
     pub(crate) recorder: Option<Recorder>,
-    /// Counters shared with `softswap run`.
     pub(crate) stats: Stats,
 }
 
 impl Core {
-    /// Ends the process: going on would lose a page. Never returns.
+    /// Aborts the process, because continuing would lose a page.
     pub(crate) fn die(&self, why: &str) -> ! {
         die(self.stats, why)
     }

@@ -1,5 +1,5 @@
-//! Where pages are that are not in the program's memory: the pool, the swap areas, the
-//! standby list; the buffers between, and the seal of what leaves DRAM.
+//! Storage of evicted pages: pool, swap areas, standby list; bounce buffers, and the seal of pages
+//! that leave DRAM.
 
 use crate::base::page::Place;
 use crate::base::stats::{Counter, Stats};
@@ -16,40 +16,35 @@ use softswap_sys::PAGE_SIZE;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Where pages are that are not resident.
 pub(crate) struct Stores {
-    /// Compressed pages.
     pub(crate) pool: Pool,
-    /// The swap areas.
     pub(crate) areas: Areas,
-    /// What has just left for a slot.
+    /// Pages recently evicted to slots.
     pub(crate) standby: Standby,
-    /// Pages of streams that were read before they were touched.
+    /// Pages of streams read before their touch.
     pub(crate) read_ahead_pages: ReadAheadPages,
-    /// I/O buffers.
     pub(crate) bounce: bounce::Pools,
-    /// What the codecs have taken beside their scratch.
+    /// Memory of the codecs outside their scratch.
     pub(crate) workspaces: Arc<Workspaces>,
     /// Areas that a forked child may open.
     pub(crate) child_areas: ChildAreas,
-    /// Whether pages may be written: not in a forked child that has no area of its own
-    /// and can open none.
+    /// False in a forked child that has no area of its own and can open none.
     pub(crate) may_write: AtomicBool,
-    /// Counters shared with `softswap run`.
     pub(crate) stats: Stats,
 }
 
 impl Stores {
-    /// Whether this process may write pages: a forked child does so to areas of its own.
+    /// Returns true if this process may write pages. A forked child writes only to areas of its
+    /// own.
     #[must_use]
     pub(crate) fn may_write(&self) -> bool {
         self.may_write.load(Relaxed)
     }
 
-    /// Seals a page, in place, for a slot that was handed out for it: once.
+    /// Seals a page in place for its slot. Must be called once per allocation of the slot.
     pub(crate) fn seal(&self, slot: u64, page: &mut [u8]) {
         if self.areas.is_inherited(slot) {
-            // The parent seals with the same key, for the same slots.
+            // The parent allocates these slots.
             die(self.stats, "a forked child was about to seal a page for its parent's area");
         }
         match self.areas.sealer(slot).seal(slot, self.areas.generation(slot), page) {
@@ -58,21 +53,20 @@ impl Stores {
         }
     }
 
-    /// Makes what was read from a slot the page again, in place. False when it is
-    /// not what was written there.
+    /// Opens a sealed page in place. Returns false if it is not what was written to the slot.
     #[must_use]
     pub(crate) fn open_sealed(&self, slot: u64, page: &mut [u8]) -> bool {
         let (generation, seal) = (self.areas.generation(slot), self.areas.seal(slot));
         self.areas.sealer(slot).open(slot, generation, page, seal)
     }
 
-    /// Takes what has left for a slot lately, if it is on the standby list.
+    /// Copies a page from the standby list. Returns false if it is not there.
     #[must_use]
     pub(crate) fn take_from_standby(&self, slot: u64, page: &mut [u8; PAGE_SIZE]) -> bool {
         self.standby.take((slot, self.areas.generation(slot)), page)
     }
 
-    /// Frees what a place outside the program's memory occupies.
+    /// Frees the storage of a place.
     pub(crate) fn free(&self, place: Place) {
         match place {
             Place::Pool { handle } => self.pool.free(Handle::from_bits(handle)),
@@ -82,7 +76,7 @@ impl Stores {
         }
     }
 
-    /// What all of it takes of DRAM, in bytes.
+    /// Returns the DRAM used, in bytes.
     #[must_use]
     pub(crate) fn used_bytes(&self) -> usize {
         self.pool.used_bytes()
@@ -92,7 +86,6 @@ impl Stores {
             + self.workspaces.touched_bytes()
     }
 
-    /// Counts what discarding came to.
     pub(crate) fn count_discarded(&self, discarded: Discarded) {
         match discarded {
             Discarded::Bytes(bytes) => self.stats.add(Counter::DiscardedBytes, bytes),
@@ -101,15 +94,15 @@ impl Stores {
         }
     }
 
-    /// Says how the swap areas are.
+    /// Updates the counters of swap areas.
     pub(crate) fn report_areas(&self) {
         let failed = self.areas.iter().filter(|area| area.has_failed()).count();
         self.stats.set(Counter::AreasFailed, failed as u64);
         self.stats.set(Counter::SlotsRetired, self.areas.retired_slots());
     }
 
-    /// Says how the bounce buffers are used. Not in a fault: it looks at what
-    /// every processor writes to.
+    /// Updates the counters of bounce buffers. Not called in faults: it reads cache lines that
+    /// every CPU writes.
     pub(crate) fn report_buffers(&self) {
         let usage = self.bounce.usage();
         let figures = [

@@ -1,13 +1,11 @@
-//! Which pages of the window belong to the program, and with what protection.
+//! Mapped pages of the window, and their protections.
 //!
-//! Mapping changes are rare and take one lock; a fault only reads the bitmap
-//! of mapped pages. A gigabyte that is mapped as a whole takes one flag instead of
-//! its bits, so a sparse reservation of a terabyte is cheap. A search for pages that
-//! hold something skips what was never touched, a gigabyte at a time.
+//! Mapping changes are rare and take one lock; a fault only reads the bitmap of mapped pages. A
+//! fully mapped group of 1 GiB is one flag instead of its bits, so a sparse reservation of a
+//! terabyte is cheap. Searches for touched pages skip untouched groups.
 //!
-//! A mapping that is expected to grow has *room*: free pages after it that other
-//! mappings leave alone as long as there are others. Such mappings lie in the
-//! upper half of the window, so that the room costs nobody anything.
+//! A mapping that is expected to grow has *room*: free pages after it that other mappings avoid
+//! while other free pages exist. Such mappings are placed in the upper half of the window.
 
 use crate::base::page::PageNo;
 use rangemap::{RangeMap, RangeSet};
@@ -19,25 +17,23 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Pages in a chunk: as many as one page of entries (and one page table) covers.
+/// Pages in a chunk: covered by one page of entries and one page table.
 pub(crate) const CHUNK_PAGES: u64 = 512;
-/// A chunk that was ever touched costs a page of entries and a page table.
+/// DRAM for a touched chunk: a page of entries and a page table.
 const CHUNK_METADATA_BYTES: usize = 2 * softswap_sys::PAGE_SIZE;
 const TOUCHED: u32 = 1 << 31;
-/// Of a group: all of its pages are mapped, regardless of their bits. So a sparse reservation of a
-/// terabyte takes no bits.
+/// Group flag: all of its pages are mapped, regardless of their bits.
 const WHOLE: u32 = 1 << 30;
 /// PROT_WRITE.
 const WRITE: Protection = 2;
-/// Chunks in a group, which is skipped in one step if none of it was touched.
+/// Chunks in a group. Searches skip an untouched group in one step.
 const GROUP_CHUNKS: u64 = 512;
 const GROUP_PAGES: u64 = GROUP_CHUNKS * CHUNK_PAGES;
-/// Most pages among which the start of a search is chosen (256 GiB).
+/// Maximum number of pages by which a search start is randomised (256 GiB).
 const MOST_SCATTER: u64 = 1 << 26;
-/// Room after a mapping: so many times its own pages,
+/// Room after a mapping, as a multiple of its size,
 const ROOM_FACTOR: u64 = 7;
-/// at least the window's so many-th part (of a terabyte a gigabyte), and at most
-/// that one.
+/// limited to between these fractions of the window (of a terabyte: 1 GiB and 64 GiB).
 const LEAST_ROOM_SHARE: u64 = 1024;
 const MOST_ROOM_SHARE: u64 = 16;
 
@@ -50,12 +46,12 @@ const MOST_ROOM_SHARE: u64 = 16;
 /// assert_eq!(space.high(), 16);
 /// ```
 pub struct AddressSpace {
-    /// Where to begin to look in the lower half and in the upper one.
+    /// First page of the search, for the lower and the upper half.
     firsts: [PageNo; 2],
     pages: u64,
     mapped: &'static [AtomicU64],
     chunks: &'static [AtomicU32],
-    /// Whether a chunk of the group was ever touched.
+    /// Per group: TOUCHED if any of its chunks was touched, and WHOLE.
     groups: &'static [AtomicU32],
     touched_chunks: AtomicUsize,
     /// One past the highest page ever mapped.
@@ -64,53 +60,52 @@ pub struct AddressSpace {
     layout: Mutex<Layout>,
 }
 
-/// What the lock protects: who owns which range.
+/// Layout of the address space, protected by the lock.
 #[derive(Default)]
 pub struct Layout {
     taken: RangeSet<PageNo>,
-    /// Free pages that are kept for the mapping before them to grow.
+    /// Free pages reserved for the growth of the mapping before them.
     rooms: RangeSet<PageNo>,
     protections: RangeMap<PageNo, Protection>,
     foreign: RangeSet<PageNo>,
     locked: RangeSet<PageNo>,
-    /// Ranges that `mseal` protects from changes. The kernel has no seal there: it would keep the
-    /// engine from reclaiming these pages.
+    /// Ranges sealed by `mseal`. They are not sealed in the kernel, which would prevent reclaim of
+    /// their pages.
     sealed: RangeSet<PageNo>,
-    /// What a forked child does not get, and what it gets empty.
+    /// Ranges that forked children do not get, and ranges that they get zeroed.
     withheld: RangeSet<PageNo>,
     wiped: RangeSet<PageNo>,
 }
 
-/// What lies in a range of the window.
+/// Kind of a range of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Memory of the program's, managed.
+    /// Managed memory of the program.
     Managed,
-    /// A mapping of the program's that is not.
+    /// Unmanaged mapping of the program.
     Foreign,
-    /// Nothing of the program's.
+    /// Not mapped by the program.
     Hole,
 }
 
-/// What a forked child gets of a range.
+/// Treatment of a range in a forked child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtFork {
-    /// Nothing: it is not mapped there.
+    /// Not mapped in the child.
     Withheld,
-    /// Memory that reads as zeroes.
+    /// Reads as zeroes in the child.
     Wiped,
 }
 
 impl AddressSpace {
-    /// An empty space of `pages` pages. Each half is filled from its first page on.
+    /// Creates an empty space of `pages` pages. Each half is filled from its first page.
     pub fn new(pages: u64) -> io::Result<AddressSpace> {
         AddressSpace::from(pages, [0, pages / 2])
     }
 
-    /// An empty space whose halves are filled from a page on that nobody knows
-    /// before.
+    /// Creates an empty space whose halves are filled from randomly chosen pages.
     pub(crate) fn scattered(pages: u64) -> io::Result<AddressSpace> {
-        // So much is left behind it that what fits, fits there.
+        // At most a quarter of the window is skipped.
         let most = (pages / 4).min(MOST_SCATTER) as usize;
         let first = aslr::below(most) as u64;
         let roomy = aslr::below(most / CHUNK_PAGES as usize) as u64 * CHUNK_PAGES;
@@ -131,26 +126,26 @@ impl AddressSpace {
         })
     }
 
-    /// Locks the layout. Program context only, with signals blocked.
+    /// Locks the layout. Call only from program context, with signals blocked.
     pub fn lock(&self) -> MutexGuard<'_, Layout> {
         self.layout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a page belongs to the program.
+    /// Returns true if the page is mapped.
     #[must_use]
     pub(crate) fn is_mapped(&self, page: PageNo) -> bool {
-        // The group first: `split` sets its bits before it is no longer whole.
+        // Check the group first: `split` sets the bits before it clears WHOLE.
         self.is_whole(page)
             || self.mapped[page as usize / 64].load(Ordering::SeqCst) & 1 << (page % 64) != 0
     }
 
-    /// Whether every page of a range belongs to the program.
+    /// Returns true if all pages of the range are mapped.
     #[must_use]
     pub(crate) fn is_range_mapped(&self, range: &Range<PageNo>) -> bool {
         self.words(range).all(|(_, bits, mapped)| mapped & bits == bits)
     }
 
-    /// Whether some page of a range does.
+    /// Returns true if any page of the range is mapped.
     #[must_use]
     pub(crate) fn is_any_mapped(&self, range: &Range<PageNo>) -> bool {
         self.words(range).any(|(_, bits, mapped)| mapped & bits != 0)
@@ -160,8 +155,8 @@ impl AddressSpace {
         self.groups[(page / GROUP_PAGES) as usize].load(Ordering::SeqCst) & WHOLE != 0
     }
 
-    /// The words of the bitmap that a range covers: each with the bits that it covers, and those
-    /// that are mapped. Of a whole group only the first one.
+    /// Iterates over the bitmap words of a range: index, the range's bits, mapped bits. A whole
+    /// group yields only its first word.
     fn words(&self, range: &Range<PageNo>) -> impl Iterator<Item = (usize, u64, u64)> + use<'_> {
         let (mut page, end) = (range.start, range.end);
         std::iter::from_fn(move || {
@@ -180,7 +175,7 @@ impl AddressSpace {
         })
     }
 
-    /// The first page of a range that is mapped, or is not; or its end.
+    /// Returns the first page of the range whose mapped state equals `mapped`, or the range's end.
     fn next_where(&self, range: &Range<PageNo>, mapped: bool) -> PageNo {
         let wanted = self.words(range).find_map(|(index, bits, word)| {
             let found = bits & if mapped { word } else { !word };
@@ -189,7 +184,7 @@ impl AddressSpace {
         wanted.unwrap_or(range.end)
     }
 
-    /// The parts of a range, in order, by what lies there.
+    /// Splits the range into segments of one kind, in address order.
     #[must_use]
     pub(crate) fn segments(
         &self,
@@ -215,61 +210,61 @@ impl AddressSpace {
         segments
     }
 
-    /// One past the highest page ever mapped.
+    /// Returns one past the highest page ever mapped.
     #[must_use]
     pub fn high(&self) -> PageNo {
         self.high.load(Ordering::Acquire)
     }
 
-    /// Bytes mapped now.
+    /// Returns the number of bytes mapped.
     #[must_use]
     pub(crate) fn mapped_bytes(&self) -> usize {
         self.mapped_pages.load(Ordering::Relaxed) * softswap_sys::PAGE_SIZE
     }
 
-    /// DRAM that entries and page tables have taken so far, in bytes.
+    /// Returns the DRAM used by entries and page tables, in bytes.
     #[must_use]
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.touched_chunks.load(Ordering::Relaxed) * CHUNK_METADATA_BYTES
     }
 
-    /// Notes that a page of this chunk is about to get an entry. Before
-    /// asking [`AddressSpace::is_mapped`], so that an unmap sees one or the other.
+    /// Marks the page's chunk as touched, before the page gets an entry. Call before
+    /// [`AddressSpace::is_mapped`], so that a concurrent unmap or this thread sees the other.
     pub fn touch(&self, page: PageNo) {
         let chunk = &self.chunks[(page / CHUNK_PAGES) as usize];
         if chunk.load(Ordering::SeqCst) & TOUCHED != 0 {
             return;
         }
-        // The group first: who sees the chunk touched finds it.
+        // Mark the group first, so that a touched chunk is always in a touched group.
         self.groups[(page / GROUP_PAGES) as usize].fetch_or(TOUCHED, Ordering::SeqCst);
         if chunk.fetch_or(TOUCHED, Ordering::SeqCst) & TOUCHED == 0 {
             self.touched_chunks.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Counts pages of one chunk that became resident.
+    /// Adds pages of one chunk that became resident.
     pub fn add_resident(&self, page: PageNo, count: u32) {
         self.chunks[(page / CHUNK_PAGES) as usize].fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Counts a page that is no longer resident.
+    /// Subtracts a page that is no longer resident.
     pub fn sub_resident(&self, page: PageNo) {
         self.chunks[(page / CHUNK_PAGES) as usize].fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether a chunk has resident pages.
+    /// Returns true if the page's chunk has resident pages.
     #[must_use]
     pub(crate) fn has_resident(&self, page: PageNo) -> bool {
         self.chunks[(page / CHUNK_PAGES) as usize].load(Ordering::Relaxed) & !TOUCHED != 0
     }
 
-    /// The first page of `pages` whose chunk has resident pages, or their end.
+    /// Returns the first page of `pages` whose chunk has resident pages, or their end.
     #[must_use]
     pub(crate) fn next_resident(&self, pages: Range<PageNo>) -> PageNo {
         self.next(pages, |chunk| chunk & !TOUCHED != 0)
     }
 
-    /// The first page of `pages` whose chunk was ever touched, or their end.
+    /// Returns the first page of `pages` whose chunk was touched, or their end.
     #[must_use]
     pub(crate) fn next_touched(&self, pages: Range<PageNo>) -> PageNo {
         self.next(pages, |chunk| chunk & TOUCHED != 0)
@@ -290,7 +285,7 @@ impl AddressSpace {
         end
     }
 
-    /// Called with the layout locked.
+    /// Must be called with the layout locked.
     fn set_mapped(&self, range: &Range<PageNo>, on: bool) {
         let mut changed = 0;
         let mut page = range.start;
@@ -315,7 +310,7 @@ impl AddressSpace {
         }
     }
 
-    /// Maps or unmaps all of a group. Returns how many of its pages change.
+    /// Maps or unmaps a whole group. Returns the number of pages that change.
     fn set_group(&self, first: PageNo, on: bool) -> usize {
         let group = &self.groups[(first / GROUP_PAGES) as usize];
         let was_whole = self.is_whole(first);
@@ -329,7 +324,7 @@ impl AddressSpace {
                 GROUP_PAGES as usize - before
             }
             (false, _) => {
-                // Where the group is whole nothing reads the bits.
+                // If the group is whole, no reader uses the bits.
                 let before = self.set_bits(&(first..first + GROUP_PAGES), false);
                 group.fetch_and(!WHOLE, Ordering::SeqCst);
                 if was_whole { GROUP_PAGES as usize } else { before }
@@ -337,7 +332,7 @@ impl AddressSpace {
         }
     }
 
-    /// Has the bits of a whole group say what is mapped.
+    /// Replaces the WHOLE flag of a group by its bits.
     fn split(&self, first: PageNo) {
         if self.is_whole(first) {
             self.set_bits(&(first..first + GROUP_PAGES), true);
@@ -345,8 +340,7 @@ impl AddressSpace {
         }
     }
 
-    /// Sets bits or clears them. Returns how many change. Words that stay as they are stay
-    /// untouched.
+    /// Sets or clears bits and returns the number that changed. Unchanged words are not written.
     fn set_bits(&self, range: &Range<PageNo>, on: bool) -> usize {
         let mut changed = 0;
         for (index, bits) in words_of(range) {
@@ -362,9 +356,8 @@ impl AddressSpace {
         changed
     }
 
-    /// Finds `count` free pages, aligned to `align` pages, lowest first from where
-    /// to begin. Others'
-    /// room is taken where there is nothing else.
+    /// Finds `count` free pages aligned to `align` pages: the lowest at or after the search start,
+    /// then anywhere in the window, then in rooms of other mappings.
     #[must_use]
     pub(crate) fn find(&self, layout: &Layout, count: u64, align: u64) -> Option<Range<PageNo>> {
         let window = 0..self.pages;
@@ -374,14 +367,14 @@ impl AddressSpace {
             .or_else(|| layout.taken.gaps(&window).find_map(|gap| fit(&gap, count, align)))
     }
 
-    /// Where mappings lie that have room to grow.
+    /// Returns the part of the window for mappings with room.
     #[must_use]
     pub(crate) fn roomy(&self) -> Range<PageNo> {
         self.pages / 2..self.pages
     }
 
-    /// Finds `count` free pages with room to grow after them. Returns them, which
-    /// begin with a chunk, and the room.
+    /// Finds `count` free pages, starting at a chunk, with room after them. Returns the pages and
+    /// the room.
     #[must_use]
     pub(crate) fn find_roomy(
         &self,
@@ -398,32 +391,32 @@ impl AddressSpace {
         if let Some(found) = found {
             return Some((found.start..found.start + count, found.start + count..found.end));
         }
-        // The largest room, or what else is free, is shared.
+        // Otherwise split the largest free gap.
         let largest = layout.taken.gaps(&within).max_by_key(|gap| gap.end - gap.start)?;
         let half = largest.start.midpoint(largest.end)..largest.end;
         let found = fit(&half, count, CHUNK_PAGES)?;
         Some((found.clone(), found.end..half.end))
     }
 
-    /// Whether all of `range` lies in the window and is free.
+    /// Returns true if all of `range` is inside the window and free.
     #[must_use]
     pub(crate) fn is_free(&self, layout: &Layout, range: &Range<PageNo>) -> bool {
         range.end <= self.pages && !layout.taken.overlaps(range)
     }
 
-    /// Gives `range` to the program with read and write permission.
+    /// Maps `range` with read and write permission.
     pub fn add(&self, layout: &mut Layout, range: Range<PageNo>) {
         layout.protections.remove(range.clone());
         self.set_mapped(&range, true);
         layout.reserve(range);
     }
 
-    /// Faults in `range` are refused from now on; the range stays taken.
+    /// Refuses faults in `range`, which stays allocated.
     pub(crate) fn close(&self, range: &Range<PageNo>) {
         self.set_mapped(range, false);
     }
 
-    /// Makes `range` free for other mappings.
+    /// Frees `range` for other mappings.
     pub(crate) fn remove(&self, layout: &mut Layout, range: Range<PageNo>) {
         layout.forget(&range);
         layout.taken.remove(range.clone());
@@ -432,7 +425,7 @@ impl AddressSpace {
 }
 
 impl Layout {
-    /// Forgets what was special about a range.
+    /// Removes all attributes of a range.
     pub(crate) fn forget(&mut self, range: &Range<PageNo>) {
         self.protections.remove(range.clone());
         self.foreign.remove(range.clone());
@@ -449,20 +442,20 @@ impl Layout {
         }
     }
 
-    /// Says what a forked child gets of a range.
+    /// Sets or clears the treatment of a range in forked children.
     pub(crate) fn at_fork(&mut self, range: Range<PageNo>, what: AtFork, on: bool) {
         let set = self.set_at_fork(what);
         if on { set.insert(range) } else { set.remove(range) }
     }
 
-    /// The ranges of which a forked child gets less than all.
+    /// Returns the ranges with the given treatment in forked children.
     #[must_use]
     pub(crate) fn kept_from_children(&mut self, what: AtFork) -> Vec<Range<PageNo>> {
         self.set_at_fork(what).iter().cloned().collect()
     }
 
-    /// What children get of `from` they get of `to`, too, which is as long or
-    /// longer: what is behind goes as the last page of `from`.
+    /// Copies the fork treatment of `from` to `to`. If `to` is longer, the pages beyond get that of
+    /// the last page of `from`.
     pub(crate) fn take_along(&mut self, from: &Range<PageNo>, to: &Range<PageNo>) {
         for what in [AtFork::Withheld, AtFork::Wiped] {
             let set = self.set_at_fork(what);
@@ -479,8 +472,8 @@ impl Layout {
         }
     }
 
-    /// Whether all of a range has one protection, and is locked or not: it can
-    /// be moved as one mapping.
+    /// Returns true if all pages of the range have the same protection, lock and seal state, so
+    /// that it can be moved as one mapping.
     #[must_use]
     pub(crate) fn is_alike(&self, range: &Range<PageNo>) -> bool {
         let protection = self.protection(range.start);
@@ -496,7 +489,7 @@ impl Layout {
         protected && is_uniform(&self.locked) && is_uniform(&self.sealed)
     }
 
-    /// Whether some page of a range may not be used in all the ways of `wanted`.
+    /// Returns true if any page of the range lacks a permission in `wanted`.
     #[must_use]
     pub(crate) fn lacks(&self, range: &Range<PageNo>, wanted: Protection) -> bool {
         self.protections.overlapping(range.clone()).any(|(_, has)| has & wanted != wanted)
@@ -513,8 +506,8 @@ impl Layout {
         self.sealed.overlapping(range.clone()).next().map(|sealed| sealed.start.max(range.start))
     }
 
-    /// Returns the first page of a range whose content may not be dropped: it is sealed, and the
-    /// program may not write there.
+    /// Returns the first page of a range whose content may not be dropped: a sealed page that the
+    /// program may not write.
     #[must_use]
     pub(crate) fn first_kept(&self, range: &Range<PageNo>) -> Option<PageNo> {
         self.sealed.overlapping(range.clone()).find_map(|sealed| {
@@ -525,19 +518,19 @@ impl Layout {
         })
     }
 
-    /// Whether some page of a range is locked into memory.
+    /// Returns true if any page of the range is locked in memory.
     #[must_use]
     pub(crate) fn has_locked(&self, range: &Range<PageNo>) -> bool {
         self.locked.overlaps(range)
     }
 
-    /// The ranges that are locked into memory.
+    /// Returns the ranges locked in memory.
     #[must_use]
     pub(crate) fn locked(&self) -> Vec<Range<PageNo>> {
         self.locked.iter().cloned().collect()
     }
 
-    /// Remembers the protection of a range.
+    /// Records the protection of a range.
     pub(crate) fn set_protection(&mut self, range: Range<PageNo>, protection: Protection) {
         if protection == READ_WRITE {
             self.protections.remove(range);
@@ -546,25 +539,25 @@ impl Layout {
         }
     }
 
-    /// Whether some page of the range is not readable and writable.
+    /// Returns true if any page of the range has a protection other than read and write.
     #[must_use]
     pub(crate) fn has_protection(&self, range: &Range<PageNo>) -> bool {
         self.protections.overlaps(range)
     }
 
-    /// The protection of one page.
+    /// Returns the protection of a page.
     #[must_use]
     pub(crate) fn protection(&self, page: PageNo) -> Protection {
         self.protections.get(&page).copied().unwrap_or(READ_WRITE)
     }
 
-    /// Keeps a range from other mappings.
+    /// Marks a range as allocated.
     pub(crate) fn reserve(&mut self, range: Range<PageNo>) {
         self.rooms.remove(range.clone());
         self.taken.insert(range);
     }
 
-    /// Keeps the free pages `room` for the mapping before them.
+    /// Reserves the free pages `room` for the mapping before them.
     pub(crate) fn set_room(&mut self, room: Range<PageNo>) {
         if !room.is_empty() {
             self.rooms.insert(room);
@@ -582,8 +575,8 @@ impl Layout {
             .find_map(|gap| self.rooms.gaps(&gap).find_map(|free| fit(&free, count, align)))
     }
 
-    /// `range` is free from now on. Room whose mapping was there is free, too, or
-    /// belongs to what is left of the mapping.
+    /// Updates the rooms after `range` became free: the room after it becomes free, or belongs to
+    /// the remaining mapping before it.
     fn give_rooms_back(&mut self, range: Range<PageNo>) {
         let touching = self.rooms.overlapping(range.start..range.end + 1);
         let left: Vec<_> = touching.filter(|room| room.start > range.start).cloned().collect();
@@ -595,8 +588,8 @@ impl Layout {
         }
     }
 
-    /// Adds a range to those that are locked into memory, if then at most
-    /// `most` pages are. Returns the parts that are new.
+    /// Locks a range in memory if at most `most` pages are locked then. Returns the newly locked
+    /// parts.
     pub(crate) fn lock_range(
         &mut self,
         range: Range<PageNo>,
@@ -613,33 +606,33 @@ impl Layout {
         Some(new)
     }
 
-    /// Removes a range from those that are locked. Returns the parts that were.
+    /// Unlocks a range. Returns the parts that were locked.
     pub(crate) fn unlock_range(&mut self, range: &Range<PageNo>) -> Vec<Range<PageNo>> {
         let were = self.locked.overlapping(range.clone()).map(|l| clip(l, range)).collect();
         self.locked.remove(range.clone());
         were
     }
 
-    /// Marks a range as holding a mapping that is not managed.
+    /// Marks a range as an unmanaged mapping.
     pub(crate) fn set_foreign(&mut self, range: Range<PageNo>) {
         self.reserve(range.clone());
         self.foreign.insert(range);
     }
 
-    /// The parts of `range` that hold mappings that are not managed.
+    /// Returns the unmanaged parts of `range`.
     #[must_use]
     pub(crate) fn foreign_in(&self, range: &Range<PageNo>) -> Vec<Range<PageNo>> {
         self.foreign.overlapping(range.clone()).map(|f| clip(f, range)).collect()
     }
 }
 
-/// `count` pages of a gap, from the first on that is aligned to `align` pages.
+/// Returns the first `count` pages of a gap that are aligned to `align` pages.
 fn fit(gap: &Range<PageNo>, count: u64, align: u64) -> Option<Range<PageNo>> {
     let start = gap.start.next_multiple_of(align);
     (start.checked_add(count)? <= gap.end).then(|| start..start + count)
 }
 
-/// The words of the bitmap that a range covers, each with the bits it covers.
+/// Iterates over the bitmap words of a range: index and the range's bits.
 fn words_of(range: &Range<PageNo>) -> impl Iterator<Item = (usize, u64)> + use<> {
     let (mut page, end) = (range.start, range.end);
     std::iter::from_fn(move || {

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 const PAGES: u64 = 4096;
 
-/// What may follow a step: rooms are free, and each belongs to a mapping.
+/// Invariant: rooms are free, and each follows a mapping.
 fn check_rooms(layout: &Layout) -> Result<(), TestCaseError> {
     for room in layout.rooms.iter() {
         prop_assert!(!layout.taken.overlaps(room), "{room:?} is not free");
@@ -36,7 +36,7 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a step maps, with its room, if there is a place for it.
+/// Returns the range that a step maps, and its room, if there is space for it.
 fn place_of(
     step: &Step,
     space: &AddressSpace,
@@ -122,7 +122,7 @@ proptest! {
     }
 }
 
-/// Of a terabyte.
+/// 1 TiB.
 const WINDOW: u64 = 1 << 28;
 const GIB: u64 = 1 << 18;
 
@@ -202,7 +202,7 @@ fn whole_groups_are_mapped_and_unmapped_in_parts() {
         all,
         [0..start, start..end, end..8 * GROUP_PAGES].into_iter().zip(kinds).collect::<Vec<_>>()
     );
-    // A piece in the middle of a whole group, then the rest of it, then a group that is whole.
+    // A hole in the middle of a whole group, then the rest of it, then a whole group.
     let hole = 3 * GROUP_PAGES + 70..3 * GROUP_PAGES + 131;
     space.close(&hole);
     for page in [hole.start - 1, hole.end, 3 * GROUP_PAGES, 4 * GROUP_PAGES - 1] {
@@ -217,7 +217,7 @@ fn whole_groups_are_mapped_and_unmapped_in_parts() {
     space.close(&(0..8 * GROUP_PAGES));
     assert!(!space.is_any_mapped(&(0..8 * GROUP_PAGES)));
     assert_eq!(space.mapped_bytes(), 0);
-    // A touched group stays one.
+    // A touched group stays touched.
     space.touch(2 * GROUP_PAGES + 1);
     space.add(&mut layout, 2 * GROUP_PAGES..3 * GROUP_PAGES);
     assert_eq!(space.next_touched(0..8 * GROUP_PAGES), 2 * GROUP_PAGES);

@@ -1,13 +1,12 @@
-//! The DRAM budget: what counts against it and when reclaim must act.
+//! The DRAM budget: what is charged to it, and the watermarks at which reclaim acts.
 //!
-//! Everything the engine keeps in DRAM counts: resident and staged pages, the
-//! compressed pool, buffers, tables. A fault may only take a page while more
-//! than the reserve is free; the reserve is what reclaim itself needs to make
-//! progress (a slab for the pool, a table page).
+//! All DRAM of the engine is charged: resident and staged pages, the compressed pool, buffers,
+//! tables. A fault may charge a page only while more than the reserve is free. Reclaim itself uses
+//! the reserve (a slab for the pool, a page of tables).
 //!
-//! The limit moves. Upwards it does at once. Downwards it follows what is in use: each batch
-//! that leaves lowers it, so that nobody waits for more than that, and one that cannot be
-//! reached is no worse than the one before.
+//! The limit can change. It rises at once. It falls as memory is reclaimed: each batch lowers it.
+//! So no thread waits for more than one batch, and a target that cannot be reached costs nothing
+//! more.
 
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
@@ -16,32 +15,31 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 /// Watermarks and the count of pages in DRAM.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// What holds now, and what is to hold once as much has left.
+    /// The current limit, and the limit to reach by reclaim.
     limit_bytes: AtomicUsize,
     target_bytes: AtomicUsize,
-    /// What held when it was last not on its way.
+    /// The limit before the current change.
     before_bytes: AtomicUsize,
     fixed_bytes: AtomicUsize,
     pages: AtomicUsize,
-    /// Of these, those that reclaim has taken out and is about to place.
+    /// Of these, pages that reclaim has unmapped and not yet stored.
     leaving: AtomicUsize,
-    /// Pages that a forked child shares with its parent, who pays for them: as long as it does,
-    /// and at first.
+    /// Pages shared with the parent of a forked child and charged to the parent: the current number
+    /// and the number at fork.
     inherited: AtomicUsize,
     inherited_at_fork: AtomicUsize,
-    /// When it was forked, and how many pages it has added since.
+    /// Time of the fork, and pages added since.
     forked_at_ns: AtomicU64,
     added: AtomicUsize,
 }
 
-/// A child that adds more than so many pages, or any so long after the fork, is no longer about
-/// to call exec.
+/// A child that adds more than this many pages, or any page later than this after the fork, is not
+/// about to call exec.
 const FEW_PAGES: usize = 64;
 const SOON_NS: u64 = 10_000_000;
 
 impl Budget {
-    /// A budget of `limit_bytes`, of which `fixed_bytes` are spent on what
-    /// the engine needs from the start.
+    /// Creates a budget of `limit_bytes`. `fixed_bytes` of it are used from the start.
     #[must_use]
     pub(crate) fn new(limit_bytes: usize, fixed_bytes: usize) -> Budget {
         Budget {
@@ -58,22 +56,22 @@ impl Budget {
         }
     }
 
-    /// The limit in bytes.
+    /// Returns the current limit in bytes.
     #[must_use]
     pub(crate) fn limit_bytes(&self) -> usize {
         self.limit_bytes.load(Relaxed)
     }
 
-    /// The limit that is to hold, in bytes: less than [`Budget::limit_bytes`] while pages
-    /// leave for it.
+    /// Returns the limit to reach, in bytes. It is below [`Budget::limit_bytes`] while memory is
+    /// reclaimed for it.
     #[must_use]
     pub(crate) fn target_bytes(&self) -> usize {
         self.target_bytes.load(Relaxed)
     }
 
-    /// Moves the limit: at once to a higher one, else as [`Budget::follow`] does.
+    /// Changes the limit: a higher one applies at once, a lower one as in [`Budget::follow`].
     pub(crate) fn move_to(&self, target_bytes: usize) {
-        // One that is lowered again on its way has not held.
+        // A limit that was not reached yet is not one to return to.
         if !self.is_moving() {
             self.before_bytes.store(self.limit_bytes(), Relaxed);
         }
@@ -81,7 +79,7 @@ impl Budget {
         self.limit_bytes.fetch_max(target_bytes, Relaxed);
     }
 
-    /// Raises the limit at once, unless it is on its way down; for whoever needs room.
+    /// Raises the limit at once, unless it is being lowered.
     pub(crate) fn raise_to(&self, bytes: usize) {
         if !self.is_moving() {
             self.limit_bytes.fetch_max(bytes, Relaxed);
@@ -89,32 +87,32 @@ impl Budget {
         }
     }
 
-    /// Another limit, whatever is in use: a forked child's own.
+    /// Sets the limit regardless of the memory in use, for a forked child.
     pub(crate) fn begin_anew(&self, bytes: usize) {
         self.target_bytes.store(bytes, Relaxed);
         self.limit_bytes.store(bytes, Relaxed);
     }
 
-    /// Whether the limit is on its way.
+    /// Returns true while the limit is being lowered.
     #[must_use]
     pub(crate) fn is_moving(&self) -> bool {
         self.limit_bytes() != self.target_bytes()
     }
 
-    /// Lowers the limit to what is in use and the reserve, as far as it is to go.
+    /// Lowers the limit towards the target, but not below the memory in use plus the reserve.
     pub(crate) fn follow(&self, other_bytes: usize) {
         let next = |limit: usize| {
             let target = self.target_bytes();
             let needed = self.used_bytes(other_bytes) + reserve_of(limit);
-            // One that was raised meanwhile may be found below.
+            // A concurrent raise may have made the limit lower than needed.
             (limit != target).then(|| needed.min(limit).max(target))
         };
-        // Refused where there is nothing to do.
+        // Fails if there is nothing to do.
         let _ = self.limit_bytes.fetch_update(Relaxed, Relaxed, next);
     }
 
-    /// Gives up lowering the limit: what held before holds again. False where it is not on
-    /// its way. Who gives way at the same moment, or moves the limit, is not undone.
+    /// Abandons a lowering and restores the previous limit. Returns false if the limit is not being
+    /// lowered. Concurrent calls of this function or of [`Budget::move_to`] are not undone.
     #[must_use]
     pub(crate) fn give_way(&self) -> bool {
         let (target, before) = (self.target_bytes(), self.before_bytes.load(Relaxed));
@@ -126,30 +124,30 @@ impl Budget {
         gives_way
     }
 
-    /// The fixed part in bytes.
+    /// Returns the fixed part in bytes.
     #[must_use]
     pub(crate) fn fixed_bytes(&self) -> usize {
         self.fixed_bytes.load(Relaxed)
     }
 
-    /// Tables have grown by so many bytes, and stay.
+    /// Adds permanently allocated bytes to the fixed part.
     pub(crate) fn add_fixed(&self, bytes: usize) {
         self.fixed_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// What only reclaim may take, in bytes.
+    /// Returns the bytes that only reclaim may use.
     #[must_use]
     pub(crate) fn reserve_bytes(&self) -> usize {
         reserve_of(self.limit_bytes())
     }
 
-    /// Pages in DRAM: resident and staged.
+    /// Returns the pages in DRAM: resident and staged.
     #[must_use]
     pub(crate) fn pages(&self) -> usize {
         self.pages.load(Relaxed)
     }
 
-    /// Bytes in use when `other_bytes` are used beside pages and fixed parts.
+    /// Returns the bytes in use, with `other_bytes` used outside pages and the fixed part.
     #[must_use]
     pub(crate) fn used_bytes(&self, other_bytes: usize) -> usize {
         self.used_with(self.pages(), other_bytes)
@@ -160,9 +158,8 @@ impl Budget {
         self.fixed_bytes() + own * PAGE_SIZE + other_bytes
     }
 
-    /// In a forked child: what is in DRAM now is shared with the parent and
-    /// counts there. The child has its budget for what it adds, so that it can
-    /// always get as far as exec.
+    /// Excludes the pages now in DRAM in a forked child: they are shared with the parent and
+    /// charged there. The whole budget is available for new pages, so the child can reach exec.
     pub(crate) fn inherit(&self) {
         self.inherited.store(self.pages(), Relaxed);
         self.inherited_at_fork.store(self.pages(), Relaxed);
@@ -170,8 +167,8 @@ impl Budget {
         self.forked_at_ns.store(now_ns(), Relaxed);
     }
 
-    /// A forked child is to add `count` pages. Where it lives on, what it has inherited counts
-    /// here, too, from now on: it has a copy of its own of whatever it or its parent changes.
+    /// Records that a forked child adds `count` pages. If the child does not call exec soon, its
+    /// inherited pages are charged, too: a page that it or its parent changes is copied.
     pub(crate) fn count_inherited(&self, count: usize) {
         if self.inherited.load(Relaxed) == 0 {
             return;
@@ -182,14 +179,14 @@ impl Budget {
         }
     }
 
-    /// What a forked child has inherited does not count here, after all: it could not leave.
+    /// Excludes the inherited pages again, because they could not be reclaimed.
     pub(crate) fn count_inherited_no_more(&self) {
         self.inherited.store(self.inherited_at_fork.load(Relaxed), Relaxed);
     }
 
-    /// Takes `count` pages if that leaves the reserve free.
+    /// Charges `count` pages if the reserve stays free.
     pub(crate) fn try_charge(&self, count: usize, other_bytes: usize) -> bool {
-        // Not added and taken back: others would take that for used meanwhile.
+        // Not an add and undo: other threads would see the pages as used.
         let fits = |pages: usize| {
             let used_bytes = self.used_with(pages + count, other_bytes);
             (used_bytes + self.reserve_bytes() <= self.limit_bytes()).then_some(pages + count)
@@ -197,43 +194,43 @@ impl Budget {
         self.pages.fetch_update(Relaxed, Relaxed, fits).is_ok()
     }
 
-    /// Takes `count` pages out of the reserve, for when reclaim must not run.
+    /// Charges `count` pages, from the reserve if necessary. Used where reclaim must not run.
     pub(crate) fn charge(&self, count: usize) {
         self.pages.fetch_add(count, Relaxed);
     }
 
-    /// Gives `count` pages back.
+    /// Releases `count` pages.
     pub(crate) fn release(&self, count: usize) {
         let before = self.pages.fetch_sub(count, Relaxed);
         debug_assert!(before >= count, "more pages released than were charged");
     }
 
-    /// `count` pages have been taken out: they are charged until they have a place.
+    /// Records that `count` pages were unmapped. They stay charged until they are stored.
     pub(crate) fn begin_to_leave(&self, count: usize) {
         self.leaving.fetch_add(count, Relaxed);
     }
 
-    /// So many of these have a place, or stay for longer. What has left for good is to be
-    /// released.
+    /// Ends the state of [`Budget::begin_to_leave`] for `count` pages that were stored or stay in
+    /// memory. The evicted ones must be released separately.
     pub(crate) fn end_to_leave(&self, count: usize) {
         let before = self.leaving.fetch_sub(count, Relaxed);
         debug_assert!(before >= count, "more pages placed than were taken out");
     }
 
-    /// Pages that have been taken out and are about to be placed.
+    /// Returns the number of pages unmapped and not yet stored.
     #[must_use]
     pub(crate) fn leaving_pages(&self) -> usize {
         self.leaving.load(Relaxed)
     }
 
-    /// Whether background reclaim should start.
+    /// Returns true if background reclaim should start.
     #[must_use]
     pub(crate) fn is_low(&self, other_bytes: usize) -> bool {
         let limit = self.limit_bytes();
         self.used_bytes(other_bytes) + reserve_of(limit) + step_of(limit) > limit
     }
 
-    /// Whether background reclaim may stop.
+    /// Returns true if background reclaim may stop.
     #[must_use]
     pub(crate) fn is_comfortable(&self, other_bytes: usize) -> bool {
         let limit = self.limit_bytes();
@@ -241,12 +238,12 @@ impl Budget {
     }
 }
 
-/// What only reclaim may take of so large a budget, in bytes.
+/// Returns the bytes that only reclaim may use of a limit.
 fn reserve_of(limit_bytes: usize) -> usize {
     (limit_bytes / 128).clamp(512 << 10, 4 << 20)
 }
 
-/// How far the watermarks lie apart, in bytes.
+/// Returns the distance between watermarks, in bytes.
 fn step_of(limit_bytes: usize) -> usize {
     (limit_bytes / 64).clamp(256 << 10, 32 << 20)
 }
@@ -304,7 +301,7 @@ mod tests {
         assert!(!budget.give_way() && budget.try_charge((40 << 20) / PAGE_SIZE, 0));
         budget.move_to(16 << 20);
         budget.follow(0);
-        // One that is lowered again on its way has not held.
+        // A limit that was not reached yet is not one to return to.
         budget.move_to(20 << 20);
         assert!(budget.give_way());
         assert_eq!((budget.limit_bytes(), budget.target_bytes()), (64 << 20, 64 << 20));

@@ -1,8 +1,8 @@
-//! What one thread needs to move pages: claimed for the length of a walk.
+//! Resources that a thread claims to move pages.
 //!
-//! All of it is made at start, because a walk may run inside a signal handler
-//! that interrupted the program anywhere. Contexts are found by CPU rather
-//! than kept in thread-local storage; holding one is also what fork waits for.
+//! They are allocated at the start, because a fault handler may interrupt the program at any
+//! instruction. Contexts are found by CPU and not stored in thread-local storage. Fork waits until
+//! all contexts are free.
 
 use crate::codec::{self, Workspaces};
 use crate::store::swap::{AreaFull, Lanes};
@@ -11,54 +11,53 @@ use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Pages that leave together: one bounce buffer's worth.
+/// Pages evicted together: the size of one bounce buffer.
 pub const BATCH_PAGES: usize = 32;
-/// Pages that one write-back moves from the pool to the swap area at most.
+/// Maximum number of pages that one write-back moves from the pool to the swap area.
 pub const WRITE_BACK_PAGES: usize = 4 * BATCH_PAGES;
-/// Neighbours that are written back together: most were evicted together, and one read brings
-/// several from shared slots.
+/// Adjacent pages written back together: most were evicted together, and one read brings several
+/// from shared slots.
 pub const GROUP_PAGES: usize = 16;
 
-/// The resources of one walk.
+/// Resources of one page-out or page-in.
 pub(crate) struct Context {
     /// I/O channels, one for each swap area.
     pub(crate) lanes: Lanes,
-    /// Scratch of the codec.
+    /// Working memory of the codecs.
     pub(crate) scratch: codec::Scratch,
-    /// A page put together before it is installed.
+    /// Buffer for a page before it is installed.
     pub(crate) page: &'static mut Page,
-    /// A page packed before it is stored.
+    /// Buffer for a compressed page before it is stored.
     pub(crate) packed: &'static mut Page,
     /// The first of this context's [`BATCH_PAGES`] staging frames.
     pub(crate) first_frame: usize,
-    /// Whether it may take pages out to make room: not while it forks, when
-    /// the address space must stay as it is. The few pages are the reserve's.
+    /// True if it may evict pages to free memory. False during fork, when the address space must
+    /// not change; the few pages needed come from the reserve.
     pub(crate) may_reclaim: bool,
-    /// What the last write came to where an area took nothing: whoever has the context asks only
-    /// others, until it has waited. A device may take long to refuse.
+    /// Result of the last write if an area refused it. Until the context's owner has waited, it
+    /// tries only other areas, because a device may take long to refuse.
     pub(crate) refusal: Option<AreaFull>,
 }
 
-/// All contexts of an engine: those shared by faults, then some with one user
-/// each: background reclaim, the threads that bring pages in ahead of touches, and
-/// the thread that forks.
+/// All contexts of an engine. Faults share the first ones. The others have one user each:
+/// background reclaim, the prefetch threads, and the forking thread.
 pub(crate) struct Contexts {
     slots: Box<[Mutex<Context>]>,
-    /// The thread that has claimed all others to fork; 0 when there is none.
+    /// The thread that has claimed all other contexts to fork; 0 if none.
     forker: AtomicI32,
     workspaces: Arc<Workspaces>,
 }
 
-/// Threads that bring pages in ahead of touches, each with one read under way.
+/// Threads that read ahead, each with one read in progress.
 pub const PREFETCH_THREADS: usize = 3;
-/// Contexts that faults do not share.
+/// Contexts not shared by faults.
 pub(crate) const OWN_CONTEXTS: usize = 2 + PREFETCH_THREADS;
 
-/// DRAM of one context beside its I/O ring, in bytes.
+/// DRAM of one context without its I/O ring, in bytes.
 pub(crate) const CONTEXT_BYTES: usize = 2 * softswap_sys::PAGE_SIZE + size_of::<codec::Scratch>();
 
 impl Contexts {
-    /// Makes `count` contexts, the last [`OWN_CONTEXTS`] of which are not shared.
+    /// Creates `count` contexts. The last [`OWN_CONTEXTS`] are not shared.
     pub(crate) fn new(count: usize, mut open_lanes: impl FnMut() -> Lanes) -> io::Result<Contexts> {
         let mut pages = reserve_pages(2 * count)?.iter_mut();
         let mut slots = Vec::with_capacity(count);
@@ -78,7 +77,7 @@ impl Contexts {
         Ok(Contexts { slots: slots.into_boxed_slice(), forker: AtomicI32::new(0), workspaces })
     }
 
-    /// Claims a context, preferably this CPU's; waits when all are in use.
+    /// Claims a context, preferably this CPU's. Waits if all are in use.
     pub(crate) fn claim(&self, cpu: usize) -> MutexGuard<'_, Context> {
         let shared = self.slots.len() - OWN_CONTEXTS;
         if self.is_forker() {
@@ -93,20 +92,19 @@ impl Contexts {
         lock(&self.slots[cpu % shared])
     }
 
-    /// How many there are.
+    /// Returns the number of contexts.
     #[must_use]
     pub(crate) fn count(&self) -> usize {
         self.slots.len()
     }
 
-    /// What the codecs have taken in all contexts beside [`CONTEXT_BYTES`]:
-    /// it grows as they are used.
+    /// Returns the memory that the codecs use in all contexts, in addition to [`CONTEXT_BYTES`].
     #[must_use]
     pub(crate) fn workspaces(&self) -> Arc<Workspaces> {
         Arc::clone(&self.workspaces)
     }
 
-    /// Claims background reclaim's context.
+    /// Claims the context of background reclaim.
     pub(crate) fn claim_background(&self) -> MutexGuard<'_, Context> {
         lock(&self.slots[self.slots.len() - OWN_CONTEXTS])
     }
@@ -116,8 +114,7 @@ impl Contexts {
         lock(&self.slots[self.slots.len() - OWN_CONTEXTS + 1 + thread % PREFETCH_THREADS])
     }
 
-    /// Whether the calling thread is the one that forks. Without a fork under
-    /// way this is one load.
+    /// Returns true in the forking thread. Without a fork in progress this is one load.
     fn is_forker(&self) -> bool {
         match self.forker.load(Ordering::Relaxed) {
             0 => false,
@@ -125,8 +122,8 @@ impl Contexts {
         }
     }
 
-    /// Claims every context but the forking thread's own: when this returns,
-    /// no other thread's walk is under way, while the caller can still fault.
+    /// Claims all contexts except the forking thread's own. When it returns, no other thread moves
+    /// pages, and the caller can still fault.
     #[must_use]
     pub(crate) fn claim_for_fork(&self) -> Vec<MutexGuard<'_, Context>> {
         let claimed = self.slots[..self.slots.len() - 1].iter().map(lock).collect();
@@ -134,12 +131,12 @@ impl Contexts {
         claimed
     }
 
-    /// Ends what [`Contexts::claim_for_fork`] began, in parent and child.
+    /// Ends the state of [`Contexts::claim_for_fork`], in parent and child.
     pub(crate) fn end_fork(&self) {
         self.forker.store(0, Ordering::Relaxed);
     }
 
-    /// In a forked child: no lane may use a ring that the parent uses too.
+    /// Closes the rings of all lanes in a forked child, because the parent uses them.
     pub(crate) fn give_up_rings(&self, claimed: &mut [MutexGuard<'_, Context>]) {
         let mut own = lock(&self.slots[self.slots.len() - 1]);
         for context in claimed.iter_mut().map(|guard| &mut **guard).chain([&mut *own]) {

@@ -1,12 +1,13 @@
-//! Waits for room in DRAM that signals interrupt.
+//! Waits for free memory that are interrupted by signals.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A wait for room that a signal has ended: it goes on when the touch is repeated, so that
-/// a program with many signals is not kept waiting for ever.
+/// The state of a wait for free memory that a signal interrupted. The wait resumes when the
+/// faulting instruction is repeated, so that its timeout also expires in a program with many
+/// signals.
 #[derive(Debug, Default)]
 pub(crate) struct InterruptedWait {
-    /// For how long was tried in vain, and when last; 0: nobody is away.
+    /// Time waited without success, and the time of the last interruption; 0 if there is none.
     waited_ns: AtomicU64,
     at_ns: AtomicU64,
 }
@@ -17,7 +18,7 @@ impl InterruptedWait {
         self.at_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// What was noted, for whoever is stuck next.
+    /// Returns and clears the recorded wait, for the next thread that has to wait.
     pub(crate) fn go_on(&self, now_ns: u64) -> (u64, u64) {
         match self.at_ns.swap(0, Ordering::Relaxed) {
             0 => (0, now_ns),

@@ -1,4 +1,4 @@
-//! The program's address space, the DRAM budget, and what one walk owns.
+//! The program's address space, the DRAM budget, and contexts.
 
 pub mod address_space;
 pub(crate) mod budget;

@@ -1,5 +1,5 @@
-//! Whether the program has something by which memory is pinned for longer than a system
-//! call: a page that a device writes to must not be copied and dropped.
+//! Detects objects that pin program memory for longer than a system call. A page that a device may
+//! write to must not be copied and dropped.
 
 use softswap_sys::pinners::Mappings;
 use softswap_sys::raw::now_ns;
@@ -7,14 +7,14 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-/// How often it is looked whether pages may be lifted.
+/// Interval of checks.
 const LOOK_NS: u64 = 100_000_000;
 
-/// Whether something pins memory of the program's for longer than a system call.
+/// State of the check for long-term pins of program memory.
 #[derive(Debug)]
 pub(crate) struct Pinners {
     mappings: Option<Mappings>,
-    /// The engine's own.
+    /// Pinning objects of the engine itself.
     pinners: usize,
     is_safe: AtomicBool,
     next_look_ns: AtomicU64,
@@ -36,7 +36,7 @@ impl Pinners {
         }
     }
 
-    /// Whether it is time to look again: until somebody has, nothing is lifted.
+    /// Returns true if a new check is due. Until it is done, no page may be copied and dropped.
     #[must_use]
     pub(crate) fn is_due(&self) -> bool {
         now_ns() >= self.next_look_ns.load(Acquire)
@@ -46,7 +46,7 @@ impl Pinners {
         !self.is_due() && self.is_safe.load(Relaxed)
     }
 
-    /// Looks again, if it is time. By background reclaim only.
+    /// Checks again if it is due. Called by background reclaim only.
     pub(crate) fn look(&self) {
         if !self.is_due() {
             return;
@@ -54,11 +54,11 @@ impl Pinners {
         let now = now_ns();
         let pinners = self.mappings.as_ref().and_then(Mappings::pinners);
         self.is_safe.store(pinners.is_some_and(|count| count <= self.pinners), Relaxed);
-        // Only now: others rely on what was seen.
+        // Publish last: other threads rely on the result then.
         self.next_look_ns.store(now + LOOK_NS, Release);
     }
 
-    /// In a forked child nobody looks.
+    /// Disables the checks in a forked child: nothing counts as safe.
     pub(crate) fn stop(&self) {
         self.is_safe.store(false, Relaxed);
         self.next_look_ns.store(u64::MAX, Release);

@@ -1,17 +1,15 @@
-//! Admission to the pool: pages of streams are refused where the disk is cheaper.
+//! Admission to the pool: pages of streams bypass it if the disk is cheaper.
 //!
-//! What a page's copy in the pool spares is the wait for the disk. A stream does not
-//! wait: its pages are read ahead, many at once. For it the pool is one way and the disk
-//! another, and what counts is what either takes. Through the pool each page is packed and
-//! unpacked. Where all that the stream goes over does not fit in the pool, it is written
-//! back besides, to make room for the next ones, and read: then even a slower
-//! disk is the cheaper way. So each chunk remembers how its pages come back: in a stream
-//! or waited for, and whether the pool could hold them until then. Those of streams go to
-//! the disk at once where that takes less, and leave the pool to the others.
+//! A copy in the pool saves the wait for the disk. A stream does not wait: its pages are read ahead
+//! in batches. For its pages only the total cost counts. Through the pool, each page is compressed
+//! and decompressed. If the pool cannot hold the whole stream, each page is also written back and
+//! read, so even a slower disk is cheaper. Each chunk records how its pages refault: in a stream or
+//! with a wait, and if the pool could hold them until then. Pages of streams go directly to the
+//! disk if that costs less.
 //!
-//! What either takes is measured: a page of a stream to be read and of a batch to be
-//! written, and a page to be packed. What leaves unchanged, and is in the pool still,
-//! stays there at no cost, and is nobody's question.
+//! The costs are measured: reading a page in a stream, writing a page in a batch, and compressing a
+//! page. Clean pages whose copy is still in the pool keep it at no cost; admission does not apply
+//! to them.
 
 use crate::base::average::follow;
 use crate::base::likelihood::{self, CERTAIN};
@@ -21,53 +19,53 @@ use softswap_sys::memory::reserve_u32;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// From this on, a chunk's pages come back in streams.
+/// Likelihood above which a chunk's pages count as pages of streams.
 const LIKELY: u32 = CERTAIN * 3 / 4;
-/// One in so many of these is offered to the pool all the same, to see how it packs.
+/// One in this many of these pages is still offered to the pool, to measure compression.
 const PROBE_EVERY: u32 = 64;
-/// After pages found no place on the disk, so many are offered to the pool again.
+/// Number of pages offered to the pool again after the disk refused pages.
 const REFUSED_PAGES: u32 = 4096;
-/// What the pool takes for a page, in fifths of packing it: where it holds the page, for
-/// that and for unpacking; else it is stored, passed on with others and read, too.
+/// Cost of a page in the pool, in fifths of its compression time. If the pool holds it: compression
+/// and decompression. Otherwise also write-back and a read.
 const HELD_FIFTHS: u64 = 8;
 const PASSED_ON_FIFTHS: u64 = 20;
-/// What a page takes of the pool beyond its bytes, and some room to spare, so that it is
-/// not offered to the pool today and passed on tomorrow: so many in so many.
+/// Pool space for a page relative to its compressed size, 4/3: overhead and a margin, so that
+/// admitted pages are not written back soon after.
 const POOL_ROOM: (u64, u64) = (4, 3);
-/// What one measurement moves an average by: one in so many.
+/// One measurement moves an average by 1/this of the difference.
 const TIMES_OF: u64 = 128;
-/// And what it counts for at most: a thread that lost its processor says nothing.
+/// Cap of a measurement, as a multiple of the average. A preempted thread measures too much.
 const MOST_TIMES: u64 = 3;
-/// What is short counts at once, and what is longer by one in so many of the difference:
-/// threads wait for a processor, too, before they see that the disk is done.
+/// A shorter time replaces the best time at once. A longer one moves it by 1/this of the
+/// difference, because threads also wait for a CPU before they notice a completion.
 const RISES_BY: u64 = 32;
-/// A page's bytes in the pool are taken for, until some were packed.
+/// Assumed compressed size of a page before the first measurement, in bytes.
 const PACKED_BYTES: u64 = 2048;
 
-/// Which pages pass, and what either way takes.
+/// Admission decisions, and measured costs of pool and disk.
 #[derive(Debug)]
 pub struct Admission {
-    /// Per chunk: how likely its pages come back in streams, and how likely they are more
-    /// than the pool can hold.
+    /// Per chunk: the likelihood that its pages refault in streams, and the likelihood that the
+    /// pool cannot hold them until then.
     chunks: &'static [AtomicU32],
-    /// So many are yet to be offered to the pool.
+    /// Number of pages still to be offered to the pool.
     refused: AtomicU32,
-    /// Whether any page has passed since the disk last took nothing.
+    /// True if any page has bypassed the pool since the disk last refused pages.
     has_passed: AtomicBool,
-    /// Threads that read for streams.
+    /// Threads that currently read for streams.
     readers: AtomicU64,
-    /// For a page, in ns: reading, while others read too, and writing, at their best of
-    /// late; packing one that packs, on average. 0: not known.
+    /// Time per page, in ns; 0 if unknown. Reading (with concurrent readers) and writing: recent
+    /// minimum. Compressing a compressible page: average.
     read_ns: AtomicU64,
     write_ns: AtomicU64,
     pack_ns: AtomicU64,
-    /// What pages took that turned out not to pack, since the last one that did.
+    /// Time spent on incompressible pages since the last compressible one.
     in_vain_ns: AtomicU64,
-    /// What a page takes in the pool, nothing where it does not pack; times 16.
+    /// Average compressed size of a page, 0 for incompressible ones, times 16.
     packed_bytes: AtomicU64,
 }
 
-/// A thread that reads for a stream; until it is dropped or [`Reading::took`].
+/// A stream read in progress, until it is dropped or [`Reading::took`] is called.
 #[derive(Debug)]
 pub struct Reading<'p> {
     admission: &'p Admission,
@@ -75,10 +73,10 @@ pub struct Reading<'p> {
 }
 
 impl Admission {
-    /// For a window of so many pages.
+    /// Creates the state for a window of `pages` pages.
     ///
     /// # Errors
-    /// When there is no address space for the table.
+    /// If no address space is left for the table.
     pub(crate) fn new(pages: usize) -> io::Result<Admission> {
         Ok(Admission {
             chunks: reserve_u32(2 * (pages / CHUNK_PAGES as usize + 1))?,
@@ -98,20 +96,20 @@ impl Admission {
         (&self.chunks[at], &self.chunks[at + 1])
     }
 
-    /// A page was waited for.
+    /// Records that a thread waited for the page.
     pub(crate) fn waited_for(&self, page: PageNo) {
         likelihood::note(self.chunk(page).0, false);
     }
 
-    /// A page came back in a stream, and the pool held it until then, or did not.
+    /// Records that a page refaulted in a stream, and if the pool held it until then.
     pub(crate) fn streamed(&self, page: PageNo, was_held: bool) {
         let (streamed, outgrown) = self.chunk(page);
         likelihood::note(streamed, true);
         likelihood::note(outgrown, !was_held);
     }
 
-    /// Whether a pool of at most `pool_bytes` would have held a page that was not offered
-    /// to it, and after which so many others have left.
+    /// Estimates if a pool of at most `pool_bytes` would have held a page that bypassed it until
+    /// its refault, after `left_since` further evictions.
     pub(crate) fn would_hold(&self, left_since: u64, pool_bytes: usize) -> bool {
         let packed_bytes = self.packed_bytes.load(Relaxed) / 16;
         let needed =
@@ -119,12 +117,12 @@ impl Admission {
         needed <= pool_bytes as u64
     }
 
-    /// Whether a page mostly comes back in a stream.
+    /// Returns true if the page usually refaults in a stream.
     pub(crate) fn comes_in_streams(&self, page: PageNo) -> bool {
         likelihood::likelihood(self.chunk(page).0) >= LIKELY
     }
 
-    /// Whether a page is refused by the pool when it leaves.
+    /// Returns true if the page should bypass the pool on eviction.
     pub(crate) fn passes(&self, page: PageNo) -> bool {
         let (_, outgrown) = self.chunk(page);
         self.comes_in_streams(page)
@@ -132,17 +130,18 @@ impl Admission {
             && self.pays(likelihood::likelihood(outgrown) >= CERTAIN / 2)
     }
 
-    /// Whether pages may pass: the disk has taken those that did.
+    /// Returns true if the disk accepts pages that bypass the pool.
     pub(crate) fn may_pass(&self) -> bool {
         self.refused.load(Relaxed) == 0
     }
 
-    /// What packing a page that packs takes, with those before it that did not; 0: not known.
+    /// Returns the average time to compress a page, including failed attempts before it; 0 if
+    /// unknown.
     pub(crate) fn pack_ns(&self) -> u64 {
         self.pack_ns.load(Relaxed)
     }
 
-    /// Whether one that passes is to be offered to the pool all the same.
+    /// Returns true if a page that would bypass the pool should be offered to it anyway.
     pub fn is_due(&self, page: PageNo) -> bool {
         likelihood::is_probe(self.chunk(page).0, PROBE_EVERY)
     }
@@ -154,20 +153,20 @@ impl Admission {
         read_ns > 0 && write_ns > 0 && read_ns + write_ns <= pack_ns * fifths / 5
     }
 
-    /// The disk takes nothing now. Whether pages have passed until now: they may find a
-    /// place in the pool.
+    /// Records that the disk accepts no writes now. Returns true if pages have bypassed the pool
+    /// until now; the pool may accept them.
     pub(crate) fn refuse(&self) -> bool {
         self.refused.swap(REFUSED_PAGES, Relaxed) == 0 && self.has_passed.swap(false, Relaxed)
     }
 
-    /// A page has passed.
+    /// Records that a page has bypassed the pool.
     pub(crate) fn note_passed(&self) {
         if !self.has_passed.load(Relaxed) {
             self.has_passed.store(true, Relaxed);
         }
     }
 
-    /// A page was offered to the pool.
+    /// Records that a page was offered to the pool.
     fn note_offered(&self) {
         if self.refused.load(Relaxed) > 0 {
             let less = |left: u32| left.checked_sub(1);
@@ -175,18 +174,18 @@ impl Admission {
         }
     }
 
-    /// The calling thread begins to read pages of a stream.
+    /// Begins a read of pages of a stream by the calling thread.
     pub fn read(&self) -> Reading<'_> {
         Reading { admission: self, among: self.readers.fetch_add(1, Relaxed) + 1 }
     }
 
-    /// So many pages were written at once.
+    /// Records that `pages` pages were written in one batch.
     pub fn wrote(&self, pages: usize, ns: u64) {
         best(&self.write_ns, pages, ns);
     }
 
-    /// A page was packed, to so many bytes if it packs. What does not must go to the disk
-    /// in any case: to find that out is a part of what the others take.
+    /// Records that a page was compressed, and to how many bytes. The time of a failed attempt is
+    /// added to that of the next compressible page, because the page has to go to the disk anyway.
     pub fn packed(&self, bytes: Option<usize>, ns: u64) {
         self.note_offered();
         follow(&self.packed_bytes, bytes.unwrap_or(0) as u64 * 16, TIMES_OF);
@@ -207,7 +206,7 @@ impl Admission {
     }
 }
 
-/// Moves the best of late by what each of so many pages took. None say nothing.
+/// Updates the recent minimum of the time per page. Ignores zero pages.
 fn best(best: &AtomicU64, pages: usize, ns: u64) {
     let Some(ns) = ns.checked_div(pages as u64) else { return };
     let before = best.load(Relaxed);
@@ -219,8 +218,8 @@ fn best(best: &AtomicU64, pages: usize, ns: u64) {
 }
 
 impl Reading<'_> {
-    /// So many pages took so long. Of what several read at the same time each has its
-    /// share of the device: of as many as there were at the beginning.
+    /// Records that the read of `pages` pages took `ns`. The time is divided by the number of
+    /// concurrent readers at the start of the read.
     pub fn took(self, pages: usize, ns: u64) {
         best(&self.admission.read_ns, pages, ns / self.among);
     }
@@ -236,7 +235,7 @@ impl Drop for Reading<'_> {
 mod tests {
     use super::*;
 
-    /// Packing takes 5 us, to 2 KiB; a page of the disk so many us, either way.
+    /// Compression takes 5 us, to 2 KiB; a page of the disk takes `disk_us` in either direction.
     fn world(disk_us: u64) -> Admission {
         let admission = Admission::new(1 << 16).unwrap();
         for _ in 0..1000 {

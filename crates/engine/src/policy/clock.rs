@@ -1,18 +1,15 @@
-//! Which pages are cold: a clock over the window.
+//! Selection of cold pages: a clock over the window.
 //!
-//! No accessed bits are available, so a page's grace comes from its history: a
-//! fresh page has one round, one that was rescued from staging or could not
-//! leave has more, and one that comes back has what it earned by coming soon
-//! ([`refault`](crate::policy::refault)). Each pass of the hand takes one round away; a
-//! page without any is a victim. Victims come in address order, so that runs
-//! of neighbours leave, and are written, together.
+//! There are no accessed bits, so a page's rounds come from its history. A new page has one round.
+//! A page that was rescued from staging or could not be evicted has more. A refaulting page gets
+//! rounds by its refault distance ([`refault`](crate::policy::refault)). Each pass of the hand
+//! takes one round; a page without rounds is a victim. Victims are found in address order, so
+//! neighbours are evicted and written together.
 //!
-//! The scheme is the CLOCK of F. J. Corbató (1968) with a small counter
-//! instead of one bit: a page's *heat* is that counter, and a round of grace is
-//! one count of it. A page with more grace than a fresh one is *warm*. The
-//! others pass through what warm pages leave of memory, as through the small
-//! queue of 2Q and S3-FIFO. The more are warm, the fewer victims a round finds
-//! and the sooner it is over, so that warm pages no longer used cool faster then.
+//! The algorithm is CLOCK of F. J. Corbató (1968) with a small counter, the *heat*, instead of one
+//! bit. A page with more heat than a new one is *warm*. Other pages share the memory that warm
+//! pages leave, as in the small queue of 2Q and S3-FIFO. The more pages are warm, the fewer victims
+//! a round finds and the sooner it ends, so warm pages that are no longer used cool faster.
 
 use crate::base::page::{Claim, PageNo, PageTable, Place};
 use crate::memory::address_space::{AddressSpace, CHUNK_PAGES};
@@ -23,18 +20,18 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
-/// Heat of a page that came in without being touched.
+/// Heat of a page that was brought in without a touch.
 pub const PREFETCHED: u8 = 0;
-/// Heat of a page that was touched while it was leaving, or refused to leave.
+/// Heat of a page that was touched during eviction, or could not be evicted.
 pub(crate) const HOT: u8 = 3;
 
-/// Pages passed over for one batch, at most: it must not take for ever where all are such.
+/// Maximum number of pages skipped for one batch, to bound its time.
 const MOST_PASSED_OVER: usize = 4096;
 
-/// A page that is to leave, claimed; `None` once somebody took it.
+/// A claimed page to evict; `None` after the claim was taken out.
 pub(crate) type Victim<'t> = Option<(PageNo, Claim<'t>)>;
 
-/// The hand, and what is known of pages that left.
+/// The clock hand and the history of evicted pages.
 ///
 /// ```
 /// use softswap_engine::policy::clock::Clock;
@@ -48,24 +45,24 @@ pub(crate) type Victim<'t> = Option<(PageNo, Claim<'t>)>;
 pub struct Clock {
     hand: Mutex<Hand>,
     refaults: Refaults,
-    /// About how many resident pages are warm.
+    /// Approximate number of warm resident pages.
     warm: AtomicUsize,
-    /// How many became so since the hand began its round.
+    /// Pages that became warm in this round.
     warmed: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Hand {
     at: PageNo,
-    /// Warm pages met, and left warm, in this round.
+    /// Warm pages seen in this round that stay warm.
     warm: usize,
     random: u64,
 }
 
 impl Hand {
-    /// Yes, once in so many times.
+    /// Returns true with probability 1/`times`.
     fn one_in(&mut self, times: u64) -> bool {
-        // The multiplier and increment of Knuth's MMIX; its upper bits are good enough.
+        // Multiplier and increment of Knuth's MMIX; the upper bits are random enough.
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005);
         self.random = self.random.wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 33).is_multiple_of(times)
@@ -73,11 +70,11 @@ impl Hand {
 }
 
 impl Clock {
-    /// For a window of `pages` pages, of which at most `most_resident` are
+    /// Creates a clock for a window of `pages` pages, of which at most `most_resident` are
     /// resident.
     ///
     /// # Errors
-    /// When there is no address space for its tables.
+    /// If no address space is left for its tables.
     pub fn new(pages: usize, most_resident: usize) -> io::Result<Clock> {
         Ok(Clock {
             hand: Mutex::default(),
@@ -87,18 +84,19 @@ impl Clock {
         })
     }
 
-    /// So many pages are resident at most from now on.
+    /// Changes the maximum number of resident pages.
     pub(crate) fn resize(&self, most_resident: usize) {
         self.refaults.resize(most_resident);
     }
 
-    /// Heat of a page that comes in for the first time.
+    /// Returns the heat of a page that comes in for the first time.
     pub fn heat_of_new(&self, page: PageNo) -> u8 {
         self.refaults.forget(page);
         FRESH
     }
 
-    /// Heat of a page that comes back while so many are resident. Whoever asks has claimed it.
+    /// Returns the heat of a refaulting page while `resident` pages are resident. The caller holds
+    /// the page's claim.
     pub fn heat_of_refault(&self, page: PageNo, resident: usize) -> u8 {
         let heat = self.refaults.grant(page, resident, self.warm());
         if heat > FRESH {
@@ -108,39 +106,38 @@ impl Clock {
         heat
     }
 
-    /// How many pages have left since this one did, where that is known.
+    /// Returns the number of pages evicted since this page's eviction, if known.
     #[must_use]
     pub fn distance(&self, page: PageNo) -> Option<u64> {
         self.refaults.distance(page)
     }
 
-    /// Whether a page has standing from coming back soon.
+    /// Returns true if the page has earned rounds by early refaults.
     #[must_use]
     pub fn comes_soon(&self, page: PageNo) -> bool {
         self.refaults.comes_soon(page)
     }
 
-    /// Notes that a page, which is claimed, leaves.
+    /// Records the eviction of a page, which is claimed.
     pub fn note_eviction(&self, page: PageNo) {
         self.refaults.note_eviction(page);
     }
 
-    /// About how many resident pages came back soon and have kept more grace than
-    /// a fresh page has.
+    /// Returns the approximate number of warm resident pages.
     #[must_use]
     pub(crate) fn warm(&self) -> usize {
         self.warm.load(Relaxed)
     }
 
-    /// DRAM that its tables have taken so far, in bytes.
+    /// Returns the DRAM used by its tables, in bytes.
     #[must_use]
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.refaults.metadata_bytes()
     }
 
-    /// Claims up to `victims.len()` cold resident pages, in ascending order
-    /// except where the hand wraps. Returns how many. Pages known not to pack grow colder
-    /// once in so many `times` that they are met ([`PassingOver::times`]).
+    /// Claims up to `victims.len()` cold resident pages, in ascending order except where the hand
+    /// wraps, and returns their number. Pages known to be incompressible are considered once in
+    /// `times` visits ([`PassingOver::times`]).
     pub fn claim_victims<'t>(
         &self,
         pages: &PageTable<'t>,
@@ -151,8 +148,8 @@ impl Clock {
         let mut hand = self.hand.lock().unwrap_or_else(PoisonError::into_inner);
         let high = space.high();
         let mut found = 0;
-        // A whole round in which no page could be cooled or claimed: there is none.
-        // The chunk that it begins in, in the middle perhaps, it also ends in.
+        // A whole round without a cooled or claimed page: there is no victim. The round also ends
+        // in the chunk in which it began, possibly in its middle.
         let round = high + CHUNK_PAGES;
         let mut idle = 0;
         let mut may_pass_over = if times > 1 { MOST_PASSED_OVER } else { 0 };
@@ -162,7 +159,7 @@ impl Clock {
                 if !std::mem::take(&mut passed_over) {
                     break;
                 }
-                // There are only such.
+                // All candidates are incompressible.
                 (may_pass_over, idle) = (0, 0);
             }
             let (steps, page) = self.advance(&mut hand, space, high);
@@ -192,8 +189,8 @@ impl Clock {
         found
     }
 
-    /// Moves the hand over one page, which is resident, or to the next that is. Returns by
-    /// how many pages, and that page.
+    /// Advances the hand by one page if its chunk has resident pages, else to the next chunk that
+    /// has. Returns the distance, and the page.
     fn advance(
         &self,
         hand: &mut Hand,
@@ -213,7 +210,7 @@ impl Clock {
         (1, Some(page))
     }
 
-    /// A page that the hand passed has one round less.
+    /// Updates the warm count for a page that lost one round.
     fn note_cooled(&self, hand: &mut Hand, heat: u8) {
         if heat > FRESH + 1 {
             hand.warm += 1;
@@ -222,8 +219,8 @@ impl Clock {
         }
     }
 
-    /// The round tells how many warm pages there are at least, and at most: some
-    /// were unmapped, rescued ones were never counted, and looks may race.
+    /// Corrects the warm count with the bounds found in the last round. It drifts because warm
+    /// pages are unmapped, rescued pages are not counted, and updates race.
     fn begin_round(&self, hand: &mut Hand) {
         let most = hand.warm + self.warmed.swap(0, Relaxed);
         self.warm.store(self.warm().clamp(hand.warm, most), Relaxed);
@@ -309,7 +306,7 @@ mod tests {
         assert_eq!(of_either, 256);
         let incompressible = next(16).into_iter().filter(|page| page % 2 == 0).count();
         assert!((1..100).contains(&incompressible), "{incompressible} of 512");
-        // Until there are no others, and then these.
+        // Incompressible pages follow when no others are left.
         let left: Vec<_> = std::iter::from_fn(|| Some(next(u64::MAX)).filter(|it| !it.is_empty()))
             .flatten()
             .collect();
@@ -323,7 +320,7 @@ mod tests {
         pages.claim(2).publish(Place::Resident { heat: 0, copy: own_slot });
         assert!(pages.try_pin(1) && pages.try_pin(3));
         let mut out = [const { None }; 3];
-        // Never by chance.
+        // The result does not depend on chance.
         assert_eq!(clock().claim_victims(&pages, &space, u64::MAX, &mut out), 1);
         assert_eq!(out[0].as_ref().map(|(page, _)| *page), Some(2));
     }
@@ -345,7 +342,7 @@ mod tests {
         assert!(victims(&clock(), &pages, &space, 1).is_empty());
     }
 
-    /// The page leaves and comes back at once.
+    /// Evicts the page and refaults it at once.
     fn come_back(
         clock: &Clock,
         pages: &PageTable<'static>,
@@ -388,7 +385,7 @@ mod tests {
             space.sub_resident(page);
         }
         for _ in 0..3 {
-            // A page without grace at the end lets the hand go round once.
+            // A page without heat at the end makes the hand complete one round.
             space.touch(2000);
             space.add_resident(2000, 1);
             pages.claim(2000).publish(Place::resident(PREFETCHED));

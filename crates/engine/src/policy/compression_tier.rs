@@ -1,13 +1,11 @@
-//! Which codec packs a page, where none was asked for: LZ4 while the pool has plenty of room,
-//! zstd from then on.
+//! The codec in `auto` mode: LZ4 while the pool has plenty of free space, zstd afterwards.
 //!
-//! A page enters the pool by LZ4, which takes little time. Once the pool may soon be full, so
-//! that each page that comes makes another one go on to the disk, zstd packs what comes: as
-//! much less goes on, and a part of that would have been read again. What LZ4 cannot pack, such as text of few kinds of letters
-//! in no order, Huffman's code may: it is tried as long as that succeeds now and then, and
-//! alone where LZ4 never does.
+//! Pages first enter the pool by LZ4, which is fast. When the pool may soon be full, each new page
+//! causes a write-back; then zstd compresses new pages, which saves write-backs and later reads.
+//! Huffman coding may compress pages that LZ4 cannot, such as text of few distinct letters in
+//! random order. It is tried while it succeeds now and then, and used alone if LZ4 never succeeds.
 //!
-//! (Fast first, and dense where room is short, as zram's recompression has it in Linux.)
+//! zram's recompression in Linux also compresses fast first and more densely when memory is short.
 
 use crate::base::likelihood::{self, CERTAIN, is_probe, likelihood};
 use crate::codec::Packer;
@@ -16,33 +14,32 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 /// The dense codec.
 pub(crate) const DENSE: Packer = Packer::Zstd { level: 1 };
-/// What packs a page that LZ4 cannot: there nothing repeats, and zstd would look for that in
-/// vain.
+/// Codec for pages that LZ4 cannot compress: they contain no repetitions, so zstd would search for
+/// matches without success.
 pub const SECOND: Packer = Packer::Zstd { level: LITERALS_ONLY };
-/// What zstd takes, at this level, in each context that packs and unpacks with it.
+/// Memory that zstd needs at this level in each context that compresses and decompresses.
 const CONTEXT_BYTES: usize = 176 << 10;
-/// All contexts together may take one in so many bytes of the budget for that.
+/// All contexts together may use 1/this of the budget for that.
 const BUDGET_SHARE: usize = 8;
-/// Below this likelihood a codec is tried on one page in [`PROBE_EVERY`].
+/// Likelihood below which a codec is tried only on one page in [`PROBE_EVERY`].
 const WORTH_TRYING: u32 = CERTAIN / 8;
 const PROBE_EVERY: u32 = 32;
 
-/// How dense pages are packed, and when.
+/// State of the codec choice in `auto` mode.
 #[derive(Debug)]
 pub struct CompressionTier {
     may_be_dense: AtomicBool,
-    /// Contexts that may pack with the dense one, unless it is off.
+    /// Number of contexts that may use the dense codec; `None` if it is disabled.
     contexts: Option<usize>,
-    /// How likely LZ4 packs a page, how likely the dense codec does, and how likely the
-    /// second one what LZ4 cannot.
+    /// Likelihood that LZ4 compresses a page, that the dense codec does, and that the second codec
+    /// compresses a page that LZ4 cannot.
     by_lz4: AtomicU32,
     by_dense: AtomicU32,
     rescued: AtomicU32,
 }
 
 impl CompressionTier {
-    /// For a budget of so many bytes, and so many contexts. LZ4 alone packs where it is not
-    /// to be `on`.
+    /// Creates the state for a budget and a number of contexts. Unless `on`, only LZ4 is used.
     #[must_use]
     pub(crate) fn new(budget_bytes: usize, contexts: usize, on: bool) -> CompressionTier {
         let tier = CompressionTier {
@@ -56,7 +53,7 @@ impl CompressionTier {
         tier
     }
 
-    /// The budget has so many bytes from now on.
+    /// Adapts to a changed budget.
     pub(crate) fn resize(&self, budget_bytes: usize) {
         let fits = |contexts| contexts * CONTEXT_BYTES <= budget_bytes / BUDGET_SHARE;
         self.may_be_dense.store(self.contexts.is_some_and(fits), Relaxed);
@@ -66,26 +63,26 @@ impl CompressionTier {
         self.may_be_dense.load(Relaxed)
     }
 
-    /// What is to pack a page, while the pool may be full before long, or not.
+    /// Returns the codec to try first. `is_filling` returns true if the pool may soon be full.
     #[must_use]
     pub(crate) fn first_try(&self, is_filling: impl FnOnce() -> bool) -> Packer {
         let is_likely = |codec| likelihood(codec) >= WORTH_TRYING;
         if !self.may_be_dense() {
             Packer::Lz4
         } else if !is_likely(&self.by_lz4) && is_likely(&self.rescued) {
-            // What the program keeps changes: LZ4 is heard of now and then, however full it is.
+            // The content may change, so LZ4 is tried now and then even if the pool is nearly full.
             if is_probe(&self.by_lz4, PROBE_EVERY) { Packer::Lz4 } else { SECOND }
         } else if is_filling()
             && (is_likely(&self.by_dense) || is_probe(&self.by_dense, PROBE_EVERY))
         {
             DENSE
         } else {
-            // Where neither packs, it finds that out sooner.
+            // If no codec succeeds, LZ4 fails fastest.
             Packer::Lz4
         }
     }
 
-    /// What is to pack a page that LZ4 could not pack, if anything is.
+    /// Returns the codec to try after LZ4 failed, if any.
     #[must_use]
     pub(crate) fn second_try(&self) -> Option<Packer> {
         let is_worth =
@@ -93,7 +90,7 @@ impl CompressionTier {
         (self.may_be_dense() && is_worth()).then_some(SECOND)
     }
 
-    /// Notes whether a page was packed.
+    /// Records the result of an attempt.
     pub fn note_tried(&self, packer: Packer, has_packed: bool) {
         match packer {
             Packer::Lz4 => likelihood::note(&self.by_lz4, has_packed),
@@ -140,7 +137,7 @@ mod tests {
         (0..200).for_each(|_| tier.note_tried(Packer::Lz4, false));
         let by_lz4 = (0..320).filter(|_| tier.first_try(|| false) == Packer::Lz4).count();
         assert_eq!(by_lz4, 320 / PROBE_EVERY as usize);
-        // Neither: then LZ4 finds out sooner.
+        // If neither succeeds, LZ4 fails fastest.
         (0..200).for_each(|_| tier.note_tried(SECOND, false));
         assert_eq!(tier.first_try(|| false), Packer::Lz4);
     }

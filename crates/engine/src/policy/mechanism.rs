@@ -1,14 +1,13 @@
-//! What can be switched off, each by itself, to see what it is worth (`softswap bench
+//! Mechanisms that can be disabled separately, to measure their benefit (`softswap bench
 //! ablation`). For developers: `SOFTSWAP_WITHOUT=standby,strides softswap run ...`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The table of mechanisms. A line is a variant of [`Mechanism`], its name, and what there is
-/// without it.
+/// Table of mechanisms: a variant of [`Mechanism`], its name, and the behaviour without it.
 macro_rules! mechanisms {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal;)+) => {
-        /// A mechanism that can be switched off.
+        /// A mechanism that can be disabled.
         ///
         /// ```
         /// use softswap_engine::policy::mechanism::Mechanism;
@@ -20,10 +19,10 @@ macro_rules! mechanisms {
         }
 
         impl Mechanism {
-            /// All of them.
+            /// All mechanisms.
             pub const ALL: &[Mechanism] = &[$(Mechanism::$variant),+];
 
-            /// As `SOFTSWAP_WITHOUT` has it.
+            /// Returns the name used in `SOFTSWAP_WITHOUT`.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
@@ -35,45 +34,45 @@ macro_rules! mechanisms {
 }
 
 mechanisms! {
-    /// Without it all pages that come back have the grace of a fresh one.
+    /// Without it all refaulting pages have the heat of a new one.
     RefaultDistance = "refault_distance";
-    /// Without it the clock does not pass over pages that do not pack.
+    /// Without it the clock does not skip incompressible pages.
     PassingOver = "passing_over";
     /// Without it all pages are offered to the pool.
     Admission = "admission";
-    /// Without it the pool's limit stays as it is at first.
+    /// Without it the pool keeps its initial limit.
     Partition = "partition";
-    /// Without it LZ4 alone packs where no codec was asked for.
+    /// Without it `auto` means LZ4.
     DenseTier = "dense_tier";
-    /// Without it nothing is kept of what has just left for a slot.
+    /// Without it pages written to a slot are not kept in DRAM.
     Standby = "standby";
-    /// Without it the marker of a window is read when it is touched.
+    /// Without it the marker page of a window is read when it is touched.
     MarkerCache = "marker_cache";
     /// Without it no window is read before it is touched.
     Readahead = "readahead";
-    /// Without it a fault reads one page.
+    /// Without it a fault reads a single page.
     FaultReadahead = "fault_readahead";
-    /// Without it only streams from page to page are followed.
+    /// Without it only streams of adjacent pages are detected.
     Strides = "strides";
-    /// Without it windows are as long as they may be.
+    /// Without it windows always have their maximum size.
     Accuracy = "accuracy";
-    /// Without it pages at a distance seen before do not come along.
+    /// Without it pages at learnt offsets are not read along.
     OffsetPrefetch = "offset_prefetch";
-    /// Without it pages that come from a slot keep no copy there.
+    /// Without it pages read from a slot keep no copy there.
     SwapCache = "swap_cache";
-    /// Without it pages that come from the pool keep no copy there.
+    /// Without it pages read from the pool keep no copy there.
     PoolCopies = "pool_copies";
     /// Without it only background reclaim keeps free memory at its watermark.
     KeepRoom = "keep_room";
-    /// Without it a first touch brings one page.
+    /// Without it a first touch brings in a single page.
     FaultAround = "fault_around";
-    /// Without it scattered pages leave one by one.
+    /// Without it scattered pages are unmapped one by one.
     BatchUnmap = "batch_unmap";
-    /// Without it sparse slabs of the pool stay as they are.
+    /// Without it sparse slabs of the pool are not compacted.
     Compaction = "compaction";
 }
 
-/// Mechanisms that are switched off.
+/// Set of disabled mechanisms.
 ///
 /// ```
 /// use softswap_engine::policy::mechanism::{Mechanism, Without};
@@ -87,20 +86,20 @@ pub struct Without(u32);
 const _: () = assert!(Mechanism::ALL.len() <= u32::BITS as usize);
 
 impl Without {
-    /// Whether this one is off.
+    /// Returns true if the mechanism is disabled.
     #[must_use]
     pub fn has(self, mechanism: Mechanism) -> bool {
         self.0 >> mechanism as u32 & 1 == 1
     }
 
-    /// All but these, and this one.
+    /// Returns the set with one more mechanism disabled.
     #[must_use]
     pub fn and(self, mechanism: Mechanism) -> Without {
         Without(self.0 | 1 << mechanism as u32)
     }
 }
 
-/// A name that no mechanism has.
+/// Error for an unknown mechanism name.
 ///
 /// ```
 /// use softswap_engine::policy::mechanism::Without;
@@ -118,7 +117,7 @@ fn names() -> String {
 impl FromStr for Without {
     type Err = UnknownMechanism;
 
-    /// Reads names with commas between; none of them is none.
+    /// Parses names separated by commas; an empty text is the empty set.
     fn from_str(text: &str) -> Result<Without, UnknownMechanism> {
         let named = text.split(',').map(str::trim).filter(|name| !name.is_empty());
         named.into_iter().try_fold(Without::default(), |all, name| {

@@ -1,5 +1,5 @@
-//! Decisions: eviction (a clock, refault distances), admission to the pool, how large
-//! the pool is, the codec, readahead. Nothing here keeps pages.
+//! Decisions: eviction (clock, refault distances), admission to the pool, pool size, codec,
+//! readahead. These modules store no pages.
 
 pub mod mechanism;
 pub mod passing_over;

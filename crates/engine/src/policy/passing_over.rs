@@ -1,39 +1,36 @@
-//! How much longer pages stay that do not pack.
+//! Preference of the clock for compressible pages.
 //!
-//! A page that packs leaves for the pool, and costs little when it is touched again; one
-//! that does not is read from the disk. Where both kinds are touched alike, each that does
-//! not pack is worth more than the memory that it takes, and all that pack had better
-//! leave first. How often pages are passed over is found by trying: what faults on those
-//! that came back have cost for each that left, of either kind. While that is more for
-//! those that do not pack, they are passed over more often, and less often while it is
-//! less: pages that nobody touches again are worth nothing, whatever they are.
+//! A compressible page is evicted to the pool and costs little when it refaults. An incompressible
+//! one is read from the disk. If both kinds are touched alike, compressible pages should be evicted
+//! first. How often the clock skips incompressible pages is found by feedback: the cost of refaults
+//! per evicted page, for either kind. While incompressible pages cost more, they are skipped more
+//! often; while they cost less, less often. Incompressible pages that are never touched again cost
+//! nothing.
 //!
-//! (The same as in GreedyDual, N. E. Young, 1994, by what came of it instead of by price
-//! alone.)
+//! This resembles GreedyDual (N. E. Young, 1994), with measured results instead of prices.
 
 use crate::base::page::{Place, SlotCopy, StoredCopy};
 use crate::base::stats::Tier;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Pages that left after which it is judged, and what was counted counts half.
+/// Evictions after which the counts are evaluated and halved.
 const HALF_LIFE_PAGES: u64 = 2048;
-/// A page is passed over so many times of so many and one, at most.
+/// Maximum of [`PassingOver::times`].
 const MOST_TIMES: u64 = 16;
-/// Where fewer of all that leave are others than one in so many, passing over pages finds
-/// none.
+/// If less than 1/this of the evicted pages are compressible, skipping pages finds none.
 const LEAST_OTHERS: u64 = 4;
-/// What is paid for either must differ by more than this part.
+/// Relative difference in cost below which nothing changes.
 const MARGIN: f64 = 0.25;
 
-/// What left and came back, by kind. Threads may overwrite each other's halving: all of it
-/// is an estimate. By itself in its cache line, which every fault writes to.
+/// Evictions and refaults by kind. Concurrent updates may be lost. It has its own cache line,
+/// because every fault writes to it.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct PassingOver {
-    /// Pages that left, and of these those that do not pack.
+    /// Evicted pages, and the incompressible ones of them.
     left: AtomicU64,
     incompressible_left: AtomicU64,
-    /// What faults have cost on pages that came back, and on those that do not pack.
+    /// Cost of refaults, and of those on incompressible pages.
     paid_ns: AtomicU64,
     paid_for_incompressible_ns: AtomicU64,
     times: AtomicU64,
@@ -48,24 +45,25 @@ impl Default for PassingOver {
 }
 
 impl PassingOver {
-    /// Whether a page is known not to pack: it has a slot of its own for that.
+    /// Returns true if the page is known to be incompressible and has a slot of its own.
     #[must_use]
     pub fn is_incompressible(place: Place) -> bool {
         let copy = place.copy().and_then(StoredCopy::in_slot).map(SlotCopy::place);
         copy.unwrap_or(place).is_incompressible()
     }
 
-    /// A page that does not pack is to leave once in so many times that it is met.
+    /// Returns the number of visits in which an incompressible page is considered for eviction
+    /// once.
     #[must_use]
     pub(crate) fn times(&self) -> u64 {
         self.times.load(Relaxed)
     }
 
-    /// A touched page came back from `place`, found in `tier`, where a fault from the pool
-    /// costs so much, and one from the disk.
+    /// Records a refault of a page at `place` and its cost, given the cost of a fault from the pool
+    /// and of one from the disk.
     pub fn note_back(&self, place: Place, tier: Tier, pool_ns: u64, disk_ns: u64) {
         let ns = match tier {
-            // What is kept on standby is in DRAM, too.
+            // Pages on standby are in DRAM.
             Tier::Pool | Tier::Standby => pool_ns,
             Tier::Disk => disk_ns,
             _ => return,
@@ -76,7 +74,7 @@ impl PassingOver {
         }
     }
 
-    /// So many pages left, and so many of them have a slot of their own now.
+    /// Records evictions, `incompressible` of them to slots of their own.
     pub(crate) fn note_left(&self, pages: u64, incompressible: u64) {
         self.incompressible_left.fetch_add(incompressible, Relaxed);
         if self.left.fetch_add(pages, Relaxed) + pages >= 2 * HALF_LIFE_PAGES {
@@ -96,7 +94,7 @@ impl PassingOver {
         let (left, incompressible) = (of(&self.left), of(&self.incompressible_left));
         let (paid_ns, paid_for_incompressible_ns) =
             (of(&self.paid_ns), of(&self.paid_for_incompressible_ns));
-        // Noted one after the other.
+        // The counters are updated one after the other.
         let others = (left - incompressible).max(0.0);
         let for_others = (paid_ns - paid_for_incompressible_ns).max(0.0) / others.max(1.0);
         let for_incompressible = paid_for_incompressible_ns / incompressible.max(1.0);
@@ -121,8 +119,7 @@ mod tests {
     const POOL_NS: u64 = 20_000;
     const DISK_NS: u64 = 80_000;
 
-    /// Pages leave, half of them such that do not pack, and of either so many in a hundred
-    /// come back.
+    /// Evicts pages, half of them incompressible, and refaults the given percentage of either kind.
     fn pass(passing_over: &PassingOver, incompressible: u64, others: u64, pages: u64) {
         for at in 0..pages {
             let place = Place::Slot { slot: 1, is_incompressible: true };
@@ -149,7 +146,7 @@ mod tests {
         pass(&passing_over, 50, 50, 20_000);
         pass(&passing_over, 5, 50, 20_000);
         assert_eq!(passing_over.times(), 1);
-        // What costs as much either way is left as it is.
+        // Equal costs: no change.
         pass(&passing_over, 10, 40, 20_000);
         assert_eq!(passing_over.times(), 1);
     }

@@ -1,7 +1,6 @@
-//! What compressed pages may take of the budget, as it is asked for: a share, a size, or what
-//! gains most.
+//! The configured limit of the compressed pool: a share of the budget, a size, or automatic.
 
-/// What compressed pages may take of the budget.
+/// Limit of the compressed pool.
 ///
 /// ```
 /// use softswap_engine::door::settings::PoolLimit;
@@ -11,15 +10,15 @@
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolLimit {
-    /// As much as gains most, from [`PoolLimit::LEAST`] to [`PoolLimit::LARGEST`].
+    /// Adapts, from [`PoolLimit::LEAST`] to [`PoolLimit::LARGEST`].
     Auto,
-    /// A share of it.
+    /// Percentage of the budget.
     Percent(u8),
-    /// So many bytes.
+    /// Size in bytes.
     Bytes(u64),
 }
 
-/// A text that is no limit of the pool.
+/// Error for a text that is no limit of the pool.
 ///
 /// ```
 /// use softswap_engine::door::settings::PoolLimit;
@@ -33,18 +32,17 @@ pub enum PoolLimit {
 )]
 pub struct BadPoolLimit(String);
 
-/// A larger pool would leave too little for pages in use.
+/// A larger pool would leave too little memory for resident pages.
 const LARGEST_POOL_PERCENT: u8 = 80;
 
 impl PoolLimit {
-    /// The largest there may be.
+    /// Upper bound.
     pub const LARGEST: PoolLimit = PoolLimit::Percent(LARGEST_POOL_PERCENT);
-    /// The smallest that [`PoolLimit::Auto`] chooses. A working set that just fits in DRAM must
-    /// not lose more to the pool.
+    /// Lower bound of [`PoolLimit::Auto`]. A working set that just fits in DRAM must not lose more
+    /// to the pool.
     pub const LEAST: PoolLimit = PoolLimit::Percent(2);
 
-    /// The limit with so large a budget, at first. A size is cut to the largest
-    /// share.
+    /// Returns the initial limit in bytes for a budget. A size is cut to the upper bound.
     #[must_use]
     pub fn bytes_of(self, memory_bytes: usize) -> usize {
         let share = |percent: u8| memory_bytes / 100 * usize::from(percent);
@@ -71,7 +69,7 @@ impl std::fmt::Display for PoolLimit {
 impl std::str::FromStr for PoolLimit {
     type Err = BadPoolLimit;
 
-    /// Reads `auto`, `20%` and `20`, a share, and `64M`, `64MiB`, `1G`, `65536B`, a size.
+    /// Parses a share (`20%`, `20`), a size (`64M`, `64MiB`, `1G`, `65536B`) or `auto`.
     fn from_str(text: &str) -> Result<PoolLimit, BadPoolLimit> {
         let bad = || BadPoolLimit(text.to_string());
         let given = text.trim();
@@ -88,7 +86,7 @@ impl std::str::FromStr for PoolLimit {
     }
 }
 
-/// Reads a size with its unit: `64M`, `64 MiB`, `1g`, `65536B`.
+/// Parses a size with its unit: `64M`, `64 MiB`, `1g`, `65536B`.
 #[must_use]
 pub fn size_of_text(text: &str) -> Option<u64> {
     const UNITS: [(&str, u64); 3] = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
@@ -104,7 +102,7 @@ pub fn size_of_text(text: &str) -> Option<u64> {
     number.checked_mul(*factor)
 }
 
-/// As [`size_of_text`] reads it.
+/// Formats a size as [`size_of_text`] parses it.
 #[must_use]
 pub(crate) fn text_of_size(bytes: u64) -> String {
     match bytes {

@@ -1,15 +1,12 @@
-//! How soon pages come back after they left, and how much grace that earns.
+//! Refault distances, and the heat that pages earn by them.
 //!
-//! Nobody tells which resident pages are used, but a page that comes back tells
-//! that it was: the sooner after it left, the better it had stayed. Time is
-//! counted in pages that left meanwhile (the refault distance of Linux's
-//! working-set detection), and what is soon depends on the balance: as long as
-//! most resident pages are cold, coming back within a few times as many will do;
-//! the more of them are warm, the sooner a page must be back to become one, and
-//! when all are, none does. So the pages that are used most come to stay; and of
-//! a loop over more than there is room for, of which each page is back after the
-//! same time, some stay and the others pass by, instead of all of them leaving
-//! just before they are needed.
+//! The use of resident pages cannot be observed, but a refault shows that a page is used: the
+//! sooner after its eviction, the better it had stayed. Time is counted in evicted pages (the
+//! refault distance of Linux's working-set detection). The limit for an early refault depends on
+//! the warm pages. While most resident pages are cold, a few times their number is early. The more
+//! are warm, the lower the limit; if all are, no refault is early. So the most used pages stay. Of
+//! a loop over more pages than fit, which all have the same distance, some pages stay and the
+//! others are evicted, instead of all being evicted just before their use.
 
 use crate::base::page::{MAX_HEAT, PageNo};
 use softswap_sys::PAGE_SIZE;
@@ -18,53 +15,54 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize};
 
-/// Grace of a page that comes in for the first time.
+/// Heat of a page that comes in for the first time.
 pub const FRESH: u8 = 1;
-/// Grace by a page's standing, which rises by one when it is back soon and falls
-/// by one when it is not.
+/// Heat by a page's level. The level rises by one with an early refault and falls by one with a
+/// late one.
 const GRANTS: [u8; 4] = [0, 3, 7, MAX_HEAT];
-/// Soon is before so many times the resident pages that are not warm have left.
+/// A refault is early if its distance is below this multiple of the resident pages that are not
+/// warm.
 const REACH: usize = 4;
 
-/// Bits of a mark that say when a page left: units, modulo their number. The
-/// others say what standing it has.
+/// Bits of a mark that hold the time of eviction, in units, modulo their number. The others hold
+/// the level.
 const TIME_BITS: u32 = 14;
 const TIMES: u64 = 1 << TIME_BITS;
-/// Units in what can be resident at most. Time goes round after 64 times as much.
+/// Units in the maximum number of resident pages. Time wraps around after 64 times as many
+/// evictions.
 const UNITS: usize = 256;
-/// Marks take one page of memory for so many that can be resident, at most, so
-/// that a page in each corner of a sparse mapping costs no more than its table.
-/// Where pages lie side by side that is enough for 64 times as many.
+/// One page of marks is allowed for this many resident pages. This bounds the memory for sparse
+/// mappings, where each page of marks holds few. For dense mappings it suffices for 64 times the
+/// resident pages.
 const MARKS_SHARE: usize = 32;
 /// Marks in a page of memory.
 const MARKS: usize = PAGE_SIZE / size_of::<AtomicU16>();
 const _: () = assert!(GRANTS.len() <= 1 << (u16::BITS - TIME_BITS));
 
-/// When pages left, and their standing.
+/// Times of eviction, and levels.
 #[derive(Debug)]
 pub(crate) struct Refaults {
-    /// Time in the lower bits, standing above. Only who has claimed the
-    /// page writes its mark.
+    /// Time in the lower bits, level above. Only the page's claimer writes its mark.
     marks: &'static [AtomicU16],
-    /// A bit for each page of marks that has been written to, and how many have.
+    /// A bit for each page of marks that was written, and their number.
     touched: &'static [AtomicU64],
     touched_pages: AtomicUsize,
     most_touched: AtomicUsize,
-    /// Time: units of pages that have left, and fractions of one in the lower bits. So it
-    /// goes on from where it is when units become larger or smaller.
+    /// Time in units of evicted pages, with a fraction in the lower bits, so that it continues when
+    /// the unit changes.
     time: AtomicU64,
     unit_pages: AtomicU64,
 }
 
-/// Bits of the time that are fractions of a unit.
+/// Fraction bits of the time.
 const FRACTION_BITS: u32 = 32;
 
 impl Refaults {
-    /// For a window of `pages` pages, of which at most `most_resident` are
+    /// Creates the state for a window of `pages` pages, of which at most `most_resident` are
     /// resident.
     ///
     /// # Errors
-    /// When there is no address space for the marks.
+    /// If no address space is left for the marks.
     pub(crate) fn new(pages: usize, most_resident: usize) -> io::Result<Refaults> {
         let refaults = Refaults {
             marks: reserve_u16(pages)?,
@@ -78,8 +76,8 @@ impl Refaults {
         Ok(refaults)
     }
 
-    /// So many pages are resident at most from now on. What left before seems to have left
-    /// earlier, or later, by as much.
+    /// Changes the maximum number of resident pages. Distances of earlier evictions are scaled by
+    /// it.
     pub(crate) fn resize(&self, most_resident: usize) {
         self.most_touched.store((most_resident / MARKS_SHARE).max(16), Relaxed);
         self.unit_pages.store((most_resident / UNITS).max(1) as u64, Relaxed);
@@ -89,7 +87,7 @@ impl Refaults {
         self.unit_pages.load(Relaxed)
     }
 
-    /// Notes that a page leaves.
+    /// Records the eviction of a page.
     pub(crate) fn note_eviction(&self, page: PageNo) {
         let step = (1_u64 << FRACTION_BITS).div_ceil(self.unit_pages());
         let now = (self.time.fetch_add(step, Relaxed) >> FRACTION_BITS) % TIMES;
@@ -100,8 +98,7 @@ impl Refaults {
         mark.store(mark.load(Relaxed) & !(TIMES as u16 - 1) | now as u16, Relaxed);
     }
 
-    /// How many pages have left, about, since this one did; `None` where that is
-    /// not known.
+    /// Returns the approximate number of pages evicted since this page was; `None` if unknown.
     #[must_use]
     pub(crate) fn distance(&self, page: PageNo) -> Option<u64> {
         self.has_mark(page).then(|| {
@@ -111,8 +108,8 @@ impl Refaults {
         })
     }
 
-    /// The grace of a page that comes back while so many pages are resident, and
-    /// so many of them warm. A page without a mark is like a fresh one.
+    /// Returns the heat of a refaulting page and updates its level. A page without a mark gets
+    /// [`FRESH`].
     #[must_use]
     pub(crate) fn grant(&self, page: PageNo, resident: usize, warm: usize) -> u8 {
         let Some(distance) = self.distance(page) else { return FRESH };
@@ -128,23 +125,23 @@ impl Refaults {
         GRANTS[has]
     }
 
-    /// Whether a page has standing: it came back soon the last time, or the more
-    /// often before.
+    /// Returns true if the page's level is not zero: its last refault was early, or several before
+    /// that.
     #[must_use]
     pub(crate) fn comes_soon(&self, page: PageNo) -> bool {
         self.has_mark(page) && self.marks[page as usize].load(Relaxed) >> TIME_BITS != 0
     }
 
-    /// Forgets a page: another one has its number now.
+    /// Clears the mark of a page that has new content.
     pub(crate) fn forget(&self, page: PageNo) {
         let mark = &self.marks[page as usize];
-        // Writing would take memory for a page that never left.
+        // Writing would allocate memory for pages that were never evicted.
         if self.has_mark(page) && mark.load(Relaxed) != 0 {
             mark.store(0, Relaxed);
         }
     }
 
-    /// DRAM that the marks have taken so far, in bytes.
+    /// Returns the DRAM used by the marks, in bytes.
     #[must_use]
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.touched_pages.load(Relaxed) * PAGE_SIZE
@@ -155,7 +152,7 @@ impl Refaults {
         self.touched[number / 64].load(Relaxed) & 1 << (number % 64) != 0
     }
 
-    /// Makes sure that the page has a mark; false where there is no room for it.
+    /// Allocates the mark of a page. Returns false if the limit of marks is reached.
     fn touch(&self, page: PageNo) -> bool {
         if self.has_mark(page) {
             return true;
@@ -177,7 +174,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// 2560 pages fit: a unit is ten.
+    /// 2560 pages are resident, so a unit is ten pages.
     const RESIDENT: usize = 2560;
 
     fn refaults() -> Refaults {
@@ -252,7 +249,7 @@ mod tests {
         refaults.forget(far(400));
     }
 
-    /// What is noted, without units and without going round.
+    /// Reference model without units and wrap-around.
     #[derive(Default)]
     struct Model {
         left: u64,
@@ -287,9 +284,9 @@ mod tests {
     proptest! {
         #[test]
         fn marks_agree_with_a_table_of_times(steps in prop::collection::vec(steps(), 0..400)) {
-            // Units of one page, and fewer steps than there are times.
+            // Units of one page, and fewer steps than the range of times.
             let (refaults, mut model) = (Refaults::new(64, 60).unwrap(), Model::default());
-            // From here on all have marks.
+            // This allocates all marks.
             refaults.note_eviction(63);
             model.left += 1;
             for step in steps {

@@ -1,5 +1,4 @@
-//! What is known about copies of resident pages: how many there are, and in which chunks
-//! they are worth keeping.
+//! Copies of resident pages: their number, and the chunks where they are worth keeping.
 
 use crate::base::likelihood::{self, CERTAIN, is_probe, likelihood};
 use crate::base::page::{PageNo, Place, StoredCopy};
@@ -9,42 +8,39 @@ use softswap_sys::window::Writes;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Above this, copies are not kept: storing a page costs more than a fault, so
-/// that one of five that stays unchanged pays for the others.
+/// Likelihood of writes above which copies are not kept. A store costs more than a write fault, so
+/// one clean eviction in five pays for the faults.
 pub(crate) const TOO_LIKELY: u32 = CERTAIN * 4 / 5;
-/// One in so many pages is tried all the same: chunks change their use.
+/// One in this many pages is tried anyway, because the use of chunks changes.
 const PROBE_EVERY: u32 = 16;
-/// Below this, unchanged pages are not offered to the pool.
+/// Likelihood below which clean pages are not offered to the pool.
 const WORTH_PACKING: u32 = CERTAIN / 8;
-/// Copies in the pool take at most one in so many bytes of the budget: it is
-/// taken from resident pages.
+/// Copies in the pool use at most 1/this of the budget, which resident pages lose.
 const BUDGET_SHARE: usize = 8;
-/// And one in so many of what the pool may take.
+/// They use at most 1/this of the pool's limit.
 const LIMIT_SHARE: usize = 2;
-/// What is known about copies of resident pages.
 pub struct StoredCopies {
-    /// Per chunk: how likely its pages are to be written, above that a count of
-    /// the pages whose copies were not kept. First for those that do not come back
-    /// soon, then for those that do.
+    /// Per chunk: the likelihood that its pages are written, and above it a count of copies not
+    /// kept. The first entry is for pages without early refaults, the second for those with.
     chunks: &'static [AtomicU32],
-    /// Copies in the swap area.
+    /// Number of copies in the swap area.
     pub count: AtomicUsize,
-    /// Copies in the pool.
+    /// Number of copies in the pool.
     pub pooled: AtomicUsize,
-    /// Bytes of the copies in the pool.
+    /// Size of the copies in the pool, in bytes.
     pub pooled_bytes: AtomicUsize,
-    /// How likely the pool takes a page that has a copy, above that a count of
-    /// those that it was not offered.
+    /// Likelihood that the pool accepts a page that has a copy, and above it a count of pages not
+    /// offered.
     packed: AtomicU32,
-    /// Where the search for copies to give up goes on.
+    /// Position at which the search for copies to free continues.
     pub(crate) next: AtomicU64,
 }
 
 impl StoredCopies {
-    /// For a window of so many pages.
+    /// Creates the state for a window of `pages` pages.
     ///
     /// # Errors
-    /// When there is no address space for the table.
+    /// If no address space is left for the table.
     pub(crate) fn new(pages: usize) -> io::Result<StoredCopies> {
         Ok(StoredCopies {
             chunks: reserve_u32(2 * (pages / CHUNK_PAGES as usize + 1))?,
@@ -56,20 +52,20 @@ impl StoredCopies {
         })
     }
 
-    /// Resident pages that have one in the swap area.
+    /// Returns the number of resident pages with a copy in the swap area.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count.load(Relaxed)
     }
 
-    /// Resident pages that have one in the pool.
+    /// Returns the number of resident pages with a copy in the pool.
     #[must_use]
     pub fn pooled(&self) -> usize {
         self.pooled.load(Relaxed)
     }
 
-    /// Whether the pool may keep a copy of so many bytes more, by what all of them take of a
-    /// budget and of the pool's limit.
+    /// Returns true if the pool may keep another copy of `packed_bytes`, given the budget and the
+    /// pool's limit.
     #[must_use]
     pub fn has_share(&self, packed_bytes: usize, budget_bytes: usize, limit_bytes: usize) -> bool {
         let most_bytes = (budget_bytes / BUDGET_SHARE).min(limit_bytes / LIMIT_SHARE);
@@ -80,43 +76,43 @@ impl StoredCopies {
         &self.chunks[2 * (page / CHUNK_PAGES) as usize + usize::from(comes_soon)]
     }
 
-    /// Whether the chunk's pages of that kind are mostly left as they are, or it is
-    /// time to see whether they still are not.
+    /// Returns true if pages of this kind in the chunk are rarely written, or if it is time for a
+    /// probe.
     pub(crate) fn is_promising(&self, page: PageNo, comes_soon: bool, too_likely: u32) -> bool {
         let chunk = self.chunk(page, comes_soon);
         likelihood(chunk) < too_likely || is_probe(chunk, PROBE_EVERY)
     }
 
-    /// Whether an unchanged page is to be offered to the pool. What has a copy
-    /// mostly has it because the pool did not take it, and finding that out again
-    /// costs more than all else about a page that leaves unchanged.
+    /// Returns true if a clean page should be offered to the pool. Most pages have their copy on
+    /// the disk because the pool refused them, and another attempt costs more than the rest of a
+    /// clean eviction.
     #[must_use]
     pub fn may_be_packed(&self) -> bool {
         likelihood(&self.packed) >= WORTH_PACKING || is_probe(&self.packed, PROBE_EVERY)
     }
 
-    /// Notes whether the pool took an unchanged page.
+    /// Records the pool's decision on a clean page.
     pub fn note_packed(&self, was_packed: bool) {
         likelihood::note(&self.packed, was_packed);
     }
 
-    /// Notes what became of a copy.
+    /// Records that a copy was invalidated by a write, or was used.
     pub fn note(&self, page: PageNo, comes_soon: bool, was_written: bool) {
         likelihood::note(self.chunk(page, comes_soon), was_written);
     }
 }
 
-/// What stays of what is stored of a page when that comes in.
+/// How much of the stored copy to keep after a swap-in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stays {
-    /// Nothing: the page may be written.
+    /// Nothing: the page is writable.
     Nothing,
-    /// Its copy, and that nobody writes the page unnoticed.
+    /// The copy: the page is write-protected.
     Copy,
 }
 
 impl Stays {
-    /// The copy that a page has from then on which comes in from `place`.
+    /// Returns the copy of a page that comes in from `place`.
     #[must_use]
     pub fn copy_of(self, place: Place) -> Option<StoredCopy> {
         match self {
@@ -125,7 +121,7 @@ impl Stays {
         }
     }
 
-    /// What happens to writes.
+    /// Returns the treatment of writes.
     #[must_use]
     pub(crate) fn writes(self) -> Writes {
         if self == Stays::Nothing { Writes::Allowed } else { Writes::Caught }

@@ -1,43 +1,40 @@
-//! The rate of write-back from the pool: how old its oldest pages are, how many of all
-//! that leave the program's memory are written back, and how many of these are touched
-//! again.
+//! The rate of write-back from the pool: the age of the oldest pages, the share of evicted pages
+//! that is written back, and the share of these that refaults.
 //!
-//! What is found on the disk would still be in the pool, had that had room for all
-//! that was written back since. When that was is not noted for each page, only when it
-//! left the program's memory; but all of them were about as old when they were written
-//! back.
+//! A page found on the disk would still be in the pool if the pool had held all pages written back
+//! since. The time of a page's write-back is not recorded, only that of its eviction. But pages
+//! have about the same age when they are written back.
 //!
-//! What passed the pool because that was full is as if it had been written back at once: a
-//! larger one would have held it. It says nothing of how long the pool holds what it takes.
+//! A page that bypassed the pool because it was full counts as written back at once, because a
+//! larger pool would have held it. It does not affect the age.
 
 use crate::base::average::follow;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Pages that left after which what was counted before counts half.
+/// Evictions after which the counts are halved.
 const HALF_LIFE_PAGES: u64 = 4096;
-/// One page that is written back changes the age of all by a share of what is missing: a 64th.
+/// A page that is written back moves the average age by 1/64 of the difference.
 const AGE_OF: u64 = 64;
-/// As long as few have been written back, it is as if so many had before, and come back.
+/// Initial bias: this many pages count as written back and refaulted.
 const UNKNOWN_PAGES: u64 = 64;
 
-/// What passes through the pool. Threads may overwrite each other's notes: all of it is an
-/// estimate.
+/// Flow of pages through the pool. Concurrent updates may be lost.
 #[derive(Debug, Default)]
 pub struct WriteBackRate {
-    /// Pages that left memory between a page and its write-back.
+    /// Evictions between a page's eviction and its write-back.
     age: AtomicU64,
-    /// Pages that left memory, those that were written back, and those found on the disk.
+    /// Pages evicted, written back, and found on the disk.
     left: AtomicU64,
     written_back: AtomicU64,
     came_back: AtomicU64,
-    /// Pages that were not let in, because the pool was full.
+    /// Pages that bypassed the pool because it was full.
     passed: AtomicU64,
-    /// Touched pages that were found in the pool.
+    /// Touched pages found in the pool.
     held: AtomicU64,
 }
 
 impl WriteBackRate {
-    /// So many pages left the program's memory, for the pool or not.
+    /// Records evictions, to the pool or not.
     pub(crate) fn note_left(&self, pages: u64) {
         let left = self.left.fetch_add(pages, Relaxed) + pages;
         if left >= 2 * HALF_LIFE_PAGES {
@@ -49,12 +46,12 @@ impl WriteBackRate {
         [&self.left, &self.written_back, &self.passed, &self.came_back, &self.held].into_iter()
     }
 
-    /// Forgets all of it.
+    /// Clears all counts.
     pub(crate) fn forget(&self) {
         self.counts().chain([&self.age]).for_each(|count| count.store(0, Relaxed));
     }
 
-    /// A page of the pool is to be written back: so many have left memory since it did.
+    /// Records the age of a page to be written back, in evictions.
     pub fn note_age(&self, distance: u64) {
         match self.age.load(Relaxed) {
             0 => self.age.store(distance, Relaxed),
@@ -62,61 +59,60 @@ impl WriteBackRate {
         }
     }
 
-    /// How many pages left memory while one was in the pool that is to be written back; 0
-    /// while none has been.
+    /// Returns the average age of pages at write-back, in evictions; 0 before the first one.
     #[must_use]
     pub(crate) fn age(&self) -> u64 {
         self.age.load(Relaxed)
     }
 
-    /// So many pages were written back, packed.
+    /// Records write-backs of compressed pages.
     pub fn note_gone(&self, pages: u64) {
         self.written_back.fetch_add(pages, Relaxed);
     }
 
-    /// A page was not let in, because the pool was full.
+    /// Records a page that bypassed the pool because it was full.
     pub(crate) fn note_passed(&self) {
         self.passed.fetch_add(1, Relaxed);
     }
 
-    /// Pages that a larger pool would have held longer, or at all.
+    /// Returns the pages that a larger pool would have held, or held longer.
     fn outgrown(&self) -> u64 {
         self.written_back.load(Relaxed) + self.passed.load(Relaxed)
     }
 
-    /// A touched page was found in the pool.
+    /// Records a touched page found in the pool.
     pub(crate) fn note_held(&self) {
         self.held.fetch_add(1, Relaxed);
     }
 
-    /// Of the pages that end their stay in the pool, the share that is touched there, from 0
-    /// to 1; the others are written back.
+    /// Returns the share (0 to 1) of pages that are touched in the pool; the others are written
+    /// back.
     #[must_use]
     pub(crate) fn share_held(&self) -> f64 {
         let (held, written_back) = (self.held.load(Relaxed), self.written_back.load(Relaxed));
         (held + UNKNOWN_PAGES) as f64 / (held + written_back + UNKNOWN_PAGES) as f64
     }
 
-    /// A touched page was found on the disk, packed, and so many have left memory since it did.
-    /// How many more pages the pool would have had to hold for it.
+    /// Records a touched page that was written back, with its refault distance. Returns the number
+    /// of additional pages that the pool would have had to hold for it.
     pub(crate) fn note_found(&self, distance: u64) -> u64 {
         self.found_since(distance.saturating_sub(self.age.load(Relaxed)))
     }
 
-    /// As [`WriteBackRate::note_found`] for one that had passed.
+    /// As [`WriteBackRate::note_found`], for a page that bypassed the pool.
     pub(crate) fn note_passed_found(&self, distance: u64) -> u64 {
         self.found_since(distance)
     }
 
-    /// It has been out of the pool while so many left memory.
+    /// The page has been outside the pool for `since` evictions.
     fn found_since(&self, since: u64) -> u64 {
         self.came_back.fetch_add(1, Relaxed);
         let left = self.left.load(Relaxed).max(1);
         since.saturating_mul(self.outgrown().min(left)) / left
     }
 
-    /// How likely a page that is written back, or passes, is to be touched, from 0 to 1. Those that come
-    /// along with others or ahead of touches do not count: they cost little.
+    /// Returns the likelihood (0 to 1) that a page written back or bypassing the pool refaults.
+    /// Pages read along or read ahead do not count, because they cost little.
     #[must_use]
     pub(crate) fn share_back(&self) -> f64 {
         let (came_back, outgrown) = (self.came_back.load(Relaxed), self.outgrown());
@@ -138,7 +134,7 @@ mod tests {
         write_back_rate.note_gone(500);
         assert_eq!(write_back_rate.note_found(900), 0);
         assert_eq!(write_back_rate.note_found(1000), 0);
-        // Of 400 that left since, a quarter was written back.
+        // A quarter of the 400 evictions since then were written back.
         assert_eq!(write_back_rate.note_found(1400), 100);
     }
 
@@ -163,7 +159,7 @@ mod tests {
         write_back_rate.note_age(300);
         write_back_rate.note_left(1000);
         (0..500).for_each(|_| write_back_rate.note_passed());
-        // Of 400 that left since, a half passed.
+        // Half of the 400 evictions since then bypassed the pool.
         assert_eq!(write_back_rate.note_passed_found(400), 200);
         assert_eq!(write_back_rate.note_found(400), 50);
         assert!(write_back_rate.share_back() < 0.2);
@@ -198,8 +194,8 @@ mod tests {
     }
 
     proptest! {
-        /// A pool that is a queue, beside a larger one: what only the larger one still
-        /// has is told from what it has not either, about.
+        /// Simulates the pool and a larger one as queues: the estimate shows roughly which pages
+        /// only the larger one holds.
         #[test]
         fn a_larger_queue_has_what_needs_less_than_it_has_more(
             packs in 1..=4_u64,
@@ -213,7 +209,7 @@ mod tests {
             let (mut right, mut all) = (0, 0);
             for now in 0..40_000_u64 {
                 write_back_rate.note_left(1);
-                // One in so many packs; the others pass it by.
+                // One in `packs` pages is compressible; the others bypass the pool.
                 if now % packs == 0 {
                     pool.push_back(now);
                 }

@@ -1,39 +1,36 @@
-//! Where pages that leave go of late: whether they need the disk.
+//! The share of recently evicted pages that needed the disk.
 //!
-//! Taking a page out changes the program's memory, and each change must be known
-//! to all processors that the program runs on. A thread that takes pages out on
-//! another processor interrupts the program for that, on virtual machines at
-//! several microseconds each, and waits for it; the program's own thread, where it
-//! is the only one that runs, interrupts nobody. So where processors are short, pages
-//! that stay in DRAM had better be taken out by the thread that needs room. What goes to
-//! the disk is to be waited for, by somebody else.
+//! Unmapping a page requires a TLB shootdown on all CPUs that run the program. A thread on another
+//! CPU interrupts the program for it, at several microseconds each on virtual machines, and waits.
+//! If the program has a single running thread, that thread interrupts no other CPU. So if CPUs are
+//! short, the thread that needs memory should evict pages that stay in DRAM. Writes to the disk
+//! should be waited for by another thread.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// All pages.
+/// A share of 1.
 const WHOLE: u32 = 1 << 16;
-/// Of pages that leave, so many may go to the disk before nobody is to wait for
-/// them who has better things to do: one in two batches then has one.
+/// Share of pages for the disk below which program threads evict: one page in every second batch.
 const RARELY: u32 = WHOLE / 64;
-/// What one batch changes: a 16th of what is missing.
+/// A batch moves the share by 1/16 of the difference.
 const WEIGHT_SHIFT: u32 = 4;
 
-/// The share of pages that were to go to the disk, of those that left.
+/// Average share of evicted pages that go to the disk.
 #[derive(Debug)]
 pub(crate) struct WriteLoad {
     to_disk: AtomicU32,
 }
 
 impl Default for WriteLoad {
-    /// Not known: as if all of them needed the disk.
+    /// Initially all pages count as needing the disk.
     fn default() -> WriteLoad {
         WriteLoad { to_disk: AtomicU32::new(WHOLE) }
     }
 }
 
 impl WriteLoad {
-    /// Notes a batch: of `pages`, `for_disk` were to go to the disk. Batches may
-    /// overwrite each other's note: it is an estimate.
+    /// Records a batch of `pages`, of which `for_disk` go to the disk. Concurrent updates may be
+    /// lost.
     pub(crate) fn note(&self, pages: usize, for_disk: usize) {
         if pages == 0 {
             return;
@@ -47,7 +44,7 @@ impl WriteLoad {
         self.to_disk.store(moved, Relaxed);
     }
 
-    /// Whether hardly any page needs the disk.
+    /// Returns true if hardly any evicted page needs the disk.
     #[must_use]
     pub(crate) fn spares_the_disk(&self) -> bool {
         self.to_disk.load(Relaxed) < RARELY

@@ -1,13 +1,13 @@
-//! What an entry says: where the page is, packed into 64 bits.
+//! The page entry: a page's place and state, packed into 64 bits.
 
 const STATE: u64 = 0b111;
 pub(super) const BUSY: u64 = 1 << 3;
 pub(super) const WAITERS: u64 = 1 << 4;
 const PAYLOAD_SHIFT: u32 = 6;
-/// Payloads are below this.
+/// Exclusive upper bound of payloads.
 pub(crate) const PAYLOAD_LIMIT: u64 = 1 << (64 - PAYLOAD_SHIFT);
 pub(super) const HEAT_SHIFT: u32 = PAYLOAD_SHIFT;
-/// Heat is at most this.
+/// Maximum heat.
 pub(crate) const MAX_HEAT: u8 = 15;
 pub(super) const HEAT: u64 = (MAX_HEAT as u64) << HEAT_SHIFT;
 const PROTECTED: u64 = 1 << (HEAT_SHIFT + 4);
@@ -17,24 +17,25 @@ pub(super) const PIN_ONE: u64 = 1 << PIN_SHIFT;
 pub(super) const PINS: u64 = 0xffff << PIN_SHIFT;
 const RESIDENT_COPY_SHIFT: u32 = 64 - COPY_BITS;
 const COPY_BITS: u32 = SLOT_BITS + 5;
-/// The upper bits of a handle of the pool's, so many, say which object it is.
+/// Number of upper bits of a pool handle that identify the object.
 pub(crate) const OBJECT_BITS: u32 = 34;
 const OBJECT_SHIFT: u32 = 64 - PAYLOAD_SHIFT - OBJECT_BITS;
 const _: () = assert!(OBJECT_BITS <= COPY_BITS);
 
-/// Slot numbers are below this.
+/// Exclusive upper bound of slot numbers.
 pub(crate) const SLOT_LIMIT: u64 = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 40;
-/// Parts of packed pages are below this.
+/// Exclusive upper bound of part numbers in a packed slot.
 pub(crate) const PART_LIMIT: u8 = 15;
-/// Instead of a part: the slot holds one page, which does not pack, or was not asked.
+/// Used instead of a part number: the slot holds one page. It is incompressible, or compression was
+/// not tried.
 const INCOMPRESSIBLE: u8 = PART_LIMIT;
 const NOT_TRIED: u8 = PART_LIMIT + 1;
 
-/// A page's number in the window.
+/// Page number within the window.
 pub type PageNo = u64;
 
-/// Where a page is.
+/// The place of a page.
 ///
 /// ```
 /// use softswap_engine::base::page::{PageTable, Place};
@@ -45,61 +46,61 @@ pub type PageNo = u64;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// Nothing is stored: never touched, discarded, or not mapped at all.
+    /// No content: never touched, discarded, or unmapped.
     Vacant,
-    /// In the program's memory. Heat is what reclaim still grants it.
+    /// In the program's memory.
     Resident {
-        /// 0 to [`MAX_HEAT`] rounds of grace.
+        /// Clock rounds that the page survives, 0 to [`MAX_HEAT`].
         heat: u8,
-        /// What is stored of it, if anything, while it is unchanged and write-protected.
+        /// The stored copy, if any. It is valid while the page is write-protected.
         copy: Option<StoredCopy>,
     },
-    /// Taken out, waiting in a staging frame.
+    /// Unmapped, in a staging frame.
     Staged {
         /// Number of the frame.
         frame: u32,
     },
-    /// All words equal.
+    /// Same-filled: all words are equal.
     Filled {
-        /// The word, as [`crate::codec::same_filled`] encodes it.
+        /// The word, encoded by [`crate::codec::same_filled`].
         code: u64,
     },
-    /// Compressed in DRAM.
+    /// Compressed, in the pool.
     Pool {
-        /// The pool's handle, as bits.
+        /// Pool handle.
         handle: u64,
     },
     /// In the swap area.
     Slot {
         /// Slot number.
         slot: u64,
-        /// Whether packing it was tried, in vain.
+        /// True if compression was tried and failed.
         is_incompressible: bool,
     },
-    /// A mapping that is not managed lies here.
+    /// Covered by an unmanaged mapping.
     Foreign,
-    /// In the swap area, compressed, in a slot that it shares.
+    /// Compressed, in a swap slot that holds several pages.
     Packed {
         /// Slot number.
         slot: u64,
-        /// Which part of the slot's page, below [`PART_LIMIT`].
+        /// Part number within the slot, below [`PART_LIMIT`].
         part: u8,
     },
 }
 
-/// Where a page is stored that is in DRAM as it is, too.
+/// The stored copy of a resident page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoredCopy {
     /// In the swap area.
     Slot(SlotCopy),
-    /// Compressed in the pool.
+    /// Compressed, in the pool.
     Pool {
-        /// Which object: a handle's upper [`OBJECT_BITS`] bits.
+        /// Object number: the upper [`OBJECT_BITS`] bits of the handle.
         object: u64,
     },
 }
 
-/// Where in the swap area a copy lies.
+/// Position of a copy in the swap area: a slot, or a part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotCopy {
     slot: u64,
@@ -107,30 +108,30 @@ pub struct SlotCopy {
 }
 
 impl SlotCopy {
-    /// The one page of a slot.
+    /// Returns the position of a page that has the slot to itself.
     fn alone(slot: u64, is_incompressible: bool) -> SlotCopy {
         SlotCopy { slot, part: if is_incompressible { INCOMPRESSIBLE } else { NOT_TRIED } }
     }
 
-    /// The slot.
+    /// Returns the slot number.
     #[must_use]
     pub(crate) fn slot(self) -> u64 {
         self.slot
     }
 
-    /// Whether another one lies there too.
+    /// Returns true if both are the same slot and part.
     #[must_use]
     pub(crate) fn is_same_place(self, other: SlotCopy) -> bool {
         (self.slot, self.part()) == (other.slot, other.part())
     }
 
-    /// Which part of it, where it is shared.
+    /// Returns the part number if the slot is packed.
     #[must_use]
     pub(crate) fn part(self) -> Option<u8> {
         (self.part < PART_LIMIT).then_some(self.part)
     }
 
-    /// Where the page is once it has left DRAM.
+    /// Returns the place of the page after its eviction.
     #[must_use]
     pub fn place(self) -> Place {
         let SlotCopy { slot, part } = self;
@@ -152,13 +153,13 @@ impl SlotCopy {
 }
 
 impl StoredCopy {
-    /// The copy in the pool that a handle names.
+    /// Returns the copy that a pool handle refers to.
     #[must_use]
     pub fn pooled(handle: u64) -> StoredCopy {
         StoredCopy::Pool { object: handle >> OBJECT_SHIFT }
     }
 
-    /// The copy, if it is in the swap area.
+    /// Returns the copy if it is in the swap area.
     #[must_use]
     pub fn in_slot(self) -> Option<SlotCopy> {
         match self {
@@ -186,13 +187,13 @@ impl StoredCopy {
 }
 
 impl Place {
-    /// A resident page of which nothing is stored.
+    /// Returns the place of a resident page without a copy.
     #[must_use]
     pub const fn resident(heat: u8) -> Place {
         Place::Resident { heat, copy: None }
     }
 
-    /// What is stored of a resident page.
+    /// Returns the stored copy of a resident page.
     #[must_use]
     pub fn copy(self) -> Option<StoredCopy> {
         match self {
@@ -201,7 +202,7 @@ impl Place {
         }
     }
 
-    /// The place, where a slot's page is now known not to pack.
+    /// Returns the place, with a page in a slot marked as incompressible.
     #[must_use]
     pub(crate) fn known_not_to_pack(self) -> Place {
         match self {
@@ -210,13 +211,13 @@ impl Place {
         }
     }
 
-    /// Whether a page that is out is known not to pack.
+    /// Returns true for a page in a slot that is known to be incompressible.
     #[must_use]
     pub fn is_incompressible(self) -> bool {
         matches!(self, Place::Slot { is_incompressible: true, .. })
     }
 
-    /// Where in the swap area it is.
+    /// Returns the position in the swap area, if the page is stored there.
     #[must_use]
     pub fn in_slot(self) -> Option<SlotCopy> {
         match self {
@@ -228,7 +229,7 @@ impl Place {
         }
     }
 
-    /// What a page at this place leaves there when it comes in.
+    /// Returns the copy that a page at this place keeps after swap-in.
     #[must_use]
     pub(crate) fn to_copy(self) -> Option<StoredCopy> {
         match self {
@@ -238,12 +239,12 @@ impl Place {
     }
 }
 
-/// An entry as it was at one moment.
+/// The value of an entry at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry(pub(super) u64);
 
 impl Entry {
-    /// The entry of a page at `place`, not busy.
+    /// Returns the entry of a page at `place`, not busy.
     #[must_use]
     pub(crate) fn new(place: Place) -> Entry {
         let (state, payload) = match place {
@@ -270,7 +271,7 @@ impl Entry {
         Entry(1 | u64::from(heat) << HEAT_SHIFT | copy.map_or(0, StoredCopy::bits))
     }
 
-    /// Where the page is.
+    /// Returns the place of the page.
     #[must_use]
     pub fn place(self) -> Place {
         let payload = self.0 >> PAYLOAD_SHIFT;
@@ -288,26 +289,26 @@ impl Entry {
         }
     }
 
-    /// Whether somebody is changing the page's place.
+    /// Returns true while a thread holds the claim.
     #[must_use]
     pub(crate) fn is_busy(self) -> bool {
         self.0 & BUSY != 0
     }
 
-    /// Whether the page is in the program's memory.
+    /// Returns true if the page is resident.
     #[must_use]
     pub fn is_resident(self) -> bool {
         self.0 & STATE == 1
     }
 
-    /// How many system calls rely on the page staying where it is.
+    /// Returns the number of system calls that have the page pinned.
     #[must_use]
     pub(crate) fn pins(self) -> u64 {
         let may_be = self.is_resident() && !self.is_protected();
         if may_be { (self.0 & PINS) >> PIN_SHIFT } else { 0 }
     }
 
-    /// Whether the page is resident, unchanged, and protected from writes.
+    /// Returns true if the page is resident and write-protected, hence unchanged.
     #[must_use]
     pub fn is_protected(self) -> bool {
         self.is_resident() && self.0 & PROTECTED != 0

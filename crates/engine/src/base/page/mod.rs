@@ -1,4 +1,4 @@
-//! One 64-bit atomic entry per page: where the page is, and who may change that.
+//! One 64-bit atomic entry per page: its place, and the right to change it.
 //!
 //! ```text
 //!  bit 0-2  state        Vacant Resident Staged Filled Pool Slot Foreign Packed
@@ -14,15 +14,13 @@
 //!                        Packed: slot number, part
 //! ```
 //!
-//! A resident page whose copy is still stored is write-protected: it can leave
-//! without being stored again, unless it is written first. So may be one without a
-//! copy: it can leave together with others. A page is pinned for what the kernel may
-//! write to it, so a pinned page is not protected, and the two share their place in
-//! the entry.
+//! A page may be write-protected while its copy is still stored: unless it is written first, it is
+//! evicted without another store. A page without a copy may be write-protected too, to be unmapped
+//! together with others. Pinned pages are never protected, because the kernel may write to them;
+//! pins and protection therefore share bits of the entry.
 //!
-//! A transition is: claim (compare-and-swap that sets busy), act, publish
-//! (store the new entry, wake waiters). Only the claimer acts, so a page has
-//! one author of its fate at any time. Waiters spin briefly, then sleep.
+//! A transition has three steps: claim (compare-and-swap that sets busy), act, publish (store the
+//! new entry, wake waiters). Only the claimer acts. Waiters spin briefly, then sleep.
 
 mod entry;
 mod table;

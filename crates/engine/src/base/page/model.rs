@@ -1,4 +1,4 @@
-//! Every interleaving of claimers, waiters and pins, explored by loom.
+//! Loom model: all interleavings of claimers, waiters and pins.
 
 use super::entry::Entry;
 use super::*;
@@ -78,7 +78,7 @@ fn a_page_rescued_while_its_write_is_under_way_stays_with_the_program() {
         let writer = {
             let words = words.clone();
             thread::spawn(move || {
-                // The write has completed: publish the slot unless rescued.
+                // The write is complete: publish the slot unless the page was rescued.
                 let table = table(&words);
                 let staged = Entry::new(Place::Staged { frame: 3 });
                 match table.try_claim(0, staged) {
@@ -95,7 +95,7 @@ fn a_page_rescued_while_its_write_is_under_way_stays_with_the_program() {
         let rescued = claim.before().place() == Place::Staged { frame: 3 };
         claim.publish(Place::resident(2));
         let written = writer.join().unwrap();
-        // Exactly one of them decided first, and the page is resident once.
+        // Only one of them succeeds, and the page is resident.
         assert!(!(rescued && written));
         assert!(table.load(0).is_resident());
     });
@@ -122,7 +122,7 @@ fn a_page_that_is_written_never_leaves_as_its_copy() {
         let claim = table.claim(0);
         let was = claim.before().place();
         assert!(was.copy() == copy || was == Place::Slot { slot: 7, is_incompressible: true });
-        // Unprotected, or read for a write: from now on only this is the page.
+        // Unprotected: the copy is invalid now.
         claim.publish(Place::resident(1));
         assert!(table.try_pin(0));
         evictor.join().unwrap();

@@ -1,13 +1,13 @@
-//! The table of entries, and claims: the right to change one.
+//! The table of entries, and claims: the right to change one entry.
 
 use super::entry::{BUSY, Entry, HEAT, HEAT_SHIFT, PIN_ONE, PINS, PageNo, Place, WAITERS};
 use softswap_sys::primitive::{self, AtomicU64, Ordering};
 use std::ops::Range;
 
-/// Looks before sleeping: a transition of a page in DRAM takes a few microseconds.
+/// Spins before sleeping: a transition of a page in DRAM takes a few microseconds.
 const SPINS: u32 = if cfg!(feature = "loom") { 1 } else { 200 };
 
-/// The entries of a run of pages (the whole window, in an engine).
+/// Entries of a range of pages; in an engine, of the whole window.
 ///
 /// ```
 /// use softswap_engine::base::page::{PageTable, Place};
@@ -22,8 +22,8 @@ pub struct PageTable<'t> {
     words: &'t [AtomicU64],
 }
 
-/// The right to change one page's place. Dropped without [`Claim::publish`],
-/// the page is where it was.
+/// The right to change one page's place. If it is dropped without [`Claim::publish`], the place
+/// stays as it was.
 ///
 /// ```
 /// use softswap_engine::base::page::{PageTable, Place};
@@ -44,19 +44,19 @@ pub struct Claim<'t> {
 }
 
 impl<'t> PageTable<'t> {
-    /// A table over `words`; all-zero words mean [`Place::Vacant`].
+    /// Returns a table over `words`. All-zero words mean [`Place::Vacant`].
     #[must_use]
     pub fn new(words: &'t [AtomicU64]) -> PageTable<'t> {
         PageTable { words }
     }
 
-    /// The page's entry now.
+    /// Returns the page's current entry.
     #[must_use]
     pub fn load(&self, page: PageNo) -> Entry {
         Entry(self.words[page as usize].load(Ordering::Acquire))
     }
 
-    /// Writes the entries of pages that nobody else can know of yet: one store for each.
+    /// Stores the entries of pages that are not yet visible to other threads.
     pub(crate) fn begin(&self, pages: Range<PageNo>, place: Place) {
         let entry = Entry::new(place).0;
         for word in &self.words[pages.start as usize..pages.end as usize] {
@@ -64,7 +64,7 @@ impl<'t> PageTable<'t> {
         }
     }
 
-    /// Claims the page if its entry is exactly `seen`, which must not be busy.
+    /// Claims the page if its entry equals `seen`. Fails if `seen` is busy.
     pub(crate) fn try_claim(&self, page: PageNo, seen: Entry) -> Option<Claim<'t>> {
         let word = &self.words[page as usize];
         if seen.is_busy() {
@@ -75,7 +75,7 @@ impl<'t> PageTable<'t> {
             .map(|_| Claim { word, before: seen })
     }
 
-    /// Claims the page whatever its place, waiting for whoever has it.
+    /// Claims the page in any place. Waits for another claimer.
     pub fn claim(&self, page: PageNo) -> Claim<'t> {
         loop {
             let seen = self.wait(page);
@@ -108,8 +108,8 @@ impl<'t> PageTable<'t> {
         }
     }
 
-    /// Keeps a resident page where it is until [`PageTable::unpin`]. False
-    /// when the page is not resident, is protected, or is pinned too often.
+    /// Pins a resident page until [`PageTable::unpin`]. Returns false if the page is not resident,
+    /// is protected, or has the maximum number of pins.
     pub(crate) fn try_pin(&self, page: PageNo) -> bool {
         let word = &self.words[page as usize];
         loop {
@@ -124,8 +124,8 @@ impl<'t> PageTable<'t> {
         }
     }
 
-    /// Takes back one pin. Does nothing when there is none: the program may
-    /// have unmapped the page under its own system call.
+    /// Removes one pin, if there is one: the program may have unmapped the page during its own
+    /// system call.
     pub(crate) fn unpin(&self, page: PageNo) {
         let word = &self.words[page as usize];
         let mut seen = word.load(Ordering::Relaxed);
@@ -138,14 +138,14 @@ impl<'t> PageTable<'t> {
         }
     }
 
-    /// Takes one round of grace from a resident page that is not busy. True
-    /// when it had none left.
+    /// Takes one clock round from a resident page that is not busy. Returns true if it had none
+    /// left.
     pub(crate) fn cool(&self, page: PageNo, seen: Entry) -> bool {
         if seen.0 & HEAT == 0 {
             return true;
         }
         let cooler = seen.0 - (1 << HEAT_SHIFT);
-        // Losing the race means that somebody has just used the entry.
+        // If the exchange fails, the entry was just used.
         let _ = self.words[page as usize].compare_exchange(
             seen.0,
             cooler,
@@ -157,11 +157,11 @@ impl<'t> PageTable<'t> {
 }
 
 impl PageTable<'_> {
-    /// Takes all grace from a resident page that nobody is changing.
+    /// Clears the heat of a resident page that is not busy.
     pub(crate) fn chill(&self, page: PageNo) {
         let seen = self.load(page);
         if seen.is_resident() && !seen.is_busy() {
-            // Losing the race means that somebody has just used the entry.
+            // If the exchange fails, the entry was just used.
             let _ = self.words[page as usize].compare_exchange(
                 seen.0,
                 seen.0 & !HEAT,
@@ -173,13 +173,13 @@ impl PageTable<'_> {
 }
 
 impl Claim<'_> {
-    /// The entry before the claim.
+    /// Returns the entry as it was before the claim.
     #[must_use]
     pub fn before(&self) -> Entry {
         self.before
     }
 
-    /// The page is now at `place`; the claim ends.
+    /// Stores the new place and ends the claim.
     pub fn publish(self, place: Place) {
         let old = self.word.swap(Entry::new(place).0, Ordering::AcqRel);
         end(self.word, old);
@@ -189,13 +189,13 @@ impl Claim<'_> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        // Only the marks go: a pin may have been taken back meanwhile.
+        // Clears the marks only: an unpin may have changed the entry meanwhile.
         let old = self.word.fetch_and(!(BUSY | WAITERS), Ordering::AcqRel);
         end(self.word, old);
     }
 }
 
-/// Ends a claim: wakes those who wait for it.
+/// Ends a claim: wakes the waiting threads.
 fn end(word: &AtomicU64, old: u64) {
     debug_assert!(old & BUSY != 0, "an entry was released that nobody held");
     if old & WAITERS != 0 {

@@ -57,7 +57,7 @@ proptest! {
         prop_assert_eq!(table.load(0).pins(), 0);
         prop_assert_eq!(table.try_pin(0), copy.is_none());
         table.unpin(0);
-        // Nothing but its heat changes.
+        // Only the heat changes.
         while !table.cool(0, table.load(0)) {}
         prop_assert_eq!(table.load(0).place(), Place::Resident { heat: 0, copy });
     }
@@ -75,7 +75,7 @@ fn a_claim_excludes_other_claims_and_pins_until_it_ends() {
     assert_eq!(table.load(0), seen);
     assert!(table.try_pin(0));
     assert_eq!(table.load(0).pins(), 1);
-    // The pinned entry differs from the one seen: reclaim's claim fails.
+    // The pinned entry differs from `seen`, so reclaim's claim fails.
     assert!(table.try_claim(0, seen).is_none());
     table.unpin(0);
     table.unpin(0);

@@ -1,9 +1,9 @@
-//! Cumulative sums (CUSUM) of the time that each move of the limit would have gained,
-//! less what it would have lost; and how often moves were undone so far.
+//! Cumulative sums (CUSUM) of the net gain of each possible move of the pool's limit, and a record
+//! of moves that had to be undone.
 
 use super::ghost_hits::STEPS;
 
-/// How often what a move back costs may be doubled, and halved: a quarter to 256 times.
+/// Bounds of the exponent of the cost factor for moves to resident pages: 256 and 1/4.
 const MOST_DOUBT: i32 = 8;
 const LEAST_DOUBT: i32 = -2;
 
@@ -13,22 +13,22 @@ pub(super) enum Towards {
     Resident,
 }
 
-/// One move that there could be.
+/// Estimate for one possible move.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
-    /// What it would have gained since the last look, or lost.
+    /// Time that it would have gained since the last sample (negative: lost), and its cost.
     pub(super) gain_ns: f64,
     pub(super) cost_ns: f64,
-    /// Reads of what it writes back, should what was seen not last. Whatever became of moves
-    /// before, they are as dear.
+    /// Cost of reading back the pages it writes out if the trend does not last. It is not scaled by
+    /// past results.
     pub(super) reading_ns: f64,
 }
 
-/// What one move had gained by now, had it been made when that began to pay.
+/// Gain of one move had it been made at the time from which it began to pay.
 #[derive(Debug, Default, Clone, Copy)]
 struct Gain {
     ns: f64,
-    /// In so many looks.
+    /// Number of samples summed up.
     looks: u32,
 }
 
@@ -42,21 +42,21 @@ impl Gain {
     }
 }
 
-/// What each move had gained by now, by its steps.
+/// Accumulated gain of each move, by its number of steps.
 #[derive(Debug)]
 pub(super) struct Cusum {
     to_pool: [Gain; STEPS + 1],
     to_resident: [Gain; STEPS + 1],
-    /// The last move was one to resident pages, and was right if it is not undone in so many
-    /// looks more.
+    /// Set if the last move was to resident pages: samples left until it counts as right, unless it
+    /// is undone before.
     on_trial: Option<u32>,
-    /// How often what a move back costs is doubled, or halved.
+    /// Binary exponent of the factor on the cost of moves to resident pages.
     doubt: i32,
 }
 
 impl Default for Cusum {
-    /// Nothing speaks for the limit with which it begins: the first move back is made for a
-    /// quarter of what it costs.
+    /// Begins with the lowest doubt, because nothing supports the initial limit: the first move to
+    /// resident pages needs a gain of a quarter of its cost.
     fn default() -> Cusum {
         Cusum::with_doubt(LEAST_DOUBT)
     }
@@ -68,8 +68,8 @@ impl Cusum {
         Cusum { to_pool: none, to_resident: none, on_trial: None, doubt }
     }
 
-    /// Adds what was seen since the last look, by a plan for each number of steps that
-    /// there is one for. Returns the move that has earned the most beyond what it costs.
+    /// Adds one sample. `plan` returns the estimate for a direction and a number of steps, if that
+    /// move is possible. Returns the move with the largest gain beyond its cost.
     pub(super) fn follow(
         &mut self,
         plan: impl Fn(Towards, usize) -> Option<Plan>,
@@ -96,7 +96,7 @@ impl Cusum {
                 if beyond_ns > most_ns {
                     most_ns = beyond_ns;
                     let whole_ns = plan.cost_ns + plan.reading_ns;
-                    // Going on as in these looks, it will have gained once what it costs.
+                    // At the present rate, the gain reaches the full cost after this many samples.
                     let looks = f64::from(gain.looks) * whole_ns / price_ns;
                     best = Some((towards, steps, looks.ceil() as u32));
                 }
@@ -107,7 +107,8 @@ impl Cusum {
         Some((towards, steps))
     }
 
-    /// The limit moves, and should have gained what that costs in so many looks.
+    /// Records the decision to move. `looks` is the number of samples in which the move should have
+    /// gained its cost.
     fn decide(&mut self, towards: Towards, looks: u32) {
         let was_wrong = self.on_trial.is_some() && towards == Towards::Pool;
         let doubt = (self.doubt + i32::from(was_wrong)).min(MOST_DOUBT);
@@ -137,7 +138,7 @@ mod tests {
             })
         };
         assert_eq!((look(), look()), (None, Some((Towards::Resident, 2))));
-        // Begins anew.
+        // The sums start again.
         assert_eq!(look(), None);
     }
 
@@ -155,8 +156,8 @@ mod tests {
                 (towards == wanted && steps == 1).then(|| plan(gain_ns, 10.0)).flatten()
             }
         };
-        // What came before that began to pay is no part of it, and one look is enough where
-        // that was.
+        // Losses before the gains began do not count. One sample suffices if its gain is large
+        // enough.
         for (gain_ns, trial) in [(1.0, 12), (2.0, 8), (100.0, 4)] {
             for (wait, doubt) in [(trial - 1, LEAST_DOUBT + 1), (trial, LEAST_DOUBT)] {
                 let mut cusum = Cusum::default();
@@ -183,13 +184,13 @@ mod tests {
             };
             assert!(cusum.follow(forth).is_some());
         };
-        // The first is made for a quarter of its cost.
+        // The first move needs a quarter of its cost.
         let mut cusum = Cusum::default();
         for looks in [3, 5, 10, 20, 39] {
             assert_eq!(back(&mut cusum), looks);
             forth(&mut cusum);
         }
-        // Those that are not undone for long enough were right.
+        // Moves that stay for long enough count as right.
         for looks in [77, 39, 20, 10, 5, 3, 3] {
             assert_eq!(back(&mut cusum), looks);
             let neither = |_, steps| if steps == 1 { plan(0.0, 1.0) } else { None };
@@ -208,7 +209,7 @@ mod tests {
         // A quarter of 10, all of 6, and more.
         let looks = (1..100).find(|_| cusum.follow(to_resident).is_some());
         assert_eq!(looks, Some(9));
-        // It is on trial until it has gained 16, at this rate.
+        // On trial until it has gained 16 at this rate.
         let neither = |_, steps| if steps == 1 { plan(0.0, 1.0) } else { None };
         let wait = 9.0 * 16.0 / 8.5;
         (0..wait as u32).for_each(|_| assert_eq!(cusum.follow(neither), None));

@@ -1,12 +1,9 @@
-//! What faults cost: the time of a processor that they take, and the time for which a
-//! thread waits while no processor has anything else to do.
+//! Costs of faults: their CPU time, and the wait time during which a CPU is idle.
 //!
-//! With one thread all of a read's time counts. Where many threads keep the processors
-//! busy, what one waits for costs the others nothing, and a fault from the disk is hardly
-//! dearer than one from the pool. So waiting counts by the share of it for which there
-//! was an idle processor: the processors' time less what the process has used, over what
-//! its threads have waited, or all of it. Others' use counts as idle: nothing is known of
-//! what they would leave.
+//! With one thread, all of a read's time counts. If many threads keep the CPUs busy, the wait of
+//! one thread costs the others nothing, and a fault from the disk costs hardly more than one from
+//! the pool. Therefore a wait counts by its idle share: CPU time not used by the process, divided
+//! by the time its threads waited, at most 1. CPU use by other processes counts as idle.
 
 use crate::base::average::follow;
 use crate::base::stats::Tier;
@@ -15,26 +12,26 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A share of 1.
 pub(super) const WHOLE: u32 = 1 << 20;
-/// What faults are taken to cost until one has been seen.
+/// Initial estimates of fault costs.
 const POOL_FAULT_NS: u64 = 5_000;
 const DISK_FAULT_NS: u64 = 60_000;
 const DISK_CPU_NS: u64 = 20_000;
-/// What another page takes to leave until some have been seen, and to be written back.
+/// Initial estimates of the CPU time to evict a page, and to write one back.
 const LEAVE_NS: u64 = 5_000;
 const PASS_ON_NS: u64 = 2_000;
-/// What one takes counts for at most so many times what they took so far, or this.
+/// Cap of a measurement: this multiple of the average, or of `LEAST_NS` if that is more.
 const MOST_TIMES: u64 = 4;
 const LEAST_NS: u64 = 5_000;
-/// The way into the fault's handler and out of it, which nobody can measure there.
+/// Time to enter and leave the signal handler, which cannot be measured there.
 const SIGNAL_NS: u64 = 2_500;
-/// Of how many faults one is measured by the thread's clock, which is a system call.
+/// One in this many faults is measured with the thread's CPU clock, which is a system call.
 const SAMPLED: u64 = 16;
-/// How long processors are watched before their idle time is judged.
+/// Interval over which the idle time of the CPUs is measured.
 const WINDOW_NS: u64 = 10_000_000;
-/// With less than one in so many parts of it waited for, hardly anybody waits.
+/// If threads wait less than 1/this of the interval, they count as not waiting.
 const LEAST_WAITED: u64 = 16;
 
-/// How long a fault takes.
+/// Measures the duration of a fault.
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
     start_ns: u64,
@@ -42,7 +39,7 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// From now on.
+    /// Starts the measurement.
     #[must_use]
     pub(crate) fn start() -> Stopwatch {
         let start_ns = now_ns();
@@ -51,34 +48,34 @@ impl Stopwatch {
     }
 }
 
-/// What faults cost, and pages that leave.
+/// Measured costs of faults and evictions.
 #[derive(Debug)]
 pub struct FaultCosts {
     processors: u64,
-    /// Processor time of a fault from the pool, and of one from the disk.
+    /// CPU time of a fault from the pool, and of one from the disk.
     pool_cpu_ns: AtomicU64,
     disk_cpu_ns: AtomicU64,
-    /// All the time of one from the disk.
+    /// Total time of a fault from the disk.
     disk_fault_ns: AtomicU64,
-    /// Processor time for each page that leaves, and for each that is written back.
+    /// CPU time to evict a page, and to write one back.
     leave_ns: AtomicU64,
     pass_on_ns: AtomicU64,
-    /// Of faults from either, how many were from the disk, out of [`WHOLE`].
+    /// Share of faults from the disk among those from pool and disk, out of [`WHOLE`].
     disk_share: AtomicU32,
-    /// What threads have waited for the disk since the window began.
+    /// Time that threads have waited for the disk in this window.
     waited_ns: AtomicU64,
     window_ns: AtomicU64,
     window_cpu_ns: AtomicU64,
-    /// For how much of what they wait a processor is idle, out of [`WHOLE`].
+    /// Share of the wait time during which a CPU is idle, out of [`WHOLE`].
     idle_share: AtomicU64,
-    /// Processor time of background reclaim since the window began.
+    /// CPU time of background reclaim in this window.
     behind_ns: AtomicU64,
-    /// Processors that the process leaves to that, in parts of [`WHOLE`].
+    /// Number of CPUs that the process leaves to background reclaim, times [`WHOLE`].
     spare: AtomicU64,
 }
 
 impl FaultCosts {
-    /// Before any fault, on so many processors.
+    /// Creates initial estimates for this many CPUs.
     #[must_use]
     pub(crate) fn new(processors: usize) -> FaultCosts {
         FaultCosts {
@@ -98,14 +95,14 @@ impl FaultCosts {
         }
     }
 
-    /// A fault is over. Returns how long it took.
+    /// Records a completed fault. Returns its duration in ns.
     pub(crate) fn took(&self, tier: Tier, watch: &Stopwatch) -> u64 {
         let ns = now_ns().saturating_sub(watch.start_ns);
         self.note(tier, ns, watch.cpu_start_ns.map(|start| thread_cpu_ns().saturating_sub(start)));
         ns
     }
 
-    /// As [`FaultCosts::took`], with the times.
+    /// As [`FaultCosts::took`], with given times.
     pub fn note(&self, tier: Tier, ns: u64, cpu_ns: Option<u64>) {
         let (average, is_disk) = match tier {
             Tier::Pool => (&self.pool_cpu_ns, 0),
@@ -121,35 +118,34 @@ impl FaultCosts {
         self.disk_share.store(share - share / 256 + is_disk / 256, Relaxed);
     }
 
-    /// So many pages left, for so much processor time.
+    /// Records that `pages` pages were evicted in `cpu_ns` of CPU time.
     pub(crate) fn left(&self, pages: u64, cpu_ns: u64) {
         let each_ns = cpu_ns.checked_div(pages);
         each_ns.into_iter().for_each(|ns| follow_capped(&self.leave_ns, ns, 16));
     }
 
-    /// So many pages were written back from the pool, for so much processor time.
+    /// Records that `pages` pages were written back from the pool in `cpu_ns` of CPU time.
     pub fn passed_on(&self, pages: u64, cpu_ns: u64) {
         let each_ns = cpu_ns.checked_div(pages);
         each_ns.into_iter().for_each(|ns| follow_capped(&self.pass_on_ns, ns, 16));
     }
 
-    /// Background reclaim has used so much of a processor.
+    /// Records CPU time used by background reclaim.
     pub(crate) fn reclaimed_behind(&self, cpu_ns: u64) {
         self.behind_ns.fetch_add(cpu_ns, Relaxed);
     }
 
-    /// Whether the process leaves a processor to background reclaim, whatever that itself
-    /// uses. Of others' use nothing is known, and what threads pack themselves counts as
-    /// used.
+    /// Returns true if the process leaves a CPU to background reclaim, regardless of what reclaim
+    /// itself uses. Other processes are ignored; compression in program threads counts as use.
     #[must_use]
     pub(crate) fn leaves_a_processor(&self) -> bool {
-        // Among as many busy threads as processors it has a share of n / (n + 1) for itself:
-        // half-way from there to a whole one.
+        // If n busy threads compete with it for n CPUs, its share is n / (n + 1). The threshold is
+        // halfway between that share and a whole CPU.
         let (n, whole) = (self.processors, u64::from(WHOLE));
         self.spare.load(Relaxed) >= whole * (2 * n + 1) / (2 * n + 2)
     }
 
-    /// Looks how idle the processors were, when that is due.
+    /// Updates the idle shares if the window has ended.
     pub fn look(&self, now_ns: u64, cpu_ns: impl FnOnce() -> u64) {
         let since_ns = self.window_ns.load(Relaxed);
         let wall_ns = now_ns.saturating_sub(since_ns);
@@ -170,35 +166,35 @@ impl FaultCosts {
         follow(&self.spare, (spare_ns as f64 / wall_ns as f64 * f64::from(WHOLE)) as u64, 4);
         let idle_ns = all_ns.saturating_sub(busy_ns);
         let share = if waited_ns < wall_ns / LEAST_WAITED {
-            // Where hardly anybody waits, and no processor is idle, nothing is learnt.
+            // Almost no waiting and no idle CPU: nothing can be learnt.
             if idle_ns < wall_ns / 2 {
                 return;
             }
             1.0
         } else {
-            // However many wait, no more processors can be idle for them than there are.
+            // No more CPUs can be idle than there are, even if more threads wait.
             idle_ns as f64 / waited_ns.min(all_ns) as f64
         };
         follow(&self.idle_share, (share.min(1.0) * f64::from(WHOLE)) as u64, 4);
     }
 
-    /// Processor time for each page that leaves.
+    /// Returns the CPU time to evict a page.
     pub(super) fn leave_ns(&self) -> u64 {
         self.leave_ns.load(Relaxed)
     }
 
-    /// Processor time for each page that is written back from the pool.
+    /// Returns the CPU time to write back a page from the pool.
     pub(crate) fn pass_on_ns(&self) -> u64 {
         self.pass_on_ns.load(Relaxed)
     }
 
-    /// How many of the faults are from the disk, out of [`WHOLE`].
+    /// Returns the share of faults from the disk, out of [`WHOLE`].
     pub(super) fn disk_share(&self) -> u32 {
         self.disk_share.load(Relaxed)
     }
 
-    /// What a page costs that is to come from the pool, and from the disk. Each makes
-    /// another one leave.
+    /// Returns the cost of a fault from the pool and of one from the disk, in ns. Each includes the
+    /// eviction of another page.
     #[must_use]
     pub fn faults_ns(&self) -> (u64, u64) {
         let beside_ns = SIGNAL_NS + self.leave_ns();
@@ -209,8 +205,8 @@ impl FaultCosts {
     }
 }
 
-/// Moves an average by one in so many towards what something took: what was held up says
-/// little of those to come.
+/// Moves an average by 1/`of` of the difference. Caps the measurement, because the time of a
+/// preempted thread is not typical.
 fn follow_capped(average: &AtomicU64, ns: u64, of: u64) {
     let most_ns = MOST_TIMES * average.load(Relaxed).max(LEAST_NS);
     follow(average, ns.min(most_ns), of);
@@ -223,9 +219,9 @@ mod tests {
     const CPU_NS: u64 = 40_000;
     const DISK_NS: u64 = 200_000;
 
-    /// FaultCosts on two processors after reads that took so much of one, and for each phase
-    /// windows in which all threads together used so much of both, in percent, and waited
-    /// for so many reads.
+    /// Returns costs on two CPUs, after disk reads that took `CPU_NS` each. Each phase has two
+    /// values for a series of windows: the CPU use of all threads in percent of both CPUs, and the
+    /// number of reads waited for.
     fn after(phases: &[(u64, u64)]) -> FaultCosts {
         let costs = FaultCosts::new(2);
         (0..1000).for_each(|_| costs.note(Tier::Disk, DISK_NS, Some(CPU_NS)));
@@ -249,7 +245,7 @@ mod tests {
 
     #[test]
     fn one_thread_that_waits_leaves_its_processor_idle() {
-        // Of 20 ms it waits for 16, and runs for the others.
+        // It waits for 16 of 20 ms and runs for the rest.
         let alone = disk_ns(&after(&[(10, 100)]));
         assert!((DISK_NS * 9 / 10..=DISK_NS).contains(&alone), "{alone}");
         let nobody_waits = disk_ns(&after(&[(100, 0)]));
@@ -260,7 +256,7 @@ mod tests {
     fn many_threads_that_wait_leave_no_processor_idle() {
         let busy = disk_ns(&after(&[(100, 100)]));
         assert!((CPU_NS * 9 / 10..=CPU_NS * 11 / 10).contains(&busy), "{busy}");
-        // Waiting for 32 ms of twice 20, of which both were idle for 8.
+        // 32 ms of waiting in 2 * 20 ms of CPU time, of which 8 ms were idle.
         let half = disk_ns(&after(&[(80, 200)]));
         let wanted = CPU_NS + (DISK_NS - CPU_NS) / 4;
         assert!((wanted * 9 / 10..=wanted * 11 / 10).contains(&half), "{half}");
@@ -277,7 +273,7 @@ mod tests {
 
     #[test]
     fn threads_that_wait_beside_idle_processors_are_no_crowd() {
-        // All of 32 wait all the time: 640 ms in 20, of which processors were used for a tenth.
+        // All 32 threads wait all the time: 640 ms in 20 ms. A tenth of the CPU time is used.
         let idle = disk_ns(&after(&[(10, 4_000)]));
         assert!((DISK_NS * 8 / 10..=DISK_NS).contains(&idle), "{idle}");
     }
@@ -331,9 +327,9 @@ mod tests {
         }
         assert!(!leaves(2, 150, 50) && !leaves(2, 200, 0) && !leaves(1, 100, 0));
         assert!(leaves(4, 300, 100) && !leaves(4, 400, 0));
-        // All busy, and background reclaim one of them.
+        // All CPUs are busy, one of them with background reclaim.
         assert!(!leaves(2, 133, 67) && !leaves(3, 225, 75) && !leaves(4, 320, 80));
-        // Before anything is known.
+        // Before any measurement.
         assert!(
             FaultCosts::new(2).leaves_a_processor() && !FaultCosts::new(1).leaves_a_processor()
         );

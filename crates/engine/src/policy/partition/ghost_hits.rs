@@ -1,52 +1,51 @@
-//! Faults that another limit of the pool would have spared, or made dearer, by how many
-//! steps away that limit is.
+//! Faults that another limit of the pool would have saved, or made more expensive, counted by the
+//! distance of that limit in steps.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Steps that are told apart. One is a share of the budget, so that no limit is further
-/// from another.
+/// Number of steps. Each is 1/16 of the budget, so no limit is further away.
 pub(super) const STEPS: usize = 16;
 
 type Counts = [AtomicU32; STEPS];
 
-/// What has been seen since the last look. Threads may note while it is looked at: parts of
-/// what they say then count the next time.
+/// Events since the last sample. Threads may record events during a sample; parts of those count in
+/// the next one.
 #[derive(Debug, Default)]
 pub(super) struct GhostHits {
     events: AtomicU32,
-    /// Faults to come that are not counted.
+    /// Number of upcoming faults to ignore.
     unsettled: AtomicU32,
-    /// Faults from the pool on pages that had been resident with so many steps more for
-    /// resident pages, and one.
+    /// Faults from the pool on pages that would have been resident with index + 1 steps more for
+    /// resident pages.
     resident: Counts,
-    /// The same of faults from the disk on pages that do not pack: no pool had held them.
+    /// The same for faults from the disk on incompressible pages, which no pool could hold.
     incompressible: Counts,
-    /// Of all others, those on pages that had been on the disk by then: from so many
-    /// steps on, and until so many, when they would be resident.
+    /// Other faults from the pool that a smaller pool would have made faults from the disk: the
+    /// number of steps from which on, and the number at which the page would be resident instead.
     lost_from: Counts,
     lost_until: Counts,
-    /// Faults from the disk on pages that had been in the pool with so many steps more
-    /// for it, and one.
+    /// Faults from the disk on pages that would have been in the pool with index + 1 steps more for
+    /// it.
     pooled: Counts,
 }
 
-/// What would have been otherwise by 0, 1, 2 ... steps.
+/// Changes if the limit had been 0, 1, 2 ... steps away.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Seen {
-    /// With so many more for resident pages, faults from the pool that had been none.
+    /// Saved faults from the pool, with more memory for resident pages.
     pub(super) resident: [u32; STEPS + 1],
-    /// Faults from the disk, on pages that do not pack, that had been none.
+    /// Saved faults from the disk on incompressible pages.
     pub(super) incompressible: [u32; STEPS + 1],
-    /// And those that had been from the disk.
+    /// Faults from the pool that would have been faults from the disk.
     pub(super) lost: [u32; STEPS + 1],
-    /// With so many more for the pool, faults from the disk that had been from there.
+    /// Faults from the disk that would have been faults from the pool, with a larger pool.
     pub(super) pooled: [u32; STEPS + 1],
 }
 
 impl GhostHits {
-    /// A touched page was in the pool. It had been resident with more than
-    /// `until_resident` steps more for resident pages; with more than `until_lost` less for
-    /// the pool, it had been on the disk.
+    /// Records a fault on a page in the pool. It would have been resident with more than
+    /// `until_resident` steps more for resident pages. With more than `until_lost` steps less for
+    /// the pool it would have been on the disk.
     pub(super) fn note_pooled(&self, until_resident: usize, until_lost: usize) {
         if self.settles() || until_resident >= STEPS && until_lost >= STEPS {
             return;
@@ -59,13 +58,13 @@ impl GhostHits {
         }
     }
 
-    /// A touched page was in the pool, and of that nothing is known.
+    /// Records a fault on a page in the pool whose alternatives are unknown.
     pub(super) fn note_unknown(&self) {
         self.settles();
     }
 
-    /// A touched page was on the disk, and does not pack. It had been resident with more than
-    /// `until_resident` steps more for resident pages.
+    /// Records a fault on an incompressible page on the disk. It would have been resident with more
+    /// than `until_resident` steps more for resident pages.
     pub(super) fn note_incompressible(&self, until_resident: usize) {
         if !self.settles() && until_resident < STEPS {
             self.events.fetch_add(1, Relaxed);
@@ -73,8 +72,8 @@ impl GhostHits {
         }
     }
 
-    /// A touched page was on the disk. It had been in the pool with more than
-    /// `until_pooled` steps more for that.
+    /// Records a fault on a page on the disk that would have been in the pool with more than
+    /// `until_pooled` steps more for it.
     pub(super) fn note_on_disk(&self, until_pooled: usize) {
         if !self.settles() && until_pooled < STEPS {
             self.events.fetch_add(1, Relaxed);
@@ -82,39 +81,39 @@ impl GhostHits {
         }
     }
 
-    /// Resident pages have got room for so many more. Those that are to be there come back
-    /// once, and say what they did before. So that many faults are not counted: neither of
-    /// those from the pool nor of those from the disk, which would speak alone.
+    /// Ignores the next `pages` faults, after resident pages gained space for as many. The pages
+    /// that will fill it fault once more, with distances from before. Faults from pool and disk are
+    /// ignored alike, so that neither kind is overrepresented.
     pub(super) fn settle(&self, pages: usize) {
         self.unsettled.store(u32::try_from(pages).unwrap_or(u32::MAX), Relaxed);
     }
 
-    /// Whether this fault is one of those that do not count.
+    /// Returns true if this fault must be ignored.
     fn settles(&self) -> bool {
         self.unsettled.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
-    /// Whether faults count again.
+    /// Returns true if faults count again.
     pub(super) fn is_settled(&self) -> bool {
         self.unsettled.load(Relaxed) == 0
     }
 
-    /// How many faults it knows of for which another limit had made a difference.
+    /// Returns the number of recorded faults for which another limit would have made a difference.
     pub(super) fn events(&self) -> u32 {
         self.events.load(Relaxed)
     }
 
-    /// Forgets all of it.
+    /// Clears all counts.
     pub(super) fn forget(&self) {
         let _ = self.take();
         self.settle(0);
     }
 
-    /// Takes what was seen.
+    /// Takes the counts and clears them.
     pub(super) fn take(&self) -> Seen {
         self.events.store(0, Relaxed);
         let (from, until) = (sums(&self.lost_from), sums(&self.lost_until));
-        // Noted one after the other: the second of two may be missing yet.
+        // The two are recorded one after the other, so the second may be missing.
         let lost = std::array::from_fn(|steps| from[steps].saturating_sub(until[steps]));
         Seen {
             resident: sums(&self.resident),
@@ -131,7 +130,7 @@ fn add(counts: &Counts, at: usize) {
     }
 }
 
-/// Takes counts and returns how many are below 0, 1, 2 ... steps.
+/// Takes counts and returns the cumulative number below 0, 1, 2 ... steps.
 fn sums(counts: &Counts) -> [u32; STEPS + 1] {
     let mut all = [0; STEPS + 1];
     for (at, count) in counts.iter().enumerate() {
@@ -140,14 +139,14 @@ fn sums(counts: &Counts) -> [u32; STEPS + 1] {
     all
 }
 
-/// How many of `counts` so many steps come to, or parts of one.
+/// Returns the cumulative count at a fractional number of steps.
 pub(super) fn within(counts: &[u32; STEPS + 1], steps: f64) -> f64 {
     let whole = (steps as usize).min(STEPS);
     let (from, to) = (f64::from(counts[whole]), f64::from(counts[(whole + 1).min(STEPS)]));
     from + (to - from) * (steps - whole as f64).clamp(0.0, 1.0)
 }
 
-/// The steepest way from here: faults a step.
+/// Returns the steepest slope from the origin, in faults per step.
 pub(super) fn steepest(counts: &[u32; STEPS + 1]) -> f64 {
     let slopes = (1..=STEPS).map(|steps| f64::from(counts[steps]) / steps as f64);
     slopes.fold(0.0, f64::max)
@@ -185,7 +184,7 @@ mod tests {
         assert_eq!(ghost_hits.events(), 0);
         ghost_hits.note_pooled(1, STEPS);
         assert_eq!(ghost_hits.events(), 1);
-        // Wherever they come from, and whether or not they make a difference.
+        // Any kind of fault settles, with or without a difference.
         ghost_hits.settle(3);
         ghost_hits.note_on_disk(0);
         ghost_hits.note_pooled(STEPS, STEPS);

@@ -1,27 +1,23 @@
-//! How much of the budget the pool gets, by what either side would gain.
+//! The pool's share of the budget.
 //!
-//! DRAM given to the pool holds more pages, but each touch of one costs a fault;
-//! DRAM left to resident pages holds fewer, at no cost; and what neither holds
-//! costs a read from the disk. How soon a page is back after it left tells what
-//! more DRAM would have spared, about: a page found in the pool would have stayed
-//! resident, had there been room for as many pages as left meanwhile; one found
-//! packed on the disk would still have been in the pool, had that held what was
-//! written back since ([`WriteBackRate`]).
+//! DRAM in the pool holds more pages, but each touch of one costs a fault. DRAM for resident pages
+//! holds fewer, at no cost. Pages in neither cost a read from the disk. The refault distance shows
+//! roughly what more DRAM would have saved. A page found in the pool would have stayed resident if
+//! there had been space for the pages evicted meanwhile. A page found compressed on the disk would
+//! still be in the pool if that had held the pages written back since ([`WriteBackRate`]).
 //!
-//! Each is counted by how many steps of the limit would have spared it, times what such
-//! a fault costs here ([`FaultCosts`]); and of the pages found in the pool, how many steps
-//! less for it would have cost a read. So it is known of every move, by one step or by
-//! many, what it would have gained, about: a loop gains nothing until all of it fits, a
-//! hot set the more, the more of it does. For each move that adds up, and what it would
-//! have lost takes off again (a cumulative sum, E. S. Page, 1954). Once it has come to
-//! what the move costs, pages that have to be written and others that have to be packed,
-//! the limit moves. A move back to resident pages that is undone before it can have gained
-//! what it cost makes the next one wait for twice as much, one that is not for half.
+//! Each fault is counted by the number of steps of the limit that would have saved it, times its
+//! cost ([`FaultCosts`]). For pages found in the pool, the number of steps by which a smaller pool
+//! would have lost them is counted, too. So the approximate gain of every move is known: a loop
+//! gains nothing until all of it fits; a hot set gains with each page that fits. For each move,
+//! gains are summed up and losses subtracted (a cumulative sum, E. S. Page, 1954). When the sum
+//! reaches the cost of the move (pages to write, and others to compress), the limit moves. If a
+//! move to resident pages is undone before it can have gained its cost, the next one must gain
+//! twice as much, otherwise half as much.
 //!
-//! A pool that has room to spare holds all that packs, and nobody knows of a part of that
-//! when it will be touched. Before such a pool becomes smaller, that must have gained what
-//! it costs to read what is written back then, too: as one who rents skis buys them once the rent
-//! has come to their price (ski rental; A. Karlin and others, 1988).
+//! A pool with spare space holds everything that is compressible, and part of it may not have been
+//! touched yet. Before such a pool shrinks, the move must also have gained the cost of reading back
+//! what it writes (ski rental; A. Karlin and others, 1988).
 
 mod ghost_hits;
 mod object_ages;
@@ -40,41 +36,41 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Faults that are looked at together.
+/// Faults per sample.
 const EVENTS: u32 = 128;
-/// With fewer objects in the pool none are looked at.
+/// Below this number of objects in the pool, their ages are not sampled.
 const LEAST_OBJECTS: usize = 64;
-/// At least so many of the pages that are written back are taken to come back.
+/// Lower bound of the assumed share of written-back pages that refault.
 const LEAST_BACK: f64 = 1.0 / 8.0;
-/// A pool that is written back uses at least this much of its limit, in percent.
+/// Use of a pool from which pages are written back is at least this, in percent of its limit.
 const FULL_PERCENT: usize = 70;
-/// Share of its limit at which the pool is written back, in percent.
+/// Use at which pages are written back from the pool, in percent of its limit.
 pub const WRITE_BACK_PERCENT: usize = 90;
-/// Share of its limit from which on it has nothing to spare, in percent. Up to there it
-/// keeps copies of resident pages.
+/// Use from which the pool has no spare space, in percent of its limit. Below it the pool keeps
+/// copies of resident pages.
 pub const NEARLY_FULL_PERCENT: usize = 85;
 
-/// Share of its limit from which on it may be full before long, in percent: what comes is to
-/// be small. (From there on zstd makes room for a hash join that LZ4 does not.)
+/// Use from which the pool may soon be full, in percent of its limit; zstd compresses from there
+/// on. (At this level the pool fits a hash join with zstd and not with LZ4.)
 const FILLING_PERCENT: usize = 60;
 
-/// The pool as it is.
+/// State of the pool.
 #[derive(Debug, Clone, Copy)]
 pub struct PoolView {
-    /// What it may take.
+    /// Limit in bytes.
     pub limit_bytes: usize,
-    /// What it takes.
+    /// Use in bytes.
     pub used_bytes: usize,
-    /// Pages in it.
+    /// Number of pages.
     pub objects: usize,
 }
 
-/// A pool with that limit is written back when it takes more than this.
+/// Returns the use in bytes above which a pool of that limit is written back.
 fn mark_bytes(limit_bytes: usize) -> usize {
     limit_bytes / 100 * WRITE_BACK_PERCENT
 }
 
-/// A step of the limit in a budget of so many bytes.
+/// Returns the step of the limit for a budget.
 fn step_in(budget_bytes: usize) -> usize {
     (budget_bytes / STEPS).max(1)
 }
@@ -87,20 +83,19 @@ pub struct Partition {
     most_bytes: AtomicUsize,
     step_bytes: AtomicUsize,
     budget_bytes: AtomicUsize,
-    /// What was asked for, whatever it comes to in the budget of now.
+    /// The configured limit, independent of the current budget.
     asked: Mutex<PoolLimit>,
     ghost_hits: GhostHits,
     ages: ObjectAges,
     costs: FaultCosts,
     write_back_rate: WriteBackRate,
-    /// What one MiB more of DRAM would have spared so far, in ns.
+    /// Time that one MiB more of DRAM would have saved so far, in ns.
     spared_ns: AtomicU64,
     cusum: Mutex<(Cusum, Samples)>,
 }
 
 impl Partition {
-    /// Between a least and a most limit of the pool, in a budget of so many bytes, on so
-    /// many processors.
+    /// Creates a partition with the given bounds of the pool's limit.
     #[must_use]
     pub fn new(
         is_on: bool,
@@ -125,20 +120,20 @@ impl Partition {
         }
     }
 
-    /// What passes through the pool.
+    /// Returns the rate of write-backs from the pool.
     #[must_use]
     pub fn write_back_rate(&self) -> &WriteBackRate {
         &self.write_back_rate
     }
 
-    /// Whether the limit moves.
+    /// Returns true if the limit adapts.
     #[must_use]
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Relaxed)
     }
 
-    /// Lets the limit move, or stay, and sets it: not while it is being moved. What
-    /// was seen under another limit is forgotten.
+    /// Sets the limit and enables or disables its adaptation. Waits for a move in progress. Clears
+    /// events recorded under another limit.
     pub(crate) fn set(&self, asked: PoolLimit, is_on: bool, set_limit: impl FnOnce(usize)) {
         self.anew(|| {
             self.write_back_rate.forget();
@@ -148,8 +143,8 @@ impl Partition {
         });
     }
 
-    /// The budget has another size from now on: so has the pool's limit, which was
-    /// `limit_bytes`. What was asked for still holds; where the limit moves, it keeps its share.
+    /// Adapts to a changed budget; `limit_bytes` is the pool's limit before. An adaptive limit
+    /// keeps its share; otherwise the configured limit is evaluated again.
     pub(crate) fn resize(
         &self,
         least_bytes: usize,
@@ -172,8 +167,8 @@ impl Partition {
             let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
             set_limit(self.limit_of(asked));
         };
-        // All was counted by shares of the budget. So for one of about that size it holds about:
-        // a budget that moves often would else know nothing ever.
+        // Events are counted in shares of the budget, so they stay roughly valid for a budget of
+        // similar size. Otherwise nothing would be learnt under a budget that changes often.
         if (before_bytes / 2..=before_bytes * 2).contains(&budget_bytes) {
             let _still = self.cusum.lock().unwrap_or_else(PoisonError::into_inner);
             change();
@@ -182,8 +177,8 @@ impl Partition {
         }
     }
 
-    /// Changes something, not while the limit is being moved, and forgets what was seen
-    /// before of moves. (What passes through the pool is an average that follows.)
+    /// Runs `change` while the limit cannot move, and clears the recorded events. The write-back
+    /// rate is a moving average and is kept.
     fn anew(&self, change: impl FnOnce()) {
         let mut cusum = self.cusum.lock().unwrap_or_else(PoisonError::into_inner);
         *cusum = Default::default();
@@ -200,38 +195,38 @@ impl Partition {
         self.most_bytes.load(Relaxed)
     }
 
-    /// What the pool may take at first where so much was asked for: as it is, or
-    /// the most if the limit moves. Too much costs unpacking and is soon seen, too
-    /// little costs writing to the disk and reading back.
+    /// Returns the initial limit for a configured one, at most the upper bound if the limit adapts.
+    /// A limit that is too large costs decompression and is corrected soon; one that is too small
+    /// costs disk I/O.
     #[must_use]
     fn limit_of(&self, asked: PoolLimit) -> usize {
         let asked_bytes = asked.bytes_of(self.budget_bytes.load(Relaxed));
         if self.is_on() { asked_bytes.min(self.most_bytes()) } else { asked_bytes }
     }
 
-    /// The most that the pool may take, or `beyond_bytes` where that is more, if it moves and is
-    /// below: where nothing can be written, what does not fit there has no other place.
+    /// Returns the upper bound of the pool's limit, or `beyond_bytes` if that is more. Used if
+    /// nothing can be written, so that pages have no other place. `None` if the limit does not
+    /// adapt or is not below it.
     #[must_use]
     pub(crate) fn widest(&self, limit_bytes: usize, beyond_bytes: usize) -> Option<usize> {
         let most_bytes = self.most_bytes().max(beyond_bytes);
         (self.is_on() && limit_bytes < most_bytes).then_some(most_bytes)
     }
 
-    /// What one MiB more of DRAM would have spared so far, in ns, about, by the faults that
-    /// have been looked at: ghost hits times cost, for whichever side had gained more. Nothing
-    /// is known of that while the limit does not move.
+    /// Returns the approximate time that one MiB more of DRAM would have saved so far, in ns: ghost
+    /// hits times cost, for the side with the larger gain. Constant while the limit does not adapt.
     #[must_use]
     pub(crate) fn spared_by_a_mib_ns(&self) -> u64 {
         self.spared_ns.load(Relaxed)
     }
 
-    /// What faults cost.
+    /// Returns the measured costs of faults.
     #[must_use]
     pub fn costs(&self) -> &FaultCosts {
         &self.costs
     }
 
-    /// Whether more time goes by for reads from the disk than for unpacking.
+    /// Returns true if reads from the disk cost more time in total than decompression.
     #[must_use]
     pub(crate) fn disk_dominates(&self) -> bool {
         let (pool_ns, disk_ns) = self.costs.faults_ns();
@@ -239,18 +234,18 @@ impl Partition {
         reading_ns > unpacking_ns
     }
 
-    /// What goes by for unpacking, and for reads, in [`WHOLE`] faults at these costs.
+    /// Returns the total cost of faults from the pool and from the disk, in [`WHOLE`] faults.
     fn shares_ns(&self, pool_ns: u64, disk_ns: u64) -> (u64, u64) {
         let share = u64::from(self.costs.disk_share());
         ((u64::from(WHOLE) - share) * pool_ns, share * disk_ns)
     }
 
-    /// How likely a page that is written back is taken to come back.
+    /// Returns the assumed likelihood that a page written back refaults.
     fn share_back(&self) -> f64 {
         self.write_back_rate.share_back().max(LEAST_BACK)
     }
 
-    /// A touched page was in the pool, and so many had left since it did.
+    /// Records a fault on a page in the pool, with its refault distance.
     pub(crate) fn found_in_pool(&self, distance: u64, limit_bytes: usize, used_bytes: usize) {
         if !self.is_on() {
             return;
@@ -260,11 +255,11 @@ impl Partition {
         }
         let step_bytes = self.step_bytes();
         let distance_bytes = (distance as usize).saturating_mul(PAGE_SIZE);
-        // The pool writes its oldest objects back first.
+        // The pool writes back its oldest objects first.
         let younger_bytes = self.ages.younger(distance, used_bytes);
         let room_bytes = mark_bytes(limit_bytes).saturating_sub(younger_bytes);
-        // A smaller pool loses its end, and gains the memory of objects whose pages then stay
-        // resident.
+        // A smaller pool loses its oldest objects. It also loses those whose pages then stay
+        // resident, which saves their memory.
         let resident_share = younger_bytes as f64 / distance_bytes.max(1) as f64;
         let lost_bytes = mark_bytes(step_bytes) as f64 - resident_share * step_bytes as f64;
         let until_lost =
@@ -272,8 +267,7 @@ impl Partition {
         self.ghost_hits.note_pooled(distance_bytes / step_bytes, until_lost);
     }
 
-    /// A touched page was on the disk because it does not pack, and so many had left since it
-    /// did.
+    /// Records a fault on an incompressible page on the disk, with its refault distance.
     pub(crate) fn found_incompressible(&self, distance: u64) {
         if self.is_on() {
             let bytes = (distance as usize).saturating_mul(PAGE_SIZE);
@@ -281,8 +275,8 @@ impl Partition {
         }
     }
 
-    /// A touched page was on the disk, packed, and the pool would have had to hold so
-    /// many more for it.
+    /// Records a fault on a compressed page on the disk, which a pool with `more` more pages would
+    /// still hold.
     pub(crate) fn found_on_disk(&self, more: u64, pool: PoolView) {
         if self.is_on() && pool.is_full() {
             let more_bytes = (more as usize).saturating_mul(pool.average_bytes());
@@ -290,9 +284,8 @@ impl Partition {
         }
     }
 
-    /// Moves the pool's limit, once enough has been seen to change it. `at_random` says how
-    /// many pages left since the one in the pool did that a random number stands for, if
-    /// there is one.
+    /// Moves the pool's limit if enough events justify it. `at_random` maps a random number to an
+    /// object of the pool, if there is one, and returns the number of pages evicted since.
     pub fn step(
         &self,
         view: impl FnOnce() -> PoolView,
@@ -305,11 +298,12 @@ impl Partition {
             return;
         }
         let view = view();
-        // Of a handful it would not find any.
+        // A sample would find no objects if there are only a few.
         if !is_due && view.objects < LEAST_OBJECTS {
             return;
         }
-        // Not waited for: a forked child may find it taken for good.
+        // Do not wait: in a forked child the lock may be held by a thread that does not exist
+        // there.
         let Ok(mut cusum) = self.cusum.try_lock() else { return };
         if !self.is_on() {
             return;
@@ -321,7 +315,7 @@ impl Partition {
             return;
         }
         if let Some(limit_bytes) = self.next(cusum, view) {
-            // By when faults count again, the pool is another.
+            // When faults count again, the ages will have changed.
             samples.forget();
             self.ages.forget();
             set_limit(limit_bytes);
@@ -350,7 +344,7 @@ impl Partition {
         })
     }
 
-    /// How far the limit may move.
+    /// Returns the distance in bytes by which the limit may move.
     fn room(&self, view: PoolView, towards: Towards) -> usize {
         match towards {
             Towards::Pool => self.most_bytes().saturating_sub(view.limit_bytes),
@@ -359,35 +353,37 @@ impl Partition {
     }
 }
 
-/// What was seen since the last look, and what it says of each move.
+/// Events since the last sample, and their consequences for each move.
 struct Look<'b> {
     partition: &'b Partition,
     view: PoolView,
     seen: Seen,
-    /// What a page from the pool costs, and one from the disk.
+    /// Cost of a fault from the pool, and of one from the disk.
     prices_ns: (u64, u64),
 }
 
 impl Look<'_> {
-    /// How far a move of so many steps goes; `None` where one less comes to the bound.
+    /// Returns the size of a move of `steps` steps; `None` if a smaller one already reaches the
+    /// bound.
     fn bytes(&self, towards: Towards, steps: usize) -> Option<usize> {
         let room = self.partition.room(self.view, towards);
         let step_bytes = self.partition.step_bytes();
         ((steps - 1) * step_bytes < room).then(|| room.min(steps * step_bytes))
     }
 
-    /// What a move of so many steps had gained, and what it costs, if there is room for it.
+    /// Returns the estimate for a move, if it is possible.
     fn plan(&self, towards: Towards, steps: usize) -> Option<Plan> {
         let bytes = self.bytes(towards, steps)?;
         let (pool_ns, disk_ns) = self.prices_ns;
         let saved_ns = disk_ns.saturating_sub(pool_ns) as f64;
         let (pool_ns, disk_ns) = (pool_ns as f64, disk_ns as f64);
-        // Pages that have to be packed, and touched ones that are unpacked again.
+        // Pages that have to be compressed, and touched ones that are decompressed again.
         let packing_ns = (bytes / PAGE_SIZE) as f64 * pool_ns;
         Some(match towards {
             Towards::Pool => {
                 let gained_ns = within(&self.seen.pooled, self.steps(bytes)) * saved_ns;
-                // What resident pages lose is not seen, but how much they would gain.
+                // The loss of resident pages is unknown; their gain from more memory approximates
+                // it.
                 let slope_ns = steepest(&self.seen.resident) * pool_ns
                     + steepest(&self.seen.incompressible) * disk_ns;
                 let lost_ns = slope_ns * self.steps(bytes);
@@ -402,13 +398,14 @@ impl Look<'_> {
                 let writing_ns = (passed_on * self.partition.costs.pass_on_ns()) as f64;
                 let gain_ns = gained_ns - self.lost_by_pool(bytes) * saved_ns;
                 let reading_ns = passed_on as f64 * self.unseen_share_back() * saved_ns;
-                // Should it be wrong, it is undone.
+                // The cost of undoing the move is included.
                 Plan { gain_ns, cost_ns: writing_ns + packing_ns, reading_ns }
             }
         })
     }
 
-    /// What one MiB more, for resident pages or the pool, had spared since the last look.
+    /// Returns the time that one MiB more, for resident pages or the pool, would have saved since
+    /// the last sample.
     fn spared_by_more_ns(&self) -> u64 {
         const MIB: f64 = (1 << 20) as f64;
         let (pool_ns, disk_ns) = self.prices_ns;
@@ -419,10 +416,10 @@ impl Look<'_> {
         (a_step_ns * MIB / self.partition.step_bytes() as f64) as u64
     }
 
-    /// How likely a page that a move writes back is touched again, beyond what was seen of
-    /// it; certain, where none has been lately. From a pool that is nearly full it is
-    /// written back before long as it is. From another it would stay: a sort that is at work on half of
-    /// what it sorts is going to touch the other half, too.
+    /// Returns the likelihood that a page written back by a move refaults, beyond the recorded
+    /// events. It is 0 for a nearly full pool, which would write the page back soon anyway. In
+    /// another pool the page would stay and may be touched later: a sort that works on one half of
+    /// its data will touch the other half.
     fn unseen_share_back(&self) -> f64 {
         if self.view.is_nearly_full() { 0.0 } else { self.partition.share_back() }
     }
@@ -431,8 +428,9 @@ impl Look<'_> {
         bytes as f64 / self.partition.step_bytes() as f64
     }
 
-    /// Faults from the disk that there had been with so many bytes less for the pool: what
-    /// was seen, or what as many more had spared; beyond its bound as up to there.
+    /// Returns the faults from the disk that a pool smaller by `bytes` would have had: the recorded
+    /// ones, or those that a pool larger by as much would have saved, if more. Beyond the upper
+    /// bound the latter are extrapolated.
     fn lost_by_pool(&self, bytes: usize) -> f64 {
         let most = self.partition.room(self.view, Towards::Pool);
         let more = most.min(bytes);
@@ -441,8 +439,8 @@ impl Look<'_> {
         lost.max(spared / more.max(1) as f64)
     }
 
-    /// What resident pages get of a limit lower by so many bytes: not what the pool does not
-    /// use.
+    /// Returns the memory that resident pages gain if the limit falls by `bytes`. Unused space of
+    /// the pool does not count.
     fn freed_bytes(&self, bytes: usize) -> usize {
         let mark_bytes = mark_bytes(self.view.limit_bytes - bytes);
         self.view.used_bytes.saturating_sub(mark_bytes).min(bytes)
@@ -450,23 +448,23 @@ impl Look<'_> {
 }
 
 impl PoolView {
-    /// Whether there is no room in it: what is on the disk was written back from it as it is now,
-    /// and not when it was smaller.
+    /// Returns true if the pool has no free space, so that pages on the disk were written back
+    /// under its present size.
     pub(crate) fn is_full(self) -> bool {
         self.used_bytes >= self.limit_bytes / 100 * FULL_PERCENT
     }
 
-    /// Whether it may have nothing to spare before long.
+    /// Returns true if the pool may soon have no spare space.
     pub(crate) fn is_filling(self) -> bool {
         self.used_bytes >= self.limit_bytes / 100 * FILLING_PERCENT
     }
 
-    /// Whether it has nothing to spare: each page that comes makes another one go on.
+    /// Returns true if the pool has no spare space: each new page causes a write-back.
     pub fn is_nearly_full(self) -> bool {
         self.used_bytes >= self.limit_bytes / 100 * NEARLY_FULL_PERCENT
     }
 
-    /// Of a page in it.
+    /// Returns the average compressed size of a page.
     fn average_bytes(self) -> usize {
         (self.used_bytes / self.objects.max(1)).clamp(1, PAGE_SIZE)
     }

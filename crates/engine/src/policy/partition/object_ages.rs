@@ -1,22 +1,20 @@
-//! How old the objects of the pool are: how many of them are younger than one.
-//!
-//! Found by looking at some of them, taken at random, again and again. The oldest sixteenth
-//! of them is what the pool would give up first.
+//! Age distribution of the objects in the pool, found by repeated random samples. The pool would
+//! write back the oldest sixteenth first.
 
 use super::ghost_hits::STEPS;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Objects looked at each time, and that count together. The first time it is as many.
+/// Objects per sample, and the number kept. The first sample fills the table.
 const EACH_TIME: usize = 16;
 const SAMPLES: usize = 128;
-/// Places looked into for each that is wanted: not in all of them is an object.
+/// Tries per wanted object, because not every place holds one.
 const TRIES: usize = 4;
 
-/// Objects that were looked at.
+/// Ages of sampled objects.
 #[derive(Debug)]
 pub(super) struct Samples {
     distances: [u64; SAMPLES],
-    /// How many there were, and those from [`SAMPLES`] on in place of the first.
+    /// Number of objects sampled. From [`SAMPLES`] on, new ones replace the oldest.
     count: usize,
     random: u64,
 }
@@ -28,13 +26,13 @@ impl Default for Samples {
 }
 
 impl Samples {
-    /// What was looked at so far is not as it was.
+    /// Clears the samples.
     pub(super) fn forget(&mut self) {
         self.count = 0;
     }
 
-    /// Looks at some more: `at_random` says how many pages left since the one did that a
-    /// random number stands for.
+    /// Takes more samples. `at_random` maps a random number to an object, if there is one, and
+    /// returns the number of pages evicted since.
     pub(super) fn look(&mut self, at_random: impl Fn(u64) -> Option<u64>) {
         let wanted = EACH_TIME.max(SAMPLES.saturating_sub(self.count));
         let until = self.count + wanted;
@@ -42,7 +40,7 @@ impl Samples {
             if self.count == until {
                 break;
             }
-            // The multiplier and increment of Knuth's MMIX.
+            // Multiplier and increment of Knuth's MMIX.
             self.random = self.random.wrapping_mul(6_364_136_223_846_793_005);
             self.random = self.random.wrapping_add(1_442_695_040_888_963_407);
             if let Some(distance) = at_random(self.random) {
@@ -53,8 +51,8 @@ impl Samples {
     }
 }
 
-/// The ages that 0, 1, 2 ... sixteenths of the objects are below, in pages that left memory since
-/// (a refault distance); `u64::MAX` while nothing is known.
+/// Upper bounds of the ages of 1/16, 2/16 ... of the objects, as refault distances; `u64::MAX`
+/// while unknown.
 #[derive(Debug)]
 pub(super) struct ObjectAges([AtomicU64; STEPS]);
 
@@ -65,7 +63,7 @@ impl Default for ObjectAges {
 }
 
 impl ObjectAges {
-    /// Learns from what was looked at, if that was enough.
+    /// Updates the ages if there are enough samples.
     pub(super) fn learn(&self, samples: &Samples) {
         if samples.count < STEPS {
             return;
@@ -78,18 +76,17 @@ impl ObjectAges {
         }
     }
 
-    /// Whether anything is known.
+    /// Returns true if the ages are known.
     pub(super) fn are_known(&self) -> bool {
         self.0.iter().all(|age| age.load(Relaxed) != u64::MAX)
     }
 
-    /// Nothing is known any more.
+    /// Makes the ages unknown.
     pub(super) fn forget(&self) {
         self.0.iter().for_each(|age| age.store(u64::MAX, Relaxed));
     }
 
-    /// Of `bytes` of objects, those that are younger than one after which so many pages
-    /// left.
+    /// Returns how much of `bytes` of objects is younger than a refault distance.
     pub(super) fn younger(&self, distance: u64, bytes: usize) -> usize {
         let parts = self.0.iter().take_while(|age| age.load(Relaxed) < distance).count();
         bytes / STEPS * parts

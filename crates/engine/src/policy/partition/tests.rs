@@ -7,7 +7,7 @@ const LEAST: usize = BUDGET / 5 * 2;
 const MOST: usize = BUDGET / 5 * 4;
 const STEP: usize = BUDGET / STEPS;
 
-/// Pages of the pool are written back when they are this old, all of them.
+/// Age at which pages of the pool are written back.
 const AGE: u64 = 10_000;
 
 fn balance() -> Partition {
@@ -17,23 +17,23 @@ fn balance() -> Partition {
     balance
 }
 
-/// So many pages left, and as many were written back.
+/// Records `pages` evictions and as many write-backs.
 fn pass_on(balance: &Partition, pages: u64) {
     balance.write_back_rate.note_left(pages);
     balance.write_back_rate.note_gone(pages);
 }
 
-/// A fault took so long, all of it on a processor.
+/// Records a fault that used `ns` of CPU time and did not wait.
 fn took(balance: &Partition, tier: Tier, ns: u64) {
     balance.costs.note(tier, ns, Some(ns));
 }
 
-/// A full pool of pages that pack to a quarter.
+/// A full pool of pages that compress to a quarter.
 fn full(limit_bytes: usize) -> PoolView {
     PoolView { limit_bytes, used_bytes: limit_bytes, objects: limit_bytes / 1024 }
 }
 
-/// Found in the pool, and on the disk, at these distances.
+/// Records faults from the pool and the disk at these distances, then takes a sample.
 fn look(balance: &Partition, pool: PoolView, pooled: &[u64], on_disk: &[u64]) -> usize {
     for at in 0..EVENTS as usize {
         if let Some(distance) = pooled.get(at % pooled.len().max(1)) {
@@ -48,7 +48,7 @@ fn look(balance: &Partition, pool: PoolView, pooled: &[u64], on_disk: &[u64]) ->
     next
 }
 
-/// How many looks alike it takes until the limit moves, and to where.
+/// Returns the number of identical samples until the limit moves, and the new limit.
 fn until_moved(
     balance: &Partition,
     pool: PoolView,
@@ -74,13 +74,13 @@ fn pages_that_a_larger_pool_had_held_let_it_grow_up_to_its_most() {
 fn a_mib_more_is_worth_what_it_would_have_spared() {
     let balance = balance();
     let near = STEP as u64 / PAGE_SIZE as u64 / 2;
-    // A loop that comes back after more than all there is gains nothing by a little more.
+    // A loop longer than all memory gains nothing from a little more.
     look(&balance, full(MOST), &[16 * near], &[]);
     assert_eq!(balance.spared_by_a_mib_ns(), 0);
     until_moved(&balance, full(MOST), &[near], &[]);
     let spared_ns = balance.spared_by_a_mib_ns();
     let (pool_ns, _) = balance.costs().faults_ns();
-    // Each look has as many faults, and a step has four MiB.
+    // Each sample has the same number of faults, and a step is four MiB.
     let a_look_ns = u64::from(EVENTS) * pool_ns / 4;
     assert!(spared_ns >= a_look_ns && spared_ns.is_multiple_of(a_look_ns), "{spared_ns}");
 }
@@ -91,7 +91,7 @@ fn a_budget_that_moves_often_is_worth_something_all_the_same() {
     let near = STEP as u64 / PAGE_SIZE as u64 / 2;
     let mut bytes = BUDGET;
     for round in 0..100 {
-        // Never enough at a time for a look.
+        // Too few events for a sample.
         for _ in 0..EVENTS / 4 {
             balance.found_in_pool(near, MOST, MOST);
         }
@@ -100,7 +100,7 @@ fn a_budget_that_moves_often_is_worth_something_all_the_same() {
         balance.resize(LEAST, MOST, bytes, MOST, |_| {});
     }
     assert!(balance.spared_by_a_mib_ns() > 0);
-    // Of one of quite another size nothing is known.
+    // A budget of a very different size clears the events.
     (0..EVENTS / 2).for_each(|_| balance.found_in_pool(near, MOST, MOST));
     balance.resize(LEAST, MOST, 4 * bytes, MOST, |_| {});
     assert_eq!(balance.ghost_hits.events(), 0);
@@ -108,7 +108,7 @@ fn a_budget_that_moves_often_is_worth_something_all_the_same() {
 
 #[test]
 fn a_smaller_pool_keeps_pages_longer_whose_younger_ones_stay_resident() {
-    // Pages pack to 2560 bytes, and all ages are alike.
+    // Pages compress to 2560 bytes, and ages are uniformly distributed.
     let used_bytes = mark_bytes(MOST);
     let pages = (used_bytes / 2560) as u64;
     let lost_after = |at_depth: u64| {
@@ -120,7 +120,7 @@ fn a_smaller_pool_keeps_pages_longer_whose_younger_ones_stay_resident() {
         let lost = balance.ghost_hits.take().lost;
         lost.iter().position(|count| *count > 0)
     };
-    // A step takes 3.6 MiB from the pool, and 2.5 MiB of that in pages that stay resident.
+    // A step takes 3.6 MiB from the pool; 2.5 MiB of that are pages that stay resident.
     assert!((9..=12).contains(&lost_after(3).unwrap()), "{:?}", lost_after(3));
     assert!(lost_after(4).unwrap() <= 3, "{:?}", lost_after(4));
 }
@@ -150,7 +150,7 @@ fn pages_that_had_stayed_resident_take_it_back_for_what_that_costs() {
         assert_eq!(next, MOST - STEP);
         looks
     };
-    // Write-back has its cost.
+    // Write-back has a cost.
     let (cheap, dear) = (looks(1_000), looks(8_000));
     assert!(dear > cheap, "{dear} and {cheap} looks");
 }
@@ -167,10 +167,10 @@ fn what_a_pool_with_room_to_spare_would_send_on_counts_as_read() {
         (0..found).for_each(|_| _ = balance.write_back_rate.note_found(0));
         until_moved(&balance, pool, &[100], &[]).expect("it moves in the end").0
     };
-    // From one that is nearly full pages are written back as it is.
+    // A nearly full pool would write the pages back anyway.
     let (quickly, not_known) = (looks(nearly_full, 0, 0), looks(roomy, 0, 0));
     assert!(not_known > 10 * quickly, "{not_known} and {quickly} looks");
-    // The fewer come back, the less has to be read.
+    // The fewer pages refault, the less has to be read.
     let (few, all) = (looks(roomy, 10_000, 0), looks(roomy, 10_000, 10_000));
     assert!(2 * quickly < few && 4 * few < all, "{quickly}, {few} and {all} looks");
     assert_eq!(all, not_known);
@@ -182,13 +182,13 @@ fn as_many_faults_as_pages_got_room_do_not_count() {
     for pool in [full(MOST), half] {
         let balance = balance();
         let (_, next) = until_moved(&balance, pool, &[100], &[]).unwrap();
-        // What the pool did not use is nobody's gain.
+        // Unused space of the pool is not gained.
         let freed_bytes = (pool.used_bytes - mark_bytes(next)).min(MOST - next);
         assert!((1..=STEP).contains(&freed_bytes), "{freed_bytes}");
         let found = || balance.found_in_pool(100, next, pool.used_bytes);
         (0..freed_bytes / PAGE_SIZE).for_each(|_| found());
         assert_eq!(balance.ghost_hits.events(), 0);
-        // The pool is another than it was.
+        // The pool has changed.
         balance.step(|| full(next), |random| Some(random % AGE), |_| unreachable!("no fault"));
         found();
         assert_eq!(balance.ghost_hits.events(), 1);
@@ -199,7 +199,7 @@ fn as_many_faults_as_pages_got_room_do_not_count() {
 fn what_the_pool_does_not_use_is_no_gain() {
     let balance = balance();
     let half = PoolView { used_bytes: MOST / 2, ..full(MOST) };
-    // Five steps are needed to free one, and one is all that is wanted.
+    // Five steps are needed to free the memory of one.
     let (_, next) = until_moved(&balance, half, &[100], &[]).unwrap();
     let kept = MOST / 2 - STEP..=MOST / 2;
     assert!(kept.contains(&mark_bytes(next)), "{next}");
@@ -220,7 +220,7 @@ fn a_hot_set_that_is_far_from_fitting_gets_all_it_needs_at_once() {
 
 #[test]
 fn pages_that_a_smaller_pool_had_passed_on_speak_against_it() {
-    // The dearer a read is, the fewer of them.
+    // Fewer of them suffice if reads are more expensive.
     for (each, moves) in [(1, false), (100, true)] {
         let balance = balance();
         let pooled: Vec<u64> = (0..128).map(|at| if at % each == 0 { AGE } else { 100 }).collect();
@@ -238,7 +238,7 @@ fn a_step_back_that_was_wrong_makes_the_next_one_wait_longer() {
         let undone = until_moved(&balance, full(MOST - STEP), &[], &[AGE + 10]);
         assert_eq!(undone.unwrap().1, MOST);
     };
-    // The first look of all only learns how old the objects are.
+    // The first sample only learns the ages of objects.
     assert_eq!(look(&balance, full(MOST), &[100], &[]), MOST);
     let first = back();
     forth();
@@ -246,7 +246,7 @@ fn a_step_back_that_was_wrong_makes_the_next_one_wait_longer() {
     forth();
     let third = back();
     assert!(second * 2 >= first * 3 && third * 2 >= second * 3, "{first}, {second}, {third}");
-    // One that is followed by another was right.
+    // A move that is followed by another in the same direction was right.
     until_moved(&balance, full(MOST - STEP), &[100], &[]).unwrap();
     forth();
     assert!(back() < 2 * third);
@@ -283,7 +283,7 @@ fn the_disk_dominates_by_time_not_by_number() {
     assert!(!faults(10, 1));
     assert!(faults(0, 5));
     assert!(faults(3, 1));
-    // The dearer it is to make others leave, the less it matters where they go.
+    // The more expensive evictions are, the less their destination matters.
     (0..200).for_each(|_| balance.costs.left(32, 32 * 40_000));
     assert!(!faults(3, 1));
     balance.costs.left(0, 1_000);
@@ -296,7 +296,7 @@ fn what_is_set_stays() {
     assert_eq!(moved(LEAST), None);
     balance.set(PoolLimit::Auto, true, |_| {});
     assert_eq!(moved(LEAST), Some(LEAST + STEP));
-    // Set by hand, below the least.
+    // Set by the user, below the lower bound.
     assert_eq!(moved(STEP), Some(2 * STEP));
     assert_eq!(until_moved(&balance, full(STEP), &[100], &[]), None);
 }

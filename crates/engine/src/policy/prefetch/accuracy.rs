@@ -1,33 +1,31 @@
-//! How much of what is read ahead is wanted: windows that miss get shorter.
+//! Adapts the size of readahead windows to the share of pages read but not touched.
 //!
-//! A window is right when its stream reaches it, and a miss when its marker is never
-//! touched. Each stream ends with a miss, so what counts is how many pages were read for
-//! nothing beside those that were not: short runs waste much of long windows, and little
-//! of short ones; a long stream's end is nothing beside its length.
+//! A window is a hit when its stream reaches it and a miss when its marker is never touched. Every
+//! stream ends with a miss, so pages are counted, not windows: short runs waste a large part of
+//! long windows; the end of a long stream is negligible.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Pages that are looked at together, whichever way their windows ended.
+/// Pages of finished windows per evaluation.
 const LOOK_PAGES: u64 = 1024;
-/// More than one page in so many for nothing halves the longest window.
+/// If more than 1/this of the pages was not touched, the maximum window is halved.
 const TOO_MANY: u64 = 4;
-/// At most one in so many doubles it.
+/// If at most 1/this was, it is doubled.
 const FEW: u64 = 10;
 
-/// What became of windows, and what follows for those to come.
+/// Results of past windows, and the maximum size of new ones.
 #[derive(Debug)]
 pub(crate) struct Accuracy {
     reached_pages: AtomicU64,
     lost_pages: AtomicU64,
-    /// Pages of a window, at most, and its bounds.
+    /// Maximum size of a window in pages, and its bounds.
     longest: AtomicUsize,
     least: usize,
     most: AtomicUsize,
 }
 
 impl Accuracy {
-    /// Nothing is known yet: windows may have `most` pages. They never get shorter
-    /// than `least`.
+    /// Starts with windows of up to `most` pages. The maximum never falls below `least`.
     pub(crate) fn new(least: usize, most: usize) -> Accuracy {
         Accuracy {
             reached_pages: AtomicU64::new(0),
@@ -38,29 +36,29 @@ impl Accuracy {
         }
     }
 
-    /// How many pages a window may have at best.
+    /// Returns the upper bound of the window size, in pages.
     pub(crate) fn most(&self) -> usize {
         self.most.load(Relaxed)
     }
 
-    /// Windows may have `most` pages from now on.
+    /// Changes the upper bound of the window size.
     pub(crate) fn resize(&self, most: usize) {
         self.most.store(most, Relaxed);
         self.longest.fetch_min(most, Relaxed);
     }
 
-    /// How many pages a window may have.
+    /// Returns the current maximum window size, in pages.
     pub(crate) fn longest(&self) -> usize {
         self.longest.load(Relaxed)
     }
 
-    /// A window of so many pages was reached.
+    /// Records a window that its stream reached.
     pub(crate) fn reached(&self, pages: usize) {
         self.reached_pages.fetch_add(pages as u64, Relaxed);
         self.look();
     }
 
-    /// A window of so many pages never will be.
+    /// Records a window that was never reached.
     pub(crate) fn lost(&self, pages: usize) {
         self.lost_pages.fetch_add(pages as u64, Relaxed);
         self.look();
@@ -70,7 +68,7 @@ impl Accuracy {
         if self.reached_pages.load(Relaxed) + self.lost_pages.load(Relaxed) < LOOK_PAGES {
             return;
         }
-        // Of threads that come here together only one has it all.
+        // Of concurrent threads only one gets all counts.
         let reached = self.reached_pages.swap(0, Relaxed);
         let lost = self.lost_pages.swap(0, Relaxed);
         let all = reached + lost;
@@ -93,8 +91,8 @@ impl Accuracy {
 mod tests {
     use super::*;
 
-    /// Runs of so many pages, each followed by windows that double as they may. The
-    /// pages read for nothing, for each that was wanted, once it has settled.
+    /// Simulates runs of `run` pages, each followed by windows that double. Returns the untouched
+    /// pages per touched page, once the window size is stable.
     fn waste(accuracy: &Accuracy, run: usize) -> f64 {
         let (mut wanted, mut wasted) = (0, 0);
         for round in 0..400 {

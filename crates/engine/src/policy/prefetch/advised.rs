@@ -1,7 +1,7 @@
-//! What the program has said of its memory: that it is touched in order, or in none.
+//! Access order hints from the program.
 //!
-//! By chunk, as what is learnt is: a hint reaches as far as whole chunks lie in what it was given
-//! for, so that it says nothing about other memory.
+//! They are stored per chunk, like learnt behaviour. A hint applies to the chunks that its range
+//! covers completely, so it does not affect other memory.
 
 use crate::base::page::PageNo;
 use crate::memory::address_space::CHUNK_PAGES;
@@ -10,36 +10,36 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// In which order pages are touched.
+/// Order in which pages are touched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Order {
-    /// It is found out.
+    /// No hint: detected from faults.
     #[default]
     Unknown,
-    /// From the first to the last: what follows a touch is brought in at once.
+    /// Ascending: the pages after a touched one are read ahead at once.
     Sequential,
-    /// In none: nothing is brought in along with a touch.
+    /// Random: no readahead.
     Random,
 }
 
-/// Bits of a chunk's order.
+/// Bits per chunk.
 const BITS: u64 = 2;
 const PER_WORD: u64 = u32::BITS as u64 / BITS;
 
-/// The orders of all chunks.
+/// Orders of all chunks.
 #[derive(Debug)]
 pub(crate) struct Advised(&'static [AtomicU32]);
 
 impl Advised {
-    /// For a window of so many pages.
+    /// Creates the table for a window of `pages` pages.
     ///
     /// # Errors
-    /// When there is no address space for the table.
+    /// If no address space is left for the table.
     pub(crate) fn new(pages: usize) -> io::Result<Advised> {
         Ok(Advised(reserve_u32(pages / (CHUNK_PAGES * PER_WORD) as usize + 1)?))
     }
 
-    /// Says in which order the chunks are touched that lie in a range whole.
+    /// Sets the order of the chunks completely within `pages`.
     pub(crate) fn set(&self, pages: Range<PageNo>, order: Order) {
         for chunk in pages.start.div_ceil(CHUNK_PAGES)..pages.end / CHUNK_PAGES {
             let (word, shift) = place_of(chunk);

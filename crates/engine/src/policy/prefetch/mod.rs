@@ -1,4 +1,4 @@
-//! What is brought in before it is touched.
+//! Prefetching: bringing pages in before they are touched.
 
 pub mod advised;
 pub(crate) mod window;

@@ -1,13 +1,11 @@
-//! Pages that are touched together: what is touched right after a page, beside it.
+//! Prefetching of pages that are touched together.
 //!
-//! What a program touches is seldom a page long. A node of a tree, a row, a block
-//! with its header lie across two pages or three, in an order that is always the
-//! same: there is no stream, but whoever touches the one is about to touch the other.
-//! So each chunk of pages learns how likely each near page is to be read from the
-//! disk within a few faults of this one, for each offset apart (the idea of offset
-//! prefetchers in processors, P. Michaud, 2016); those that are likely enough are
-//! read along with it, at once, which takes hardly longer than one. That they would
-//! have been touched is not seen then. So every now and then none is read along.
+//! Objects often span pages: a tree node, a row, a block with its header. They are touched in the
+//! same order each time, but not as a stream. Therefore each chunk learns, for each small offset,
+//! the likelihood that the page at that offset is read from the disk within a few faults of another
+//! (offset prefetching in processors, P. Michaud, 2016). Pages that are likely enough are read
+//! along with the faulting one, in hardly more time. Such pages no longer fault, so every now and
+//! then none is read along, to keep learning.
 
 use crate::base::page::PageNo;
 use crate::memory::address_space::CHUNK_PAGES;
@@ -15,27 +13,28 @@ use softswap_sys::memory::reserve_u64;
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// How far prefetch may lie from a page.
+/// Offsets considered, in pages.
 const OFFSETS: [i64; 8] = [-4, -3, -2, -1, 1, 2, 3, 4];
-/// Faults after which a page is not touched together with this one.
+/// Number of faults within which a page counts as touched together with another.
 const RECENT: usize = 8;
-/// Likelihoods are so many bits each, side by side in a word.
+/// Bits per likelihood; all of a chunk fit in a word.
 const LIKELY_BITS: u32 = u64::BITS / OFFSETS.len() as u32;
 const CERTAIN: u64 = (1 << LIKELY_BITS) - 1;
-/// A read along with another costs some tenth of one alone, and room for a page
-/// that is wanted more if this one is not.
+/// Threshold for prefetching. An additional page costs about a tenth of a separate read, and memory
+/// that may be wasted.
 const LIKELY: u64 = CERTAIN / 4;
-/// What one fault changes of a likelihood: an eighth of what is missing.
+/// One fault moves a likelihood by 1/8 of the remaining difference.
 const WEIGHT_SHIFT: u32 = 3;
-/// One in so many times nothing is read along, to see what would be touched.
+/// One in this many times nothing is read along, for learning.
 const PROBE_EVERY: u32 = 16;
 
-/// A set of offsets from a page.
+/// Set of offsets from a page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Offsets(u8);
 
 impl Offsets {
-    /// Those for whose pages `is_it` holds. Nobody is asked about pages that cannot be.
+    /// Returns the offsets for whose pages `is_it` holds. Pages outside the number range are
+    /// skipped.
     pub(crate) fn of(page: PageNo, is_it: impl Fn(PageNo) -> bool) -> Offsets {
         let bit = |at: usize| {
             let there = page.checked_add_signed(OFFSETS[at]);
@@ -44,56 +43,54 @@ impl Offsets {
         Offsets((0..OFFSETS.len()).fold(0, |bits, at| bits | bit(at)))
     }
 
-    /// The pages at these offsets from `page`.
+    /// Returns the pages at these offsets from `page`.
     pub(crate) fn pages(self, page: PageNo) -> impl Iterator<Item = PageNo> {
         let is_in = move |at: &usize| self.0 >> at & 1 == 1;
         let at = (0..OFFSETS.len()).filter(is_in);
         at.filter_map(move |at| page.checked_add_signed(OFFSETS[at]))
     }
 
-    /// How many there are.
+    /// Returns the number of offsets.
     #[must_use]
     pub(crate) fn count(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether there is none.
+    /// Returns true if the set is empty.
     #[must_use]
     pub(crate) fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Those that are in both.
+    /// Returns the intersection.
     #[must_use]
     pub(crate) fn and(self, others: Offsets) -> Offsets {
         Offsets(self.0 & others.0)
     }
 
-    /// Those that are not in `others`.
+    /// Returns the difference.
     #[must_use]
     pub(crate) fn without(self, others: Offsets) -> Offsets {
         Offsets(self.0 & !others.0)
     }
 }
 
-/// What is known about pages that are touched together. Threads may overwrite each
-/// other's notes: all of it is an estimate.
+/// Learnt likelihoods. Concurrent updates may be lost.
 #[derive(Debug)]
 pub(crate) struct OffsetPrefetch {
-    /// Per chunk: how likely what lies at each of the [`OFFSETS`] is to follow.
+    /// Per chunk: the likelihood of each of the [`OFFSETS`].
     chunks: &'static [AtomicU64],
-    /// The last pages that came from the disk, with the offsets that are being
-    /// watched and those of them that followed.
+    /// Recent faults from the disk: page, watched offsets, and those of them that followed.
     recent: [AtomicU64; RECENT],
     next: AtomicUsize,
     turns: AtomicU32,
 }
 
 impl OffsetPrefetch {
-    /// For a window of so many pages.
+    /// Creates the state for a window of `pages` pages.
     ///
     /// # Errors
-    /// When there is no address space for the table.
+    /// If no address space is left for the table.
     pub(crate) fn new(pages: usize) -> io::Result<OffsetPrefetch> {
         Ok(OffsetPrefetch {
             chunks: reserve_u64(pages / CHUNK_PAGES as usize + 1)?,
@@ -107,7 +104,7 @@ impl OffsetPrefetch {
         &self.chunks[(page / CHUNK_PAGES) as usize]
     }
 
-    /// Which of the pages at `others` from a page had better be read along with it.
+    /// Returns those of the offsets `others` whose pages should be read along with `page`.
     #[must_use]
     pub(crate) fn likely(&self, page: PageNo, others: Offsets) -> Offsets {
         let chunk = self.chunk(page).load(Relaxed);
@@ -116,16 +113,16 @@ impl OffsetPrefetch {
         if likely.is_empty() || self.is_probe() { Offsets::default() } else { likely }
     }
 
-    /// Whether it is time to see what would be touched: spread out, so that what a
-    /// program does in turn is not seen at the same place each time.
+    /// Returns true if nothing should be read along this time. Spread by a hash, so that periodic
+    /// access patterns are not sampled at the same phase.
     fn is_probe(&self) -> bool {
         const GOLDEN: u32 = 0x9E37_79B9;
         let turn = self.turns.fetch_add(1, Relaxed);
         turn.wrapping_mul(GOLDEN) < u32::MAX / PROBE_EVERY
     }
 
-    /// Notes a page that comes from the disk because it is touched. What lies at
-    /// `watched` from it could follow: it is on the disk, and is not read along.
+    /// Records a fault from the disk. Only pages at the `watched` offsets can follow: they are on
+    /// the disk and not read along.
     pub(crate) fn note(&self, page: PageNo, watched: Offsets) {
         for entry in &self.recent {
             let bits = entry.load(Relaxed);
@@ -143,7 +140,7 @@ impl OffsetPrefetch {
         self.learn(self.recent[place].swap(entry, Relaxed));
     }
 
-    /// Notes what followed a page.
+    /// Updates the likelihoods from a finished observation.
     fn learn(&self, entry: u64) {
         let (page, watched, followed) = parted(entry);
         let chunk = self.chunk(page);
@@ -161,7 +158,7 @@ impl OffsetPrefetch {
     }
 }
 
-/// The page, what is watched beside it, and what of that has followed.
+/// Unpacks an entry of `recent`: page, watched offsets, offsets that followed.
 fn parted(entry: u64) -> (PageNo, Offsets, Offsets) {
     (entry >> 16, Offsets((entry >> 8) as u8), Offsets(entry as u8))
 }
@@ -187,12 +184,12 @@ mod tests {
         Offsets::of(100, |near| of.contains(&(near as i64 - 100)))
     }
 
-    /// Touches with nothing read along.
+    /// Records touches without prefetching.
     fn note(prefetch: &OffsetPrefetch, pages: &[PageNo]) {
         pages.iter().for_each(|page| prefetch.note(*page, all()));
     }
 
-    /// What is likely, whatever turn it is.
+    /// Returns the likely offsets, ignoring probes.
     fn likely(prefetch: &OffsetPrefetch, page: PageNo) -> Offsets {
         let turns = (0..3).map(|_| prefetch.likely(page, all()));
         turns.into_iter().find(|likely| !likely.is_empty()).unwrap_or_default()
@@ -206,7 +203,7 @@ mod tests {
             let page = 1024 + 40 * row;
             note(&prefetch, &[page, page - 1, page + 2]);
         }
-        // Seen from the first page of each three, from the second and the third.
+        // From each page of a group, the other two are at these offsets.
         assert_eq!(likely(&prefetch, 1030), offsets(&[-1, 2, 3]));
         assert!(likely(&prefetch, 100).is_empty(), "another chunk is its own");
     }
@@ -247,8 +244,8 @@ mod tests {
     }
 
     proptest! {
-        /// Of touches that have nothing to do with each other hardly any is taken for
-        /// an offset that counts, and no page is ever named that does not exist.
+        /// Random touches almost never make an offset likely, and no page outside the window is
+        /// returned.
         #[test]
         fn touches_at_random_follow_at_no_offset(pages in prop::collection::vec(0..512u64, 200..400)) {
             let prefetch = prefetch();

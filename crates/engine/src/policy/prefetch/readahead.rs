@@ -1,27 +1,22 @@
-//! Which pages come next: neighbours of a page that is brought in, and windows
-//! further on that are brought in before they are touched.
+//! Readahead: neighbours of a faulting page, and windows of streams that are read before they are
+//! touched.
 //!
-//! Several pages are read at once for little more than the price of one, wherever
-//! in the swap area they lie. How far to look is told by what lies behind: a
-//! stream leaves resident pages behind it, so its window doubles with each
-//! read, up to [`MAX_NEIGHBOURS`]; a random touch reads its page alone. The more
-//! of all pages are resident, the more of them must lie behind it in a row: some
-//! always do by chance.
+//! Reading several pages costs little more than reading one, wherever they are in the swap area.
+//! The number of pages to read follows from the resident pages before the faulting one. A stream
+//! leaves resident pages behind, so its window doubles with each read, up to [`MAX_NEIGHBOURS`]. A
+//! random touch reads a single page. The larger the share of resident pages, the longer the run
+//! before the page must be, because short runs occur by chance.
 //!
-//! A stream that goes on is followed. Each fault leaves a marker on the pages
-//! that would be touched next if it were part of one; two faults on markers in a
-//! row make a stream. One whose pages lie further apart is told by its last touches
-//! ([`Strides`]), and by a fault on the marker that these lead to. Its next window is
-//! asked for in the background, by requests
-//! that are read side by side. The page that the stream reaches first is the
-//! window's marker: it stays out, so that touching it is a fault and tells that
-//! the window has been reached, and the next one, twice as long, can be asked for.
-//! Pages that are there already are passed over: on them no marker would tell.
-//! What is read of it is cached meanwhile ([`ReadAheadPages`](crate::store::read_ahead_pages)). A marker that is not
-//! reached while so many other faults happen costs what was brought in for
-//! nothing, once: touched later, by chance, it is a page like any other. Where that
-//! happens much, windows get shorter ([`Accuracy`]). (The
-//! marker is that of Linux's readahead, there a flag of a cached page.)
+//! Longer streams are followed. Each fault leaves markers on the pages that would be touched next
+//! if it belonged to a stream. Two faults on markers in a row make a stream. Streams with larger
+//! strides are detected from recent touches ([`Strides`]) and a fault on the predicted marker. The
+//! next window of a stream is read in the background by parallel requests. The page that the stream
+//! reaches first is the window's marker: it stays absent, so its touch faults and starts the next
+//! window, twice as long. Resident pages are skipped, because they cannot be markers. The marker's
+//! content is cached meanwhile ([`ReadAheadPages`](crate::store::read_ahead_pages)). A marker that
+//! is not reached within a number of faults counts as lost, and its pages were read for nothing. If
+//! that happens often, windows get shorter ([`Accuracy`]). Linux's readahead has the same marker,
+//! as a flag of a cached page.
 
 use crate::base::page::{Claim, PageNo, PageTable, SlotCopy};
 use crate::policy::mechanism::{Mechanism, Without};
@@ -34,68 +29,68 @@ use crossbeam_queue::ArrayQueue;
 use softswap_sys::futex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Most pages that a fault reads at once, the touched one included.
+/// Maximum number of pages that a fault reads at once, including its own.
 pub(crate) const MAX_NEIGHBOURS: usize = 32;
-/// Most pages of a window that is brought in in the background: two requests, so that
-/// with the window that follows four are under way.
+/// Maximum pages of a background window: two requests, so that four are in progress together with
+/// the next window.
 const MAX_WINDOW: usize = 2 * REQUEST_PAGES;
-/// Of a budget of so many pages, a window takes one.
+/// A window covers at most 1/this of the budget.
 const BUDGET_SHARE: usize = 32;
-/// And the next windows of all streams: as much of each is there before.
+/// The next windows of all streams together cover at most 1/this of the budget.
 const ALL_SHARE: usize = 16;
-/// So many faults in a row make a stream.
+/// Number of consecutive faults that make a stream.
 const STREAM_FAULTS: usize = 3;
-/// What is met by chance less than once in so many times tells something.
+/// A run is no coincidence if its probability is below 1/this.
 const SELDOM: usize = 16;
-/// From this on, what a window brings in can be relied on to be touched.
+/// Window size from which the stream is reliable.
 const RELIABLE_PAGES: usize = 8;
-/// Markers at the same time, at most: each has its place by its page's number.
+/// Number of markers. A marker's place is a hash of its page number.
 const MARKERS: usize = 256;
-/// Pages that are there already, at most, which a stream is expected to pass over.
+/// Maximum number of resident pages that a stream skips.
 const PASSED_OVER: u64 = REQUEST_PAGES as u64;
-/// A marker is old after so many faults.
+/// Age of an old marker, in faults.
 const LIFE_FAULTS: u64 = 1024;
-/// Of a budget of so many pages, what is asked for and not yet begun takes one.
+/// Queued requests cover at most 1/this of the budget.
 const QUEUE_SHARE: usize = 8;
-/// Most requests asked for and not yet begun.
+/// Maximum number of queued requests.
 const MAX_REQUESTS: usize = 64;
 
-/// Windows that are remembered as under way: two of each of many streams.
+/// Number of windows remembered as in progress: two for each of many streams.
 const UNDER_WAY: usize = 32;
-/// After so many faults all of a window is there, or will not come.
+/// Number of faults after which a window is complete or will not be.
 const ARRIVAL_FAULTS: u64 = LIFE_FAULTS / 4;
 
-/// How a touched page lies in a stream.
+/// Relation of a touched page to streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
-    /// In none that is followed.
+    /// Not part of a followed stream.
     Alone,
-    /// In a window that is under way: its touch is early, and the beginning of nothing.
+    /// In a window that is being read: an early touch, not the start of a stream.
     Early,
-    /// It was a marker: what follows it is being brought in.
+    /// Was a marker: the following pages are being read.
     Marker(Window),
 }
 
 impl Touch {
-    /// Whether the page was the marker of a window that was asked for.
+    /// Returns true if the page was the marker of a requested window.
     #[must_use]
     pub fn is_asked_for(self) -> bool {
         matches!(self, Touch::Marker(window) if window.is_asked_for())
     }
 }
 
-/// Where a stream may go: what is there already it passes over, and nobody is told.
-/// So a marker is always on a page whose touch is a fault.
+/// Limits of a stream. It skips resident pages, because a marker must be on a page whose touch
+/// faults.
 pub struct Ahead<F> {
-    /// The first page that there is not.
+    /// End of the existing pages.
     pub end: PageNo,
-    /// Whether a page is in memory.
+    /// Returns true if a page is in memory.
     pub is_there: F,
 }
 
 impl<F: Fn(PageNo) -> bool> Ahead<F> {
-    /// The window, begun at its first page that is missing. `None` where there is
-    /// none before the end, or none near.
+    /// Returns the window starting at its first absent page. `None` if there is none nearby before
+    /// the end.
     fn first_missing(&self, window: Window) -> Option<Window> {
         let steps = (0..PASSED_OVER).map_while(|step| window.onward(step));
         let mut pages = steps.take_while(|page| *page < self.end);
@@ -103,41 +98,41 @@ impl<F: Fn(PageNo) -> bool> Ahead<F> {
     }
 }
 
-/// Pages of a window, at most, in a budget of so many.
+/// Returns the maximum window size for a budget, in pages.
 fn longest_window(budget_pages: usize) -> usize {
     (budget_pages / BUDGET_SHARE).clamp(FIRST_WINDOW, MAX_WINDOW)
 }
 
-/// The streams that are followed, and what is asked for on their behalf.
+/// Followed streams and their requests.
 #[derive(Debug)]
 pub struct Readahead {
     without: Without,
     markers: [AtomicU64; MARKERS],
-    /// Requests made for and not yet begun, in turn.
+    /// Requests not yet started, in order.
     queue: ArrayQueue<u64>,
-    /// Faults so far, for the age of markers.
+    /// Number of faults, for the age of markers.
     faults: AtomicU64,
-    /// Whether somebody brings in what is asked for.
+    /// True while threads serve the requests.
     is_served: AtomicBool,
-    /// Bumped to wake those who do.
+    /// Incremented to wake these threads.
     kick: AtomicU32,
-    /// How many of them sleep.
+    /// Number of sleeping threads.
     asleep: AtomicU32,
-    /// Pages of all streams' next windows together, at most.
+    /// Maximum pages of the next windows of all streams together.
     all: AtomicUsize,
-    /// Requests made for and not yet begun, at most.
+    /// Maximum number of queued requests.
     most_requests: AtomicUsize,
-    /// What became of windows so far: they are as long as that allows.
+    /// Results of past windows, which limit the size of new ones.
     accuracy: Accuracy,
-    /// The last touches that belonged to no stream.
+    /// Recent touches that belong to no stream.
     strides: Strides,
-    /// The windows asked for last, in turn.
+    /// The most recent requested windows; a ring.
     under_way: [AtomicU64; UNDER_WAY],
     asked: AtomicUsize,
 }
 
 impl Readahead {
-    /// For a budget of so many pages.
+    /// Creates the state for a budget in pages.
     #[must_use]
     pub(crate) fn new(budget_pages: usize, without: Without) -> Readahead {
         let readahead = Readahead {
@@ -159,7 +154,7 @@ impl Readahead {
         readahead
     }
 
-    /// The budget has so many pages from now on.
+    /// Adapts to a changed budget.
     pub(crate) fn resize(&self, budget_pages: usize) {
         let requests = (budget_pages / QUEUE_SHARE / REQUEST_PAGES).clamp(1, MAX_REQUESTS);
         self.most_requests.store(requests, Ordering::Relaxed);
@@ -167,13 +162,13 @@ impl Readahead {
         self.accuracy.resize(longest_window(budget_pages));
     }
 
-    /// Says whether somebody brings in what is asked for: only then is it.
+    /// Enables or disables requests. They are made only while threads serve them.
     pub fn serve(&self, on: bool) {
         let is_on = on && !self.without.has(Mechanism::Readahead);
         self.is_served.store(is_on, Ordering::Relaxed);
     }
 
-    /// Whether the touched page is a marker; it is none from then on.
+    /// Returns the relation of a touched page to streams. If it is a marker, the marker is removed.
     pub fn reach(&self, page: PageNo) -> Touch {
         if !self.is_served.load(Ordering::Relaxed) {
             return Touch::Alone;
@@ -185,12 +180,12 @@ impl Readahead {
         let is_it =
             |_: &_| place.compare_exchange(bits, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         let Some(window) = window.filter(is_it) else { return self.unmarked(page, now) };
-        // Reached late, it was not read for nothing, but perhaps by chance.
+        // Reached late: the window was useful, but the touch may be a coincidence.
         let is_young = Window::age(bits, now) < LIFE_FAULTS;
         if is_young { Touch::Marker(window) } else { Touch::Alone }
     }
 
-    /// How a page lies that is no marker.
+    /// Classifies a page that is no marker.
     fn unmarked(&self, page: PageNo, now: u64) -> Touch {
         let is_under_way = |place: &AtomicU64| {
             let bits = place.load(Ordering::Relaxed);
@@ -200,14 +195,14 @@ impl Readahead {
         if self.under_way.iter().any(is_under_way) { Touch::Early } else { Touch::Alone }
     }
 
-    /// How many of the pages from `page` on, up to `most`, come before a marker
-    /// that is yet to be reached: brought in with others, it would never be.
+    /// Returns the number of pages, from `page` on and up to `most`, before the next valid marker.
+    /// A marker must not be read with others, because it would not fault.
     #[must_use]
     pub fn up_to_marker(&self, page: PageNo, most: usize) -> usize {
         (1..most).find(|ahead| self.is_marker(page + *ahead as u64)).unwrap_or(most)
     }
 
-    /// Whether a page is a marker that is yet to be reached.
+    /// Returns true if a page is a valid marker.
     #[must_use]
     pub(crate) fn is_marker(&self, page: PageNo) -> bool {
         if !self.is_served.load(Ordering::Relaxed) {
@@ -220,10 +215,9 @@ impl Readahead {
             .is_some_and(|window| window.marker == page && window.is_asked_for() && is_young)
     }
 
-    /// Asks for what comes after a window that its stream has reached, before
-    /// anything else is done for the touched page. Returns how many windows of other
-    /// streams are known to be lost now; `None` when the touched page
-    /// belongs to no window that was asked for. `ahead` tells what may be asked for.
+    /// Requests the window after one that its stream has reached, before the touched page is
+    /// processed further. Returns the number of lost windows of other streams; `None` if the
+    /// touched page is not the marker of a requested window.
     pub fn go_on(&self, touch: Touch, ahead: &Ahead<impl Fn(PageNo) -> bool>) -> Option<u64> {
         let Touch::Marker(window) = touch else { return None };
         if !window.is_asked_for() {
@@ -231,8 +225,8 @@ impl Readahead {
         }
         self.accuracy.reached(window.pages);
         let (others, lost) = self.others();
-        // Many streams side by side share what may be there ahead of touches, or they
-        // push each other's pages out.
+        // Concurrent streams share the memory for pages read ahead; otherwise they would evict each
+        // other's pages.
         let all = self.all.load(Ordering::Relaxed);
         let longest = (all / (others + 1)).clamp(FIRST_WINDOW, self.longest());
         let next = window.next(longest).and_then(|next| ahead.first_missing(next));
@@ -247,8 +241,7 @@ impl Readahead {
         }
     }
 
-    /// How many streams are followed, and how many windows have not been reached in
-    /// time: they are forgotten.
+    /// Returns the number of followed streams, and the number of lost windows, which are removed.
     fn others(&self) -> (usize, u64) {
         let now = self.faults.load(Ordering::Relaxed);
         let (mut followed, mut lost) = (0, 0);
@@ -268,9 +261,8 @@ impl Readahead {
         (followed, lost)
     }
 
-    /// Marks what would be touched next after `page` that has come in, if it is a
-    /// stream's; where it is known to be one, asks for it. Returns how many windows
-    /// of other streams are lost for it.
+    /// Marks the pages that would be touched next after `page`, or requests them if the stream is
+    /// known. Returns the number of windows of other streams that are lost for that.
     pub fn expect(
         &self,
         page: PageNo,
@@ -287,7 +279,7 @@ impl Readahead {
                 self.lead_on(page, stride, pages + 1, ahead)
             }
             Touch::Alone => {
-                // Its touches so far make it as good as known.
+                // Its recent touches nearly prove a stream.
                 let strided = match self.without.has(Mechanism::Strides) {
                     true => None,
                     false => self.strides.note(page),
@@ -298,8 +290,8 @@ impl Readahead {
         }
     }
 
-    /// As [`Readahead::expect`], of a page of which it is known that those after it are next: its
-    /// first touch makes a stream.
+    /// As [`Readahead::expect`], for a page after which a sequential access is advised: its first
+    /// touch makes a stream.
     pub(crate) fn follow(
         &self,
         page: PageNo,
@@ -314,8 +306,8 @@ impl Readahead {
         }
     }
 
-    /// Marks the page that comes next after so many faults of what may be a stream, or
-    /// asks for a window where they are enough. As [`Readahead::expect`].
+    /// Marks the page expected after `faults` faults of a possible stream, or requests a window if
+    /// there were enough. Returns the number of lost windows.
     fn lead_on(
         &self,
         page: PageNo,
@@ -329,24 +321,25 @@ impl Readahead {
         u64::from(if window.is_asked_for() { self.ask(window) } else { self.mark(window) })
     }
 
-    /// Asks for a window. Whether another one is lost for it.
+    /// Requests a window. Returns true if another window is lost for it.
     fn ask(&self, window: Window) -> bool {
         let requests = window.requests().map(ReadRequest::to_bits);
         let has_room = || self.queue.len() < self.most_requests.load(Ordering::Relaxed);
         let asked =
             requests.take_while(|request| has_room() && self.queue.push(*request).is_ok()).count();
-        // As much is under way as can be? Then the stream goes on by itself.
+        // The queue is full. The stream continues with faults.
         if asked == 0 {
             return false;
         }
-        // What there was no room for will not come.
+        // Requests beyond the queue's capacity are dropped.
         let pages = window.pages.min(asked * REQUEST_PAGES);
         let displaced = self.mark(window);
         let under_way = Window { pages, ..window };
         let now = self.faults.load(Ordering::Relaxed);
         let place = self.asked.fetch_add(1, Ordering::Relaxed) % UNDER_WAY;
         self.under_way[place].store(under_way.to_bits(now), Ordering::Relaxed);
-        // In this order: who is about to sleep counts itself and then looks.
+        // This order is required: a thread about to sleep increments `asleep` and then checks
+        // `kick`.
         self.kick.fetch_add(1, Ordering::SeqCst);
         let asleep = self.asleep.load(Ordering::SeqCst);
         if asleep > 0 {
@@ -355,8 +348,8 @@ impl Readahead {
         displaced
     }
 
-    /// Sets a window's marker. Whether one of another window that was asked for
-    /// had to go: for one that was not, only when it is old.
+    /// Sets a window's marker. Returns true if it replaced that of another requested window. A
+    /// window that was not requested replaces only old ones.
     fn mark(&self, window: Window) -> bool {
         let now = self.faults.load(Ordering::Relaxed);
         let place = &self.markers[place_of(window.marker)];
@@ -367,38 +360,39 @@ impl Readahead {
             return false;
         }
         place.store(window.to_bits(now), Ordering::Relaxed);
-        // Asked for anew it is the same window.
+        // The same window, requested again.
         if let Some(before) = before.filter(|before| before.marker != window.marker) {
             self.accuracy.lost(before.pages);
         }
         before.is_some()
     }
 
-    /// What changes when something is asked for.
+    /// Returns a value that changes with each request.
     #[must_use]
     pub(crate) fn kick(&self) -> u32 {
         self.kick.load(Ordering::SeqCst)
     }
 
-    /// The request that was asked for first, if there is one.
+    /// Takes the oldest request, if any.
     #[must_use]
     pub fn take(&self) -> Option<ReadRequest> {
         self.queue.pop().map(ReadRequest::from_bits)
     }
 
-    /// Wakes all that sleep, though nothing is asked for.
+    /// Wakes all sleeping threads without a request.
     pub(crate) fn wake(&self) {
         self.kick.fetch_add(1, Ordering::SeqCst);
         futex::wake_all(&self.kick);
     }
 
-    /// Whether all that has been asked for is done, by `threads` of them: each decrements
-    /// before it takes, so what is taken is seen here before the queue is seen empty.
+    /// Returns true if all requests are done and all `threads` are asleep. A thread decrements
+    /// `asleep` before it takes a request; so if the queue is seen empty, the decrement is visible,
+    /// too.
     pub(crate) fn is_idle(&self, threads: usize) -> bool {
         self.queue.is_empty() && self.asleep.load(Ordering::SeqCst) as usize == threads
     }
 
-    /// Sleeps until something is asked for after `seen`, or for so long.
+    /// Sleeps until a request is made after `seen`, or until `ns` have passed.
     pub(crate) fn sleep(&self, seen: u32, ns: u64) {
         self.asleep.fetch_add(1, Ordering::SeqCst);
         futex::wait(&self.kick, seen, Some(ns));
@@ -411,15 +405,15 @@ fn place_of(page: PageNo) -> usize {
     (page ^ page >> 6 ^ page >> 12 ^ page >> 18) as usize % MARKERS
 }
 
-/// Whether touches go on so long that those to come can be relied on.
+/// Returns true if a window is long enough to rely on the stream.
 #[must_use]
 pub fn is_stream(window: usize) -> bool {
     window >= RELIABLE_PAGES
 }
 
-/// How many pages to read at once when `page` is touched, where so many of all pages
-/// are resident as `resident_of_all` says: as many as lie behind it side by side, where that is no
-/// chance, or as many as one looks at.
+/// Returns the number of pages to read when `page` is touched: one more than the resident pages
+/// directly before it, or 1 if such a run may be a coincidence. `resident_of_all` returns the
+/// numbers of resident and of all pages.
 #[must_use]
 pub fn neighbours(
     pages: &PageTable<'_>,
@@ -440,7 +434,7 @@ pub fn neighbours(
     if tells { behind + 1 } else { 1 }
 }
 
-/// Whether so many resident pages in a row are found often wherever one looks.
+/// Returns true if a run of resident pages is likely to occur by chance.
 fn is_chance(run: usize, resident: usize, all: usize) -> bool {
     const ONE: usize = 1 << 16;
     let share = (resident.saturating_mul(ONE) / all.max(1)).min(ONE);
@@ -448,8 +442,8 @@ fn is_chance(run: usize, resident: usize, all: usize) -> bool {
     chance * SELDOM > ONE
 }
 
-/// Claims a page that is in the swap area and that nobody has. Never waits: who
-/// brings others in has work to do.
+/// Claims a page in the swap area if it is not busy. Never waits, because the caller holds other
+/// claims.
 #[must_use]
 pub fn claim_stored<'t>(pages: &PageTable<'t>, page: PageNo) -> Option<(SlotCopy, Claim<'t>)> {
     let seen = pages.load(page);

@@ -23,12 +23,12 @@ fn window(marker: PageNo, pages: usize, stride: Stride) -> Window {
     Window { marker, pages, stride }
 }
 
-/// The request with the marker of a window.
+/// Returns the request that contains the window's marker.
 fn nearest(window: Window) -> Option<ReadRequest> {
     window.requests().next()
 }
 
-/// All that was asked for.
+/// Takes all requests.
 fn all(streams: &Readahead) -> Vec<ReadRequest> {
     std::iter::from_fn(|| streams.take()).collect()
 }
@@ -76,7 +76,7 @@ fn only_what_is_in_the_swap_area_and_nobody_has_is_claimed() {
     assert!(!pages.load(1).is_busy(), "a dropped claim leaves the page where it was");
 }
 
-/// A fault on a page that comes in alone, as the walk serves it.
+/// A fault on an absent page that is brought in alone.
 fn fault(streams: &Readahead, page: PageNo, end: PageNo) -> Touch {
     fault_among(streams, page, &Ahead { end, is_there: |_| false })
 }
@@ -96,7 +96,7 @@ const NOTHING_THERE_FAR: Ahead<fn(PageNo) -> bool> = Ahead { end: 1 << 28, is_th
 fn a_stream_is_followed_over_pages_that_are_there() {
     for step in [UP, DOWN] {
         let streams = served();
-        // Each second page is there, and where windows would begin otherwise, too.
+        // Every second page is resident, and so are those at which windows would begin.
         let is_there = |page: PageNo| page % 2 == 1 || (513..520).contains(&page);
         let ahead = Ahead { end: END, is_there };
         let touched = (0..100).map(|at| 500_u64.wrapping_add_signed(step * at));
@@ -170,7 +170,7 @@ fn a_touch_before_its_page_has_come_begins_no_other_stream() {
     }
     assert_ne!(fault(&streams, 503, END), Touch::Alone, "the marker of a window of 8");
     let asked = all(&streams);
-    // Nothing of it is there yet.
+    // None of the window has arrived yet.
     for page in 504..511 {
         assert_eq!(fault(&streams, page, END), Touch::Early, "{page}");
     }
@@ -188,7 +188,7 @@ fn windows_that_nothing_comes_of_make_the_next_ones_shorter() {
         all(&streams).iter().map(|request| request.range().count()).sum::<usize>()
     };
     assert_eq!(reach(1), 128);
-    // Each leaves a marker that is never touched, and is noticed once it is old.
+    // Each leaves a marker that is never touched and expires.
     let shorter = (2..200).map(|index| {
         (0..LIFE_FAULTS).for_each(|_| assert_eq!(streams.reach(7), Touch::Alone));
         reach(index)
@@ -284,7 +284,7 @@ fn no_page_comes_along_that_is_a_marker_yet_to_be_reached() {
 
 #[test]
 fn a_full_queue_asks_for_no_more_and_what_is_in_it_comes_in_turn() {
-    // Room for four requests.
+    // The queue holds four requests.
     let streams = Readahead::new(4 * REQUEST_PAGES * QUEUE_SHARE, Without::default());
     streams.serve(true);
     let at = |index: u64| window(index * 8, 8, UP);

@@ -1,26 +1,22 @@
-//! Which touches are equally far apart: a column of a matrix, one field of large
-//! records.
+//! Detection of strided access: a column of a matrix, one field of large records.
 //!
-//! A stream from page to page is told by markers beside each touched page. Where the
-//! next page lies nobody can say before it is known how far apart they are, so the
-//! last touches that belonged to no stream are remembered, whoever made them: four
-//! of them equally far apart are a stream's. Among sixteen there is room for five
-//! streams that take turns. By chance, four of sixteen touches in a thousand pages
-//! lie so once in a few hundred touches, and what they lead to must then be touched
-//! next as well.
+//! Streams of adjacent pages are detected by markers. With an unknown stride the next page cannot
+//! be predicted, so recent touches that belong to no stream are recorded, from all threads. Four
+//! equally spaced touches make a stream. Sixteen entries suffice for five interleaved streams. By
+//! chance, four of sixteen random touches in a thousand pages are equally spaced once in a few
+//! hundred touches; then the predicted page must be touched next, too.
 
 use crate::base::page::PageNo;
 use crate::policy::prefetch::window::{MAX_STRIDE, Stride};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Touches that are remembered.
+/// Number of recorded touches.
 const TOUCHES: usize = 16;
-/// So many before the one that is looked at must be equally far apart.
+/// Number of earlier touches that must be equally spaced.
 const BEFORE: u64 = 3;
-/// No page has this number: nothing remembered yet.
+/// Empty entry.
 const NONE: u64 = u64::MAX;
 
-/// The last touches.
 #[derive(Debug)]
 pub(crate) struct Strides {
     touched: [AtomicU64; TOUCHES],
@@ -32,10 +28,10 @@ impl Strides {
         Strides { touched: [const { AtomicU64::new(NONE) }; TOUCHES], next: AtomicUsize::new(0) }
     }
 
-    /// Remembers a touch. How far apart it and those before it lie, if they lie
-    /// equally far apart, and not side by side: the shortest way that they do.
+    /// Records a touch. Returns the smallest stride other than 1 at which it and the touches before
+    /// it are equally spaced, if any.
     pub(crate) fn note(&self, page: PageNo) -> Option<Stride> {
-        // Read once: other threads put theirs in meanwhile.
+        // Read once, because other threads add touches meanwhile.
         let touched = self.touched.each_ref().map(|place| place.load(Relaxed));
         let place = self.next.fetch_add(1, Relaxed) % TOUCHES;
         self.touched[place].store(page, Relaxed);
@@ -48,7 +44,7 @@ impl Strides {
     }
 }
 
-/// From one page to another, if that may be a stream's step.
+/// Returns the distance between two pages if it may be a stride.
 fn stride(from: PageNo, to: PageNo) -> Option<Stride> {
     let apart = from.abs_diff(to);
     let stride = (2..=MAX_STRIDE).contains(&apart).then_some(apart as Stride)?;
@@ -64,7 +60,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What each of the touches tells.
+    /// Returns the result for each touch.
     fn told(touches: impl IntoIterator<Item = PageNo>) -> Vec<Option<Stride>> {
         let strides = Strides::new();
         touches.into_iter().map(|page| strides.note(page)).collect()
@@ -109,7 +105,7 @@ mod tests {
     }
 
     proptest! {
-        /// By the definition: the touches that it speaks of were made.
+        /// If a stride is returned, the touches that prove it were made.
         #[test]
         fn what_is_told_is_so(touches in prop::collection::vec(0..60_u64, 1..60)) {
             let strides = Strides::new();

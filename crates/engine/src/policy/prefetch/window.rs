@@ -1,38 +1,36 @@
-//! What a stream is about to touch: windows, and the requests they are read in.
-//!
-//! Both fit into one word, so that they can be handed on without a lock.
+//! Windows of streams, and the requests that read them. Both fit in one word, so they are passed on
+//! without a lock.
 
 use crate::base::page::PageNo;
 use std::iter::StepBy;
 use std::ops::Range;
 
-/// A stream's first window in the background.
+/// Size of a stream's first background window, in pages.
 pub(crate) const FIRST_WINDOW: usize = 8;
-/// Most pages of a request: what is read at once, a bounce buffer's worth (256 KiB).
-/// Half of that costs the processors more for each page, and gains nothing.
+/// Maximum pages of a request: one bounce buffer (256 KiB). Half of that costs more CPU time per
+/// page and gains nothing.
 pub(crate) const REQUEST_PAGES: usize = crate::store::bounce::MAX_PAGES;
 
-/// How far it is from one page that a stream touches to the next: towards higher
-/// addresses, or, below zero, towards lower ones. Never zero.
+/// Distance between consecutive pages of a stream; negative for descending addresses, never zero.
 pub(crate) type Stride = i64;
-/// From page to page.
+/// Ascending, adjacent pages.
 pub(crate) const UP: Stride = 1;
-/// The same, downwards.
+/// Descending, adjacent pages.
 pub(crate) const DOWN: Stride = -1;
-/// Nothing further apart is followed (8 MiB).
+/// Maximum stride in pages (8 MiB).
 pub(crate) const MAX_STRIDE: u64 = (1 << (STRIDE_BITS - 1)) - 1;
 
-// A word holds a page's number, a length, and what else there is to know. The largest
-// window (4 TiB) has 2^30 pages.
+// Layout of a word: page number, length and other fields. The largest window (4 TiB) has 2^30
+// pages.
 const PAGE_BITS: u32 = 31;
 const LENGTH_BITS: u32 = 8;
 const STRIDE_BITS: u32 = 12;
 const BORN_BITS: u32 = 12;
-/// Base-2 logarithm of the faults in one step of an age.
+/// Base-2 logarithm of the age resolution, in faults.
 const BORN_SHIFT: u32 = 2;
 const _: () = assert!(1 + BORN_BITS + STRIDE_BITS + LENGTH_BITS + PAGE_BITS <= 64);
 
-/// Takes a word apart, and puts it together, from its lowest bits on.
+/// Packs and unpacks the fields of a word, from its lowest bits.
 struct Fields(u64);
 
 impl Fields {
@@ -53,47 +51,47 @@ impl Fields {
     }
 }
 
-/// Pages that a stream is about to touch.
+/// Pages that a stream is expected to touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// The marker: the page that the stream reaches first.
     pub(crate) marker: PageNo,
-    /// How many pages, the marker included. Below [`FIRST_WINDOW`] nothing was
-    /// asked for yet, and these are the faults that led here.
+    /// Number of pages, including the marker. Below [`FIRST_WINDOW`] the window was not requested,
+    /// and this is the number of faults of the possible stream.
     pub(crate) pages: usize,
-    /// How far apart the pages are that it touches, and which way it goes.
+    /// Distance and direction between the pages.
     pub(crate) stride: Stride,
 }
 
 impl Window {
-    /// The window after this one, twice as long up to `most`. `None` where page
-    /// numbers end.
+    /// Returns the window after this one, twice as long up to `most`. `None` if page numbers
+    /// overflow.
     pub(crate) fn next(self, most: usize) -> Option<Window> {
         let marker = self.onward(self.pages as u64)?;
         Some(Window { marker, pages: (2 * self.pages).min(most), ..self })
     }
 
-    /// The page so many steps on from the marker.
+    /// Returns the page `steps` strides after the marker.
     pub(crate) fn onward(self, steps: u64) -> Option<PageNo> {
         self.marker.checked_add_signed(self.stride * steps as Stride)
     }
 
-    /// Whether a page is one of the window's.
+    /// Returns true if the page is in the window.
     pub(crate) fn has(self, page: PageNo) -> bool {
         let ahead = page as Stride - self.marker as Stride;
         let ahead = if self.stride < 0 { -ahead } else { ahead };
         let stride = self.stride.abs();
-        // Dividing takes longest, and is seldom needed.
+        // Check the range first, because the division is slow.
         (0..self.pages as Stride * stride).contains(&ahead) && ahead % stride == 0
     }
 
-    /// Whether it was asked for, not only expected.
+    /// Returns true if the window was requested and not only expected.
     #[must_use]
     pub(crate) fn is_asked_for(self) -> bool {
         self.pages >= FIRST_WINDOW
     }
 
-    /// What is to be read, what the stream reaches first first.
+    /// Returns the requests in the order in which the stream reaches them.
     pub(crate) fn requests(self) -> impl Iterator<Item = ReadRequest> {
         let stride = self.stride.unsigned_abs();
         let steps = (0..self.pages).step_by(REQUEST_PAGES);
@@ -103,7 +101,7 @@ impl Window {
             Some(if self.stride > 0 {
                 ReadRequest { first: near, pages, stride, marker: Marker::at(step, Marker::First) }
             } else {
-                // Down to the first page, if it is so near.
+                // The request may not extend below page 0.
                 let pages = pages.min((near / stride) as usize + 1);
                 let first = near - (pages as u64 - 1) * stride;
                 ReadRequest { first, pages, stride, marker: Marker::at(step, Marker::Last) }
@@ -136,7 +134,7 @@ impl Window {
     }
 }
 
-/// Where the marker of a window lies in a request of it.
+/// Position of the window's marker in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Marker {
     Elsewhere,
@@ -145,16 +143,16 @@ enum Marker {
 }
 
 impl Marker {
-    /// Only the request that is reached first has it.
+    /// Only the request that is reached first contains the marker.
     fn at(step: usize, end: Marker) -> Marker {
         if step == 0 { end } else { Marker::Elsewhere }
     }
 }
 
-/// Pages equally far apart, upwards.
+/// Equally spaced pages, ascending.
 pub(crate) type Pages = StepBy<Range<PageNo>>;
 
-/// Pages of a window that are read at once.
+/// Pages of a window that are read together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadRequest {
     first: PageNo,
@@ -164,26 +162,26 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// From the lowest page to behind the highest.
+    /// Returns the range from the lowest page to the highest.
     #[must_use]
     pub(crate) fn range(self) -> Range<PageNo> {
         self.first..self.first + (self.pages as u64 - 1) * self.stride + 1
     }
 
-    /// Those of the pages that lie in `range`.
+    /// Returns the pages that are in `range`.
     pub fn pages(self, range: Range<PageNo>) -> Pages {
         let Range { start, end } = self.range();
         let skipped = range.start.saturating_sub(start).next_multiple_of(self.stride);
         (start + skipped..end.min(range.end)).step_by(self.stride as usize)
     }
 
-    /// How far apart they lie.
+    /// Returns the distance between the pages.
     #[must_use]
     pub(crate) fn stride(self) -> u64 {
         self.stride
     }
 
-    /// The window's marker, if it is one of them.
+    /// Returns the window's marker if this request contains it.
     #[must_use]
     pub fn marker(self) -> Option<PageNo> {
         match self.marker {
@@ -276,7 +274,7 @@ mod tests {
             }
         }
 
-        /// Each page once, whatever the length.
+        /// Each page occurs exactly once.
         #[test]
         fn pieces_make_up_the_window(
             marker in 0..100_000_u64, pages in 1..256_usize, stride in strides(),
