@@ -1,12 +1,11 @@
-//! Victims that lie apart are unmapped in a batch: write-protected by one call, copied,
-//! and dropped by another.
+//! Batch unmapping of scattered victims: one call write-protects a span, the victims are copied,
+//! another call drops them.
 //!
-//! Moving a page that lies alone costs a TLB shootdown, and so does protecting it; but
-//! one call protects a whole span of memory for one shootdown. What lies between the
-//! victims is caught by it, too, so all of a span is claimed until that is undone: nobody
-//! finds a page protected that is not known to be. Where victims are few among pages that
-//! stay, moving costs less. Clean victims leave by themselves
-//! ([`crate::steps::clean_reclaim`]).
+//! Moving or protecting a single page costs a TLB shootdown. One call protects a whole span for one
+//! shootdown, including the pages between the victims. Therefore all pages of a span are claimed
+//! until the protection is undone, and no other thread sees a page protected whose entry does not
+//! say so. If there are few victims among pages that stay, moving is cheaper. Clean victims are
+//! handled by [`crate::steps::clean_reclaim`].
 //!
 //! With page protection each run of victims is made inaccessible and copied, and one call drops
 //! all. Pages between the victims need no claim.
@@ -24,19 +23,18 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::faults::Faults;
 use softswap_sys::window::Writes;
 
-/// Most pages of a span, and between two victims of one: a fault on one of them waits
-/// for all to be unmapped. To claim and protect a page that stays takes some 50 ns, a TLB
-/// shootdown where processors are virtual some 20 us and more.
+/// Maximum pages of a span, and between two of its victims. A fault on one of them waits until all
+/// are unmapped. Claiming and protecting a page that stays takes about 50 ns; a TLB shootdown on
+/// virtual CPUs takes 20 us and more.
 const SPAN_PAGES: usize = 512;
 const GAP_PAGES: u64 = 128;
-/// One to protect a span, one to drop its victims, one to end the protection of
-/// what lies between.
+/// To protect a span, to drop its victims, and to unprotect the pages between them.
 const SHOOTDOWNS_PER_SPAN: usize = 3;
 
 /// Unmapped pages, still claimed, in the order of their copies.
 pub(crate) type Unmapped<'t> = [Victim<'t>; BATCH_PAGES];
 
-/// Whether a batch had better be unmapped here than moved: it costs fewer shootdowns.
+/// Returns true if batch unmapping needs fewer shootdowns than moving.
 pub(crate) fn is_better(core: &Core, victims: &[Victim<'_>]) -> bool {
     let memory = &core.memory;
     // Without UFFDIO_MOVE each page is copied and dropped in either case.
@@ -46,14 +44,13 @@ pub(crate) fn is_better(core: &Core, victims: &[Victim<'_>]) -> bool {
             && takes_fewer_shootdowns(memory, victims))
 }
 
-/// Whether this takes fewer TLB shootdowns than moving each run of victims.
 fn takes_fewer_shootdowns(memory: &Memory, victims: &[Victim<'_>]) -> bool {
     let pages = || victims.iter().flatten().map(|(page, _)| *page);
     let (mut runs, mut shootdowns) = (1, SHOOTDOWNS_PER_SPAN);
     for (before, after) in pages().zip(pages().skip(1)) {
         runs += usize::from(before + 1 != after);
         shootdowns += match after.checked_sub(before + 1) {
-            // The protection ends around each page that keeps it.
+            // The call to unprotect is split at each page that stays protected.
             Some(gap) if gap < GAP_PAGES => {
                 (before + 1..after).filter(|page| memory.pages.load(*page).is_protected()).count()
             }
@@ -63,9 +60,8 @@ fn takes_fewer_shootdowns(memory: &Memory, victims: &[Victim<'_>]) -> bool {
     shootdowns < runs
 }
 
-/// Unmaps victims that may be written, as many as can be. Their
-/// contents go to `copies`; the others stay at the front of `victims`, in their
-/// order. Returns how many were unmapped.
+/// Unmaps as many writable victims as possible and returns their number. Their contents are stored
+/// in `copies`. The other victims stay at the front of `victims`, in order.
 pub(crate) fn unmap<'t>(
     memory: &Memory,
     victims: &mut [Victim<'t>],
@@ -129,17 +125,17 @@ fn copy_and_drop(memory: &Memory, victims: &[Victim<'_>], copies: &mut [[u8; PAG
     memory.window.discard_each(&pages[..copied])
 }
 
-/// Neighbouring victims and all that lies between them, claimed.
+/// Nearby victims and the pages between them, all claimed.
 struct Span<'s> {
     first: PageNo,
     pages: usize,
-    /// How many of the victims lie in it: one at least.
+    /// Number of victims, at least one.
     victims: usize,
     between: &'s mut [Option<Claim<'static>>; SPAN_PAGES],
 }
 
 impl<'s> Span<'s> {
-    /// Claims what lies between the first victims, as far as that can be had.
+    /// Claims a span from the first victim, as far as the pages between can be claimed.
     fn claim(
         memory: &Memory,
         victims: &[Victim<'_>],
@@ -161,7 +157,7 @@ impl<'s> Span<'s> {
         span
     }
 
-    /// Unmaps the victims, in order. Returns how many, from the first on.
+    /// Unmaps the victims of the span. Returns the number unmapped, from the first on.
     fn unmap(
         &self,
         memory: &Memory,
@@ -169,7 +165,7 @@ impl<'s> Span<'s> {
         copies: &mut [[u8; PAGE_SIZE]],
     ) -> usize {
         if memory.window.set_writes(self.first, self.pages, Writes::Caught).is_err() {
-            // Perhaps only from somewhere in the middle on.
+            // Part of the span may be protected.
             self.allow_writes(memory);
             return 0;
         }
@@ -178,8 +174,7 @@ impl<'s> Span<'s> {
         gone
     }
 
-    /// Ends the protection of all but those pages that had it before. Victims had
-    /// not.
+    /// Removes the protection, except of pages that were protected before. Victims were not.
     fn allow_writes(&self, memory: &Memory) {
         let is_kept = |at: usize| {
             self.between[at].as_ref().is_some_and(|claim| claim.before().is_protected())
@@ -196,8 +191,8 @@ impl<'s> Span<'s> {
         }
     }
 
-    /// Claims all pages from the last victim so far up to the next one. False, with
-    /// none of them claimed, where one cannot be.
+    /// Claims the pages between the last victim of the span and the next one. On failure returns
+    /// false with none of them claimed.
     fn claim_up_to(&mut self, memory: &Memory, victim: PageNo) -> bool {
         let gap = self.pages..(victim - self.first) as usize;
         for at in gap.clone() {
@@ -213,7 +208,6 @@ impl<'s> Span<'s> {
         true
     }
 
-    /// Ends the claims on what lies between.
     fn release(self) {
         self.between[..self.pages].fill_with(|| None);
     }
@@ -223,8 +217,8 @@ fn allow_run(memory: &Memory, first: PageNo, count: usize) {
     if memory.window.set_writes(first, count, Writes::Allowed).is_ok() {
         return;
     }
-    // Part of it belongs to somebody else by now, or the range is no longer one
-    // for the kernel. Alone a page is refused only where it is not the engine's.
+    // Part of the range belongs to another mapping now, or the kernel no longer treats it as one
+    // range. Single pages are refused only if they are not the engine's.
     for page in first..first + count as u64 {
         let _ = memory.window.allow_writes(page);
     }

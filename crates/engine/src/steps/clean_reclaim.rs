@@ -1,12 +1,11 @@
-//! Clean victims, which nobody has written since they came in: many are dropped in one
-//! call, wherever they lie, and those that leave for their copy need no packing or writing.
+//! Eviction of clean victims: many are dropped in one call, wherever they are, and those with a
+//! copy need no compression or write.
 //!
-//! Such a page is write-protected, and while it is claimed nobody ends that, nor can a
-//! device have got it to write to: that would have ended it. So it may be dropped where
-//! the program can see it: whoever touches it then waits for the claim and finds what is
-//! stored. Moving it into a staging frame would cost a TLB shootdown for each page that
-//! lies alone; one call that drops them all costs one. Who touches a page that is yet to
-//! be stored waits for those before it to be packed.
+//! A clean page is write-protected. While it is claimed, no thread removes the protection, and no
+//! device can have it pinned for writing, because pinning removes the protection, too. So it can be
+//! dropped in place: a touch waits for the claim and finds the stored copy. Moving a single page to
+//! a staging frame costs a TLB shootdown; one call that drops all of them costs one. A touch of a
+//! page that is not stored yet waits until the pages before it are compressed.
 
 use crate::base::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::core::{Core, Stores};
@@ -17,18 +16,18 @@ use crate::steps::batch_unmap::Unmapped;
 use crate::steps::swap_cache;
 use softswap_sys::PAGE_SIZE;
 
-/// What became of clean victims.
+/// Result of [`reclaim`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reclaimed {
-    /// So many left for the copy that they had.
+    /// Pages evicted to their copy.
     pub(crate) left: usize,
-    /// Of these, so many are known not to pack.
+    /// Of these, pages known to be incompressible.
     pub(crate) incompressible: usize,
-    /// And so many are unmapped and have yet to be stored.
+    /// Pages unmapped and not yet stored.
     pub(crate) to_store: usize,
 }
 
-/// Which of the clean victims leave for their copies: a bit for each.
+/// Returns a bit for each clean victim that is evicted to its copy.
 pub(crate) fn for_copy(core: &Core, victims: &[Victim<'_>]) -> u32 {
     let has_copy = |victim: &Victim<'_>| {
         victim.as_ref().is_some_and(|(page, claim)| leaves_for_copy(core, *page, claim))
@@ -36,9 +35,9 @@ pub(crate) fn for_copy(core: &Core, victims: &[Victim<'_>]) -> u32 {
     victims.iter().enumerate().fold(0, |all, (at, victim)| all | u32::from(has_copy(victim)) << at)
 }
 
-/// Drops clean victims in one call. Those of `for_copy` leave; the contents of
-/// the others, as far as there is room for them, are in `copies`, in the order of
-/// `unmapped`. Victims that do not go have another day.
+/// Drops clean victims in one call. Those in `for_copy` are evicted to their copies. The contents
+/// of the others, as far as there are buffers, are stored in `copies`, in the order of `unmapped`.
+/// Other victims are released.
 pub(crate) fn reclaim<'t>(
     core: &Core,
     victims: &mut [Victim<'t>],
@@ -51,7 +50,7 @@ pub(crate) fn reclaim<'t>(
     let (mut count, mut copied) = (0, 0);
     for (at, (page, claim)) in victims.iter().flatten().enumerate() {
         if copied == copies.len() && is_in_slot(&core.stores, claim) {
-            // It need not be offered to the pool.
+            // No buffer is left to offer it to the pool.
             for_copy |= 1 << at;
         }
         if for_copy >> at & 1 == 1 {
@@ -64,7 +63,7 @@ pub(crate) fn reclaim<'t>(
         pages[count] = *page;
         count += 1;
     }
-    // The hand may have wrapped in the middle, but no run of neighbours does.
+    // The order is ascending except where the hand wrapped; a run of adjacent pages does not wrap.
     let gone = window.discard_each(&pages[..count]);
     let mut gone_pages = pages[..gone].iter().peekable();
     let mut done = Reclaimed { left: 0, incompressible: 0, to_store: 0 };
@@ -84,7 +83,7 @@ pub(crate) fn reclaim<'t>(
     done
 }
 
-/// A page is about to leave for its slot.
+/// Keeps a page that is about to be evicted to its slot on the standby list.
 fn keep_on_standby(core: &Core, page: PageNo, claim: &Claim<'_>) {
     let copy = claim.before().place().copy().and_then(StoredCopy::in_slot);
     if let Some(Place::Slot { slot, .. }) = copy.map(SlotCopy::place) {
@@ -92,12 +91,12 @@ fn keep_on_standby(core: &Core, page: PageNo, claim: &Claim<'_>) {
     }
 }
 
-/// Whether a claimed page goes back to its copy without being looked at.
+/// Returns true if a claimed page is evicted to its copy without an attempt to compress it.
 fn leaves_for_copy(core: &Core, page: PageNo, claim: &Claim<'_>) -> bool {
     let Some(copy) = claim.before().place().copy() else { return false };
     match copy {
-        // What the pool may take is offered to it; in a forked child the pool is for what
-        // has no other place.
+        // Pages that the pool may accept are offered to it. In a forked child the pool is reserved
+        // for pages without another place.
         StoredCopy::Slot(copy) => {
             is_in_slot(&core.stores, claim)
                 && (core.bypasses_pool(page)
@@ -105,18 +104,18 @@ fn leaves_for_copy(core: &Core, page: PageNo, claim: &Claim<'_>) -> bool {
                     || core.stores.areas.is_inherited(copy.slot())
                     || !core.policies.stored_copies.may_be_packed())
         }
-        // What is in DRAM is the better one if the pool's is damaged.
+        // If the pool's copy is damaged, the page in DRAM is used.
         StoredCopy::Pool { .. } => swap_cache::is_sound(&core.stores, copy),
     }
 }
 
-/// Whether a claimed page has a copy in an area that works.
+/// Returns true if a claimed page has a copy in a working area.
 fn is_in_slot(stores: &Stores, claim: &Claim<'_>) -> bool {
     let copy = claim.before().place().copy();
     copy.and_then(|copy| swap_cache::in_sound_slot(stores, copy)).is_some()
 }
 
-/// A page whose memory is gone. Returns where it is now.
+/// Completes the eviction of a dropped page to its copy. Returns its place.
 fn leave(core: &Core, page: PageNo, claim: Claim<'_>) -> Option<Place> {
     let copy = claim.before().place().copy()?;
     core.policies.clock.note_eviction(page);

@@ -1,5 +1,4 @@
-//! Pages that need not be written to leave: those of equal words, and those that
-//! the pool takes.
+//! Eviction of pages without a write: same-filled pages, and pages accepted by the pool.
 
 use crate::base::page::{PageNo, Place};
 use crate::base::stats::{Counter, Stats};
@@ -12,19 +11,19 @@ use crate::policy::compression_tier::DENSE;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 
-/// Why a page cannot stay in DRAM.
+/// Reason why a page could not be stored in DRAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotInDram {
-    /// No codec that was tried packs it.
+    /// No codec that was tried could compress it.
     Incompressible,
-    /// The pool was not to have it, or had no room. Whether it packs is not known.
+    /// The pool did not admit it or was full. It may be compressible.
     NotTaken,
 }
 
-/// Where the page can stay without leaving DRAM.
+/// Stores the page as a same-filled word or in the pool.
 ///
 /// # Errors
-/// Why it cannot.
+/// The reason, if neither is possible.
 pub(crate) fn in_dram(
     core: &Core,
     context: &mut Context,
@@ -35,7 +34,7 @@ pub(crate) fn in_dram(
     fill(core.stats, content).map_or_else(|| into_pool(core, context, page, content), Ok)
 }
 
-/// Writes down what a page holds, by what it packs to.
+/// Records the page's sizes for the recorder.
 fn record(recorder: &Recorder, context: &mut Context, page: PageNo, content: &[u8; PAGE_SIZE]) {
     if same_filled::same_filled_word(content).is_some() {
         return recorder.filled(page);
@@ -46,14 +45,14 @@ fn record(recorder: &Recorder, context: &mut Context, page: PageNo, content: &[u
     recorder.left(page, packed, PAGE_SIZE);
 }
 
-/// A page of equal words, if it is one: that word, if it can be kept so.
+/// Returns the place of a same-filled page if its word can be encoded.
 fn fill(stats: Stats, content: &[u8; PAGE_SIZE]) -> Option<Place> {
     let word = same_filled::same_filled_word(content)?;
     stats.add(Counter::PagesSameFilled, 1);
     same_filled::encode(word).map(|code| Place::Filled { code })
 }
 
-/// An object of the pool, if the page is admitted, there is room, and it packs.
+/// Stores the page in the pool if it is admitted, there is space, and it is compressible.
 fn into_pool(
     core: &Core,
     context: &mut Context,
@@ -70,11 +69,11 @@ fn into_pool(
     }
     let room_to_pack =
         |scratch: &Scratch, packer| core.room_for_pool(scratch.bytes_to_pack(packer));
-    // Before the work: what the pool does not take need not be packed.
+    // Reserve first: a page that the pool cannot accept need not be compressed.
     let room = core.stores.pool.accepts().then(|| {
         let packer = core.policies.packer(|| core.pool_view())?;
         let with_room = |packer| Some((room_to_pack(&context.scratch, packer)?, packer));
-        // The dense codec takes room of its own, when it is first used.
+        // The dense codec allocates working memory at its first use.
         with_room(packer).or_else(|| with_room(core.policies.without_room(packer)?))
     });
     let Some((_room, packer)) = room.flatten() else {
@@ -103,7 +102,7 @@ fn into_pool(
     Ok(Place::Pool { handle: handle.to_bits() })
 }
 
-/// Packs a page into the context's buffer. To how many bytes, if it packs.
+/// Compresses a page into the context's buffer. Returns its size, if it is compressible.
 fn pack(
     core: &Core,
     context: &mut Context,

@@ -1,5 +1,5 @@
-//! A process near its limit on mappings: its pages enter and leave in aligned clusters, because each
-//! run of pages with a protection of its own is a mapping.
+//! Eviction and swap-in by aligned clusters, for a process near its limit on mappings: each run of
+//! pages with a protection of its own is a mapping.
 
 use crate::base::page::{PageNo, Place};
 use crate::core::Memory;
@@ -7,7 +7,7 @@ use crate::policy::clock::Victim;
 use softswap_sys::window::Crowding;
 use std::ops::Range;
 
-/// Pages of a cluster; 1 while mappings are few.
+/// Returns the pages of a cluster; 1 while there are few mappings.
 pub(crate) fn cluster_pages(memory: &Memory) -> u64 {
     match memory.window.crowding() {
         Crowding::None => 1,
@@ -16,14 +16,12 @@ pub(crate) fn cluster_pages(memory: &Memory) -> u64 {
     }
 }
 
-/// The cluster of a page.
 pub(crate) fn cluster_of(page: PageNo, cluster: u64) -> Range<PageNo> {
     let first = page / cluster * cluster;
     first..first + cluster
 }
 
-/// Replaces a batch of victims by whole clusters of resident pages, those of the first victims.
-/// Returns how many pages these are.
+/// Replaces victims by the whole clusters of the first victims. Returns the number of pages.
 pub(crate) fn claim_clusters(
     memory: &Memory,
     cluster: u64,

@@ -1,5 +1,4 @@
-//! Compressed pages become pages again, in the context's page: by the codec that
-//! packed them, whatever is chosen now.
+//! Decompression into the context's page, by the codec that compressed the data.
 
 use crate::base::stats::Counter;
 use crate::codec::packed_slot::{self};
@@ -9,10 +8,10 @@ use crate::core::errors::UnpackError;
 use crate::memory::context::Context;
 use crate::store::pool::Handle;
 
-/// Unpacks a pool object.
+/// Decompresses a pool object.
 ///
 /// # Errors
-/// When it is damaged; also counted.
+/// If it is damaged; also counted.
 pub(crate) fn pooled(
     stores: &Stores,
     context: &mut Context,
@@ -23,10 +22,10 @@ pub(crate) fn pooled(
     counted(stores, unpacked)
 }
 
-/// Unpacks one part of what a slot holds.
+/// Decompresses one part of a packed slot.
 ///
 /// # Errors
-/// When there is no such part; also counted.
+/// If the part does not exist or is damaged; also counted.
 pub(crate) fn part(
     stores: &Stores,
     context: &mut Context,

@@ -1,9 +1,8 @@
-//! Fresh pages for a program that fills memory from end to end.
+//! Fault-around: zeroed pages installed ahead of a sequential first touch.
 //!
-//! A fault costs about as much as four pages of zeroes, so where touches go on
-//! the next pages come with the one that was touched: never more than are
-//! resident right before it, and only while memory is not low. Who touches a
-//! page here and there gets that one alone.
+//! A fault costs about as much as zeroing four pages, so sequential touches get several pages at
+//! once: at most as many as are resident directly before the touched one, and only while memory is
+//! not low. A single touch gets a single page.
 
 use crate::base::page::{Claim, PageNo, Place};
 use crate::core::Core;
@@ -11,13 +10,13 @@ use crate::steps::install::{MAX_FRESH_PAGES, finish, zeroes};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::window::Writes;
 
-/// Installs fresh pages behind one just written, as many as there are resident
-/// ones before it: a sequential first touch doubles its stride up to the limit.
+/// Installs as many fresh pages after a written one as are resident before it, so sequential
+/// touches double the number up to the limit.
 pub(crate) fn run_ahead(core: &Core, page: PageNo) {
     let behind = (1..=MAX_FRESH_PAGES as u64)
         .take_while(|back| page >= *back && core.memory.pages.load(page - back).is_resident())
         .count();
-    // Never at the price of reclaim: this is a guess.
+    // This is a guess, so it must not cause reclaim.
     if behind == 0 || core.memory.budget.is_low(core.other_bytes() + behind * PAGE_SIZE) {
         return;
     }
@@ -42,8 +41,8 @@ pub(crate) fn run_ahead(core: &Core, page: PageNo) {
     }
 }
 
-/// Installs up to `count` fresh pages; fewer where the protection changes among
-/// them, which no call crosses. Returns how many.
+/// Installs up to `count` fresh pages and returns the number. One call does not cross a change of
+/// protection.
 fn install_some(core: &Core, page: PageNo, count: usize) -> usize {
     let mut count = count;
     while count > 0 {
@@ -66,6 +65,6 @@ fn claim_fresh(core: &Core, page: PageNo) -> Option<Claim<'static>> {
     }
     core.memory.space.touch(page);
     let claim = core.memory.pages.try_claim(page, seen)?;
-    // Asked after claiming: an unmap now waits for the claim to end.
+    // Check after claiming: an unmap now waits for the claim.
     core.memory.space.is_mapped(page).then_some(claim)
 }

@@ -1,4 +1,4 @@
-//! Pages are put into the program's memory, and their entries say so.
+//! Installation of pages in the program's memory.
 
 use crate::base::access::Access;
 use crate::base::page::{Claim, PageNo, Place, StoredCopy};
@@ -8,12 +8,12 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::uffd::Partial;
 use softswap_sys::window::Writes;
 
-/// Fresh pages installed at once when touches run ahead. The fault is a small
-/// part of what they cost then.
+/// Maximum number of fresh pages installed by fault-around. The fault is then a small part of their
+/// cost.
 pub(crate) const MAX_FRESH_PAGES: usize = 64;
 static ZEROES: [u8; MAX_FRESH_PAGES * PAGE_SIZE] = [0; MAX_FRESH_PAGES * PAGE_SIZE];
 
-/// The content of `pages` fresh pages, at most [`MAX_FRESH_PAGES`].
+/// Returns the content of `pages` fresh pages, at most [`MAX_FRESH_PAGES`].
 pub(crate) fn zeroes(pages: usize) -> &'static [u8] {
     &ZEROES[..pages * PAGE_SIZE]
 }
@@ -23,7 +23,7 @@ pub(crate) fn install_zeroes(
     page: PageNo,
     access: Access,
 ) -> Result<(), FaultError> {
-    // The shared page of zeroes costs a second fault when it is written.
+    // A write to the shared zero page would cause a second fault.
     let done = match access {
         Access::Read => memory.window.install_zero(page, 1),
         Access::Write => memory.window.install(page, zeroes(1), Writes::Allowed),
@@ -41,8 +41,8 @@ pub(crate) fn install(
     done.error.map_or(Ok(()), |error| Err(FaultError::Install(error)))
 }
 
-/// Installs pages in one call, or the first alone: one call cannot cross a change
-/// of protection.
+/// Installs pages in one call. If that fails because the protection changes among them, installs
+/// only the first.
 pub(crate) fn install_run(memory: &Memory, page: PageNo, bytes: &[u8], writes: Writes) -> Partial {
     let done = memory.window.install(page, bytes, writes);
     if done.pages == 0 && bytes.len() > PAGE_SIZE {

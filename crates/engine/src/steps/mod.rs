@@ -1,4 +1,4 @@
-//! One act each: the walks are made of them.
+//! Single operations, from which the modules of `walks` are composed.
 
 pub(crate) mod install;
 pub(crate) mod crowding;

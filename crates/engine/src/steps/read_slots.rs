@@ -1,4 +1,4 @@
-//! Slots are read from the swap areas, and their seals opened.
+//! Reads slots from the swap areas and opens their seals.
 
 use crate::base::stats::Counter;
 use crate::core::Stores;
@@ -6,8 +6,7 @@ use crate::core::errors::FaultError;
 use crate::memory::context::Context;
 use softswap_sys::PAGE_SIZE;
 
-/// Reads the page of one slot, which the calling thread has nothing to do without:
-/// it may poll.
+/// Reads the page of one slot synchronously; may poll.
 pub(crate) fn read_alone(
     stores: &Stores,
     context: &mut Context,
@@ -26,8 +25,8 @@ pub(crate) fn read_alone(
     Err(FaultError::Corrupt { slot })
 }
 
-/// Reads one page from each of `slots`, which lie in one area. False when it cannot be
-/// read: that is for whoever cannot do without one of them to find out, and to count.
+/// Reads one page from each of `slots`, which are in one area. A failure returns false and is not
+/// counted: a thread that needs one of the pages will retry and report it.
 pub(crate) fn read_each(
     stores: &Stores,
     context: &mut Context,
@@ -42,8 +41,8 @@ pub(crate) fn read_each(
     result.is_ok()
 }
 
-/// Opens the seals of pages read from `slots`, up to the first that is not what it
-/// should be; left to its toucher as in [`read_each`]. Returns how many.
+/// Opens the seals of pages read from `slots`, up to the first mismatch, and returns their number.
+/// A mismatch is reported as in [`read_each`].
 pub(crate) fn open_run(
     stores: &Stores,
     slots: impl Iterator<Item = u64>,

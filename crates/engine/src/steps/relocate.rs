@@ -1,5 +1,4 @@
-//! Pages that go from one place outside the program's memory to another: out of the
-//! pool, or out of an area that has failed, into slots.
+//! Moves pages from the pool or from a failed area to slots.
 
 use crate::base::page::{Claim, Place};
 use crate::base::stats::Counter;
@@ -10,29 +9,24 @@ use crate::steps::write_out::write_sealed;
 use crate::store::swap::{SlotBatch, batch};
 use softswap_sys::PAGE_SIZE;
 
-/// Pages whose copies are in a bounce buffer, on their way to slots, of which there
-/// are enough for all of them.
+/// Pages copied to a bounce buffer, to be written to slots. There are enough slots for all.
 pub(crate) struct Relocation<'m, 't> {
-    /// Where they go.
     pub(crate) slots: SlotBatch,
-    /// The pages, with where their copies are.
+    /// The pages and the positions of their copies.
     pub(crate) moved: &'m mut [Option<Relocating<'t>>],
 }
 
-/// A page whose copy is in a bounce buffer.
 pub(crate) struct Relocating<'t> {
-    /// The page.
     pub(crate) claim: Claim<'t>,
-    /// Which page of the buffer.
+    /// Index of the page in the buffer.
     pub(crate) at: usize,
-    /// Which part of it, if it is a packed one.
+    /// Part number, if the page is packed.
     pub(crate) part: Option<u8>,
 }
 
 impl Relocation<'_, '_> {
-    /// Seals the copies in place, writes them and publishes the slots of those that were written;
-    /// the slots that were left, and what the pages had before, are freed.
-    /// Returns how many pages went.
+    /// Seals the copies in place, writes them and publishes their slots. Frees surplus slots and
+    /// the previous storage of the pages. Returns the number of pages moved.
     pub(crate) fn carry_out(
         self,
         stores: &Stores,

@@ -1,8 +1,8 @@
-//! Pages are moved out of the program's reach into staging frames, and back: while it is
-//! packed or written there, a page can be taken back by whoever touches it.
+//! Moves pages to staging frames and back. While a staged page is compressed or written, a touch
+//! can take it back.
 //!
-//! One call moves neighbours for one TLB shootdown (UFFDIO_MOVE); a page that lies alone
-//! costs a shootdown of its own.
+//! One call moves adjacent pages for one TLB shootdown (UFFDIO_MOVE). A single page costs a
+//! shootdown of its own.
 
 use crate::base::page::{Claim, PageNo, Place};
 use crate::core::Core;
@@ -13,13 +13,13 @@ use softswap_sys::futex;
 use softswap_sys::window::{StagedFrame, Writes};
 use std::io;
 
-/// Tries to put a page back before giving up: memory may be short for a moment.
+/// Maximum tries to put a page back: memory may be short for a moment.
 const GIVE_BACK_TRIES: u32 = 10_000;
 
-/// A page that waits in a staging frame.
+/// A staged page and its frame.
 pub(crate) type InFrame = (PageNo, u32);
 
-/// The pages of one batch that wait in staging frames, side by side.
+/// The staged pages of one batch, in adjacent frames.
 pub(crate) struct Staged {
     pages: [PageNo; BATCH_PAGES],
     count: usize,
@@ -40,7 +40,7 @@ impl Staged {
         self.first_frame + self.count
     }
 
-    /// A victim is in the next frame now.
+    /// Publishes a victim that was moved to the next frame.
     fn publish(&mut self, core: &Core, victim: &mut Victim<'_>) {
         if let Some((page, claim)) = victim.take() {
             debug_assert!(!claim.before().is_protected(), "a copy would be forgotten");
@@ -53,8 +53,8 @@ impl Staged {
     }
 }
 
-/// Moves the victims into staging frames, neighbours in one call. So many of the context's
-/// frames are `in_use`.
+/// Moves the victims into staging frames, adjacent ones in one call. The first `in_use` frames of
+/// the context are occupied.
 pub(crate) fn stage(
     core: &Core,
     context: &mut Context,
@@ -84,14 +84,14 @@ pub(crate) fn stage(
     staged
 }
 
-/// How many of the victims from the first on are neighbours.
+/// Returns the number of adjacent victims from the first on.
 fn run_length(victims: &[Victim<'_>]) -> usize {
     let pages = victims.iter().map_while(|v| v.as_ref().map(|(page, _)| *page));
     let first = victims.first().and_then(|v| v.as_ref()).map_or(0, |(page, _)| *page);
     pages.zip(first..).take_while(|(page, expected)| page == expected).count()
 }
 
-/// Takes out one page that did not move with its neighbours.
+/// Moves one page that could not be moved with its neighbours.
 fn stage_one(core: &Core, context: &mut Context, staged: &mut Staged, victim: &mut Victim<'_>) {
     let Some((page, _)) = victim else { return };
     let (page, frame, window) = (*page, staged.next_frame(), &core.memory.window);
@@ -102,12 +102,12 @@ fn stage_one(core: &Core, context: &mut Context, staged: &mut Staged, victim: &m
     };
     let out = match refused {
         None => true,
-        // Left shared by fork? Then it moves once it is the program's own. A
-        // page that a device is reading or writing refuses again, and stays.
+        // After a fork the page may be shared with the child; then unshare it and retry. A page
+        // pinned by a device refuses again and stays.
         Some(error) if error.kind() == io::ErrorKind::ResourceBusy => {
             window.unshare(page).is_ok() && window.take_out(page, 1, frame).pages == 1
         }
-        // Its protection differs from the frames', or there is no MOVE.
+        // The protection differs from the frames', or UFFDIO_MOVE is not available.
         Some(_) => window.take_out_by_copy(page, frame, context.page).is_ok(),
     };
     if out {
@@ -117,8 +117,8 @@ fn stage_one(core: &Core, context: &mut Context, staged: &mut Staged, victim: &m
     }
 }
 
-/// Publishes a page as staged whose only copy is `content`. False if it could only
-/// be put back where it was.
+/// Publishes a page as staged whose only copy is `content`. Returns false if it was put back
+/// instead.
 pub(crate) fn stage_copy(
     core: &Core,
     frame: usize,
@@ -143,8 +143,8 @@ pub(crate) fn stage_copy(
     core.die("a page that was taken out could neither be kept nor put back");
 }
 
-/// Claims a page that is still staged in that frame. Dropped in this order: the
-/// next one who claims the page finds the frame free.
+/// Claims a page if it is still staged in that frame. The frame is dropped before the claim, so it
+/// is free for the next claimer.
 pub(crate) fn claim_staged(
     core: &Core,
     (page, frame): InFrame,
@@ -153,12 +153,11 @@ pub(crate) fn claim_staged(
     is_staged(&claim, frame).then(|| (frame_of(core, frame), claim))
 }
 
-/// Whether a claimed page is staged in that frame.
 pub(crate) fn is_staged(claim: &Claim<'_>, in_frame: u32) -> bool {
     matches!(claim.before().place(), Place::Staged { frame } if frame == in_frame)
 }
 
-/// The frame of a page whose claimed entry says that it is staged there.
+/// Returns the frame of a claimed, staged page.
 pub(crate) fn frame_of(core: &Core, frame: u32) -> StagedFrame<'_> {
     match core.memory.window.claim_frame(frame as usize) {
         Some(content) => content,
@@ -166,8 +165,7 @@ pub(crate) fn frame_of(core: &Core, frame: u32) -> StagedFrame<'_> {
     }
 }
 
-/// Gives pages back to the program that have nowhere to go, unless somebody has taken
-/// them back.
+/// Returns pages that could not be stored to the program, unless they were rescued meanwhile.
 pub(crate) fn give_back_all(core: &Core, pages: &[InFrame]) {
     for (page, frame) in pages {
         let claim = core.memory.pages.claim(*page);
@@ -190,6 +188,6 @@ fn give_back(core: &Core, page: PageNo, content: StagedFrame<'_>, claim: Claim<'
         }
         futex::relax(&mut turns);
     }
-    // The frame is about to be emptied, and it is the only copy.
+    // The frame is the only copy and is about to be emptied.
     core.die("a page that could not be stored could not be put back either");
 }

@@ -1,18 +1,15 @@
-//! The swap cache: pages in memory whose copies stay stored. While they are clean, they
-//! can leave without being stored again.
+//! The swap cache: resident pages whose stored copy is kept. While such a page is clean, it can be
+//! evicted without another store.
 //!
-//! A page that comes in from the swap area or from the pool to be read leaves
-//! its slot or its object there and is write-protected. The first write faults:
-//! the protection is lifted, and the copy, which is out of date from then on, is
-//! given up. What nobody wrote is dropped when it leaves.
+//! A page that comes in for a read keeps its slot or pool object and is write-protected. The first
+//! write faults: the protection is removed and the outdated copy is freed. Pages that are not
+//! written are dropped on eviction.
 //!
-//! Keeping a copy costs a fault if the page is written after all, and a slot or
-//! some DRAM in any case. So each chunk of pages remembers what became of its
-//! copies, apart for pages that come back soon, which are touched often enough to
-//! be written, and for the others; areas that are half full take their slots back
-//! (the kernel's rule for its swap cache), and copies in the pool have a share of
-//! the budget, and a place in a pool that is nearly full only where that is worth more
-//! than what goes on to the disk for it.
+//! A copy costs a fault if the page is written, and a slot or DRAM in any case. Therefore each
+//! chunk learns how often its pages are written, separately for pages that refault early, which are
+//! touched more often, and for others. Areas that are half full free the slots of copies (the
+//! kernel's rule for its swap cache). Copies in the pool have a share of the budget. A nearly full
+//! pool keeps a copy only if it is worth more than the pages written back for it.
 
 use crate::base::access::Access;
 use crate::base::page::{Claim, OBJECT_BITS, PageNo, Place, SlotCopy, StoredCopy};
@@ -24,16 +21,15 @@ use crate::store::pool::Handle;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Pages looked at, at most, to give copies up.
+/// Maximum pages examined to free copies.
 const SHED_SPAN: u64 = 1 << 16;
-/// Reading a page takes about so many times as long as packing it does.
+/// Cost of reading a page relative to compressing it.
 const READ_COSTS_TIMES: u64 = 4;
 
 const _: () = assert!(OBJECT_BITS == Handle::OBJECT_BITS);
 
-/// What is to stay of a page that comes in from `place`. One that `is_touched` has been
-/// given its grace, which tells of which kind it is; of those that come along nobody
-/// knows.
+/// Returns how much of the stored copy to keep for a page that comes in from `place`. If
+/// `is_touched`, the page's heat was decided already, so it is known if it refaults early.
 #[must_use]
 pub(crate) fn stays(
     core: &Core,
@@ -47,12 +43,12 @@ pub(crate) fn stays(
     }
     let is_stored = place.in_slot().is_some() || matches!(place, Place::Pool { .. });
     if is_stored && (!core.stores.may_write() || core.recorder.is_some()) {
-        // A forked child could not store it in a slot again, and what it inherited in the
-        // pool costs it nothing. A recorder is told of writes so.
+        // A forked child cannot write the page to a slot again, and inherited pool objects cost it
+        // nothing. The recorder detects writes by the protection.
         return Stays::Copy;
     }
     let is_room = match place {
-        // Nobody else gets it.
+        // The slot cannot be used for other pages.
         Place::Slot { slot, .. } | Place::Packed { slot, .. }
             if core.stores.areas.is_inherited(slot) =>
         {
@@ -65,7 +61,7 @@ pub(crate) fn stays(
     core.policies.stays(page, place, is_room, is_touched)
 }
 
-/// Whether DRAM can be spared for a copy in the pool.
+/// Returns true if a copy may stay in the pool.
 fn may_stay(core: &Core, handle: Handle) -> bool {
     let (used, limit) = (core.stores.pool.used_bytes(), core.stores.pool.limit_bytes());
     let has_share = core.policies.stored_copies.has_share(
@@ -73,26 +69,26 @@ fn may_stay(core: &Core, handle: Handle) -> bool {
         core.memory.budget.limit_bytes(),
         limit,
     );
-    // Beyond, only those that outweigh what goes on. What another codec packed is to be packed
-    // by that of now, which suits a full pool.
+    // Beyond that, only copies worth more than the pages written back for them. Objects of another
+    // codec are dropped, so that the pages are compressed by the present one, which suits a full
+    // pool.
     let is_room = used * 100 <= limit * NEARLY_FULL_PERCENT;
     has_share && (is_room || (outweigh(core) && core.policies.is_of_now(handle.tag())))
 }
 
-/// Whether a copy in a pool that is full is worth more than what goes on to the disk for
-/// it. The copy spares packing once, when its page leaves, after about as many others as
-/// are resident; what would go on spares a read, which takes a few times as long, when it
-/// is touched, and it was not for as long as it is old.
+/// Returns true if a copy in a full pool is worth more than the page written back for it. The copy
+/// saves one compression, at its page's eviction, after about as many evictions as there are
+/// resident pages. The other page saves a read, which costs several times as much, if it is
+/// touched; so far it was not touched for the age at which pages are written back.
 #[must_use]
 pub(crate) fn outweigh(core: &Core) -> bool {
-    // Who cannot write has nothing that goes on.
+    // If this process cannot write, nothing is written back.
     core.stores.may_write()
         && (core.memory.budget.pages() as u64).saturating_mul(READ_COSTS_TIMES)
             < core.policies.partition.write_back_rate().age()
 }
 
-/// What an arriving page keeps of `place`; what is stored there is freed if that is
-/// not to stay.
+/// Returns the copy that a page from `place` keeps. Without one, frees the storage.
 pub(crate) fn arrive(core: &Core, place: Place, stays: Stays) -> Option<StoredCopy> {
     let copy = stays.copy_of(place);
     match (copy, place) {
@@ -111,7 +107,7 @@ pub(crate) fn arrive(core: &Core, place: Place, stays: Stays) -> Option<StoredCo
     copy
 }
 
-/// Whether a copy in the pool is what was stored there.
+/// Returns true unless it is a damaged copy in the pool.
 #[must_use]
 pub(crate) fn is_sound(stores: &Stores, copy: StoredCopy) -> bool {
     let StoredCopy::Pool { object } = copy else { return true };
@@ -119,8 +115,8 @@ pub(crate) fn is_sound(stores: &Stores, copy: StoredCopy) -> bool {
     handle.is_some_and(|handle| stores.pool.peek(handle, |_| ()).is_ok())
 }
 
-/// A resident page has its copy no more: where that is from now on. `None` where
-/// the pool does not know it any more, because it was overwritten.
+/// Removes a copy from the counts and returns its place. `None` if its header in the pool was
+/// overwritten.
 fn part_from(core: &Core, copy: StoredCopy) -> Option<Place> {
     match copy {
         StoredCopy::Slot(copy) => {
@@ -137,14 +133,13 @@ fn part_from(core: &Core, copy: StoredCopy) -> Option<Place> {
     }
 }
 
-/// The page of a claimed entry is about to be written: lifts the protection and
-/// gives its copy up.
+/// Makes a claimed page writable: removes the protection and frees its copy.
 ///
 /// # Errors
-/// The kernel's refusal; then nothing is changed.
+/// If the kernel refuses; then nothing is changed.
 pub(crate) fn make_writable(core: &Core, page: PageNo, claim: Claim<'_>) -> io::Result<()> {
     let Place::Resident { heat, copy } = claim.before().place() else { return Ok(()) };
-    // Also without a copy: should a protection ever be left over, it goes here.
+    // Also without a copy, in case a protection was left over.
     core.memory.window.allow_writes(page)?;
     let Some(copy) = copy else { return Ok(()) };
     claim.publish(Place::resident(heat));
@@ -154,7 +149,6 @@ pub(crate) fn make_writable(core: &Core, page: PageNo, claim: Claim<'_>) -> io::
     Ok(())
 }
 
-/// Counts a copy by where it is.
 fn count(stats: Stats, copy: StoredCopy, in_slot: Counter, in_pool: Counter) {
     match copy {
         StoredCopy::Slot(_) => stats.add(in_slot, 1),
@@ -162,7 +156,7 @@ fn count(stats: Stats, copy: StoredCopy, in_slot: Counter, in_pool: Counter) {
     }
 }
 
-/// A page is leaving DRAM for its copy. Returns where that is.
+/// Turns the copy of an evicted page into its place.
 pub(crate) fn leave_for(core: &Core, page: PageNo, copy: StoredCopy) -> Place {
     core.policies.stored_copies.note(page, core.policies.clock.comes_soon(page), false);
     count(core.stats, copy, Counter::PagesUnchanged, Counter::PoolPagesUnchanged);
@@ -172,15 +166,15 @@ pub(crate) fn leave_for(core: &Core, page: PageNo, copy: StoredCopy) -> Place {
     }
 }
 
-/// Frees the copy of a page that is no longer the same, or goes elsewhere.
+/// Frees a copy that is outdated or not needed.
 pub(crate) fn give_up(core: &Core, copy: StoredCopy) {
     if let Some(place) = part_from(core, copy) {
         core.stores.free(place);
     }
 }
 
-/// The copy of an unchanged page that leaves, if it is in an area that works; else it
-/// is given up, and the page is stored elsewhere.
+/// Returns the copy of a clean page to be evicted if it is in a working area. Otherwise frees it;
+/// the page must be stored elsewhere.
 pub(crate) fn unless_failed(core: &Core, page: PageNo, copy: StoredCopy) -> Option<SlotCopy> {
     let in_slot = in_sound_slot(&core.stores, copy);
     if in_slot.is_none() {
@@ -190,14 +184,13 @@ pub(crate) fn unless_failed(core: &Core, page: PageNo, copy: StoredCopy) -> Opti
     in_slot
 }
 
-/// The copy, if it is in an area that works.
 #[must_use]
 pub(crate) fn in_sound_slot(stores: &Stores, copy: StoredCopy) -> Option<SlotCopy> {
     copy.in_slot().filter(|copy| !stores.areas.has_failed(copy.slot()))
 }
 
-/// The object in the pool that is a page's copy, or the page itself, is another
-/// one from now on. `at` is where the page was claimed.
+/// Returns the place of a page whose pool object was moved to `new`. `at` is the place of the
+/// claimed page.
 #[must_use]
 pub(crate) fn renamed(at: Place, new: Handle) -> Place {
     match at {
@@ -208,8 +201,8 @@ pub(crate) fn renamed(at: Place, new: Handle) -> Place {
     }
 }
 
-/// Gives the copy of a resident page up, if it has one that `unwanted` names and nobody
-/// has the page. True when it did.
+/// Frees the copy of a resident page if `unwanted` selects it and the page is not busy. Returns
+/// true if it did.
 pub(crate) fn forget(core: &Core, page: PageNo, unwanted: impl Fn(StoredCopy) -> bool) -> bool {
     let seen = core.memory.pages.load(page);
     let Place::Resident { heat, copy: Some(copy) } = seen.place() else { return false };
@@ -225,7 +218,7 @@ pub(crate) fn forget(core: &Core, page: PageNo, unwanted: impl Fn(StoredCopy) ->
     true
 }
 
-/// Gives up to `want` copies up, because the areas are full. Returns how many.
+/// Frees up to `want` copies in slots, because the areas are full. Returns their number.
 pub(crate) fn shed(core: &Core, want: usize) -> usize {
     let is_it = |copy: StoredCopy| copy.in_slot().is_some();
     let shed = shed_those(core, want, &core.policies.stored_copies.count, is_it);
@@ -233,7 +226,7 @@ pub(crate) fn shed(core: &Core, want: usize) -> usize {
     shed
 }
 
-/// As [`shed`], of those in the pool, because that is nearly full.
+/// As [`shed`], for copies in the pool, because it is nearly full.
 pub(crate) fn shed_pooled(core: &Core, want: usize) -> usize {
     let is_it = |copy: StoredCopy| matches!(copy, StoredCopy::Pool { .. });
     let shed = shed_those(core, want, &core.policies.stored_copies.pooled, is_it);
@@ -241,16 +234,16 @@ pub(crate) fn shed_pooled(core: &Core, want: usize) -> usize {
     shed
 }
 
-/// Gives the copy of `page` up that is this object of the pool's, if it is one.
+/// Frees the copy of `page` if it is this pool object.
 pub(crate) fn shed_one(core: &Core, page: PageNo, object: Handle) {
     let is_it = |copy| copy == StoredCopy::pooled(object.to_bits());
-    // A damaged header may name any page.
+    // A damaged header may contain any page.
     if page < core.memory.window.pages() as PageNo && forget(core, page, is_it) {
         core.stats.add(Counter::PoolCopiesShed, 1);
     }
 }
 
-/// Gives up to `want` copies of a kind up, of which there are `count`.
+/// Frees up to `want` copies of a kind. `count` is their total number.
 fn shed_those(
     core: &Core,
     want: usize,
@@ -273,8 +266,8 @@ fn shed_those(
     shed
 }
 
-/// In a forked child, whose pages lost their protection: none is known to be unchanged
-/// any more. Nothing else runs.
+/// Frees all copies in a forked child, whose pages lost their protection, so that clean pages are
+/// no longer known. No other thread runs.
 pub(crate) fn forget_all(core: &Core) {
     let high = core.memory.space.high();
     let mut page = core.memory.space.next_resident(0..high);

@@ -1,8 +1,8 @@
-//! Pages of the swap area that come in together: a part of walk 2.
+//! Swap-in of several pages at once, as part of page-in.
 //!
-//! In slots of their own or in shared ones, side by side or not: all slots are read
-//! at once, which takes hardly longer than one of them. Where a device serves one
-//! request at a time, only what lies side by side is read together.
+//! Pages may be in slots of their own or in packed slots, adjacent or not. All slots are read in
+//! parallel, which takes hardly longer than reading one. If the device serves one request at a
+//! time, only adjacent slots are read together.
 
 use crate::base::access::Access;
 use crate::base::page::{Claim, PageNo, SlotCopy};
@@ -22,43 +22,41 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
 use std::ops::Range;
 
-/// What is to come in.
+/// A page to bring in.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
-    /// The page.
     pub(crate) page: PageNo,
-    /// What for.
+    /// Access that caused the fault.
     pub(crate) access: Access,
-    /// What stays of what is stored of it, for as long as it is not written.
+    /// How much of its copy to keep if it is not written.
     pub(crate) stays: Stays,
-    /// How many pages may come from the swap area, it included.
+    /// Maximum number of pages to read from the swap area, including this one.
     pub(crate) window: usize,
-    /// Whether pages beside it are to come that mostly follow it.
+    /// True if pages at learnt offsets may be read along.
     pub(crate) may_read_offsets: bool,
-    /// Whether those that come with it can be relied on to be touched.
+    /// True if the pages read along are expected to be touched.
     pub(crate) is_stream: bool,
 }
 
-/// Pages installed together: who waits for the first of many can go on while the
-/// others come.
+/// Pages installed per call. A thread waiting for the first pages continues while the others are
+/// installed.
 const INSTALL_PAGES: usize = 16;
 
-/// A page that nobody waits for.
+/// A page read ahead.
 struct Member {
     page: PageNo,
     stored: SlotCopy,
     claim: Claim<'static>,
 }
 
-/// Claimed pages, in the order in which they were added, and the slots of one area
-/// that have them.
+/// Claimed pages, in the order of addition, and their slots, which are in one area.
 pub(crate) struct SwapInBatch {
     members: [Option<Member>; REQUEST_PAGES],
     count: usize,
     slots: Slots,
 }
 
-/// How many slots there may be, and in how many runs of neighbours they may lie.
+/// Maximum number of slots, and of runs of adjacent slots.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadLimit {
     slots: usize,
@@ -66,29 +64,27 @@ pub(crate) struct ReadLimit {
 }
 
 impl ReadLimit {
-    /// What is read at once into a buffer of so many bytes from the area of `slot`.
+    /// Returns the limit of one read into a buffer of `bytes` from the area of `slot`.
     pub(crate) fn of(core: &Core, context: &Context, slot: u64, bytes: usize) -> ReadLimit {
         let runs = core.stores.areas.reads_at_once(&context.lanes, slot);
         ReadLimit { slots: bytes / PAGE_SIZE, runs }
     }
 }
 
-/// Slots in ascending order, each once. What is read of them lies in a buffer in this
-/// order.
+/// Distinct slots in ascending order. Their pages are in the buffer in this order.
 struct Slots {
     all: [u64; REQUEST_PAGES],
     count: usize,
-    /// How many runs of neighbours they are.
+    /// Number of runs of adjacent slots.
     runs: usize,
-    /// A bit for each that is open: opened again it would be something else.
+    /// A bit for each slot whose seal was opened. Opening it again would garble the page.
     open: u64,
 }
 
 const _: () = assert!(REQUEST_PAGES <= u64::BITS as usize);
 
 impl Slots {
-    /// Adds a slot, if it is not there yet; false where that would be more than there
-    /// may be.
+    /// Adds a slot unless it is included already. Returns false if that would exceed the limit.
     fn add(&mut self, slot: u64, most: ReadLimit) -> bool {
         debug_assert!(self.open == 0, "bits are by place");
         let at = self.at(slot);
@@ -108,9 +104,9 @@ impl Slots {
         true
     }
 
-    /// Where a slot is, or would be.
+    /// Returns the index at which a slot is, or would be inserted.
     fn at(&self, slot: u64) -> usize {
-        // Mostly they come in ascending order.
+        // Slots usually come in ascending order.
         let all = &self.all[..self.count];
         match all.last() {
             Some(last) if *last >= slot => all.partition_point(|other| *other < slot),
@@ -118,12 +114,12 @@ impl Slots {
         }
     }
 
-    /// What was read of a slot, still sealed or not.
+    /// Returns the page read from a slot.
     fn page<'b>(&self, slot: u64, bytes: &'b mut [u8]) -> &'b mut [u8] {
         &mut bytes[self.at(slot) * PAGE_SIZE..][..PAGE_SIZE]
     }
 
-    /// What a slot holds, opened by `open` the first time; `None` where that says no.
+    /// Returns the opened page of a slot. Calls `open` the first time; `None` if that fails.
     fn opened<'b>(
         &mut self,
         slot: u64,
@@ -143,7 +139,7 @@ impl Slots {
 }
 
 impl SwapInBatch {
-    /// Nothing but the slot of a page that is somebody else's, if there is one.
+    /// Creates a batch that contains only the slot of a page claimed by the caller, if any.
     pub(crate) fn new(others: Option<SlotCopy>) -> SwapInBatch {
         let slots = Slots { all: [0; REQUEST_PAGES], count: 0, runs: 0, open: 0 };
         let mut batch = SwapInBatch { members: [const { None }; REQUEST_PAGES], count: 0, slots };
@@ -153,13 +149,13 @@ impl SwapInBatch {
         batch
     }
 
-    /// How many pages there are, somebody else's not counted.
+    /// Returns the number of pages, without that of the caller.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Adds a page, if it is in the swap area, in the same one as the others, and
-    /// nobody has it. False where nothing more can be added.
+    /// Adds a page if it is in the same swap area as the others and not busy. Returns false if the
+    /// batch is full.
     pub(crate) fn add(&mut self, core: &Core, page: PageNo, most: ReadLimit) -> bool {
         if self.count == REQUEST_PAGES {
             return false;
@@ -179,8 +175,8 @@ impl SwapInBatch {
         true
     }
 
-    /// Reads all slots into the first pages of `buffer`. False when that cannot be:
-    /// perhaps only one of them is bad. `waits` is as for [`read_slots::read_each`].
+    /// Reads all slots into the first pages of `buffer`. Returns false if any of them cannot be
+    /// read. `waits` is as in [`read_slots::read_each`].
     pub(crate) fn read(
         &self,
         core: &Core,
@@ -193,19 +189,19 @@ impl SwapInBatch {
         slots.is_empty() || read_slots::read_each(&core.stores, context, slots, buffer, waits)
     }
 
-    /// How many pages come by reading; none where there is nothing to read. Those that
-    /// share a slot count each: as many slots would hardly take longer at once.
+    /// Returns the number of pages obtained by the read. Pages that share a slot count separately,
+    /// because as many slots would take hardly longer.
     pub(crate) fn pages_read(&self) -> usize {
         if self.slots.count == 0 { 0 } else { self.count.max(self.slots.count) }
     }
 
-    /// What was read of a slot, sealed as it is.
+    /// Returns the sealed page read from a slot.
     pub(crate) fn sealed<'b>(&self, stored: SlotCopy, buffer: &'b mut [u8]) -> &'b [u8] {
         self.slots.page(stored.slot(), buffer)
     }
 
-    /// Installs and publishes the pages, up to the first that is not what it should
-    /// be: that is for its toucher to find. Returns how many came.
+    /// Installs and publishes the pages, up to the first that fails, which is left to its own
+    /// fault. Returns the number of pages.
     pub(crate) fn install(
         &mut self,
         core: &Core,
@@ -238,14 +234,14 @@ impl SwapInBatch {
                 break;
             }
         }
-        // What did not come is where it was.
+        // Releases the claims of pages that were not installed.
         self.members.fill_with(|| None);
         core.stats.add(Counter::PagesReadAhead, came as u64);
         came
     }
 
-    /// How many members from `first` on can be installed by one call: neighbours in
-    /// memory, each with a slot of its own, that are neighbours in the buffer, too.
+    /// Returns the number of members from `first` on that one call can install: adjacent in memory
+    /// and in the buffer, each in a slot of its own.
     fn neighbours(&self, first: usize) -> usize {
         let at = |index: usize| {
             let member = self.members.get(index)?.as_ref()?;
@@ -258,7 +254,6 @@ impl SwapInBatch {
         (0..INSTALL_PAGES).take_while(is_next).count()
     }
 
-    /// What is to stay of what is stored of a member.
     fn stays(&self, core: &Core, at: usize, access: Access) -> Stays {
         let stays = |member: &Member| {
             let place = member.claim.before().place();
@@ -267,8 +262,8 @@ impl SwapInBatch {
         self.members[at].as_ref().map_or(Stays::Nothing, stays)
     }
 
-    /// Installs neighbours, up to the first that is not what it should be. Returns
-    /// what stays of them, and how many came.
+    /// Installs adjacent pages, up to the first that fails. Returns how their copies are kept, and
+    /// the number of pages.
     fn install_run(
         &mut self,
         core: &Core,
@@ -282,18 +277,18 @@ impl SwapInBatch {
         let (page, from) = (*page, self.slots.at(stored.slot()));
         let bytes = &mut buffer[from * PAGE_SIZE..][..run.len() * PAGE_SIZE];
         let slots = self.slots.all[from..from + run.len()].iter().copied();
-        // Slots of one page each: nobody else opens them.
+        // Each slot holds one page, so it is opened only once.
         let good = read_slots::open_run(&core.stores, slots, bytes);
         if good == 0 {
             return (Stays::Nothing, 0);
         }
-        // What holds for the first: one call installs all of them alike.
+        // Decided for the first page, because one call installs all alike.
         let stays = self.stays(core, run.start, access);
         let bytes = &bytes[..good * PAGE_SIZE];
         (stays, install::install_run(&core.memory, page, bytes, stays.writes()).pages)
     }
 
-    /// As [`SwapInBatch::install_run`], a page that is next to none, or packed.
+    /// As [`SwapInBatch::install_run`], for a single or packed page.
     fn install_one(
         &mut self,
         core: &Core,
@@ -314,9 +309,8 @@ impl SwapInBatch {
     }
 }
 
-/// Brings in a touched page that lies at `stored`, and those that are to come with
-/// it. Only the touched one counts: trouble with the others leaves them where they
-/// are.
+/// Brings in a touched page from `stored`, and others with it. Only failures of the touched page
+/// are returned.
 pub(crate) fn bring(
     core: &Core,
     context: &mut Context,
@@ -331,8 +325,8 @@ pub(crate) fn bring(
     Ok(())
 }
 
-/// Which pages beside a touched one, which is in the swap area, are to come with it,
-/// if any may. What else might follow is watched.
+/// Returns the offsets of pages to read along with a touched page, if allowed. Watches the other
+/// candidates.
 fn offsets_along(core: &Core, page: PageNo, may_be: bool) -> Offsets {
     if !may_be {
         core.policies.offset_prefetch.note(page, Offsets::default());
@@ -346,7 +340,7 @@ fn offsets_along(core: &Core, page: PageNo, may_be: bool) -> Offsets {
     along
 }
 
-/// Reads one slot, through a bounce buffer, and installs one page of it.
+/// Reads one slot through a bounce buffer and installs one page of it.
 fn bring_alone(
     core: &Core,
     context: &mut Context,
@@ -354,11 +348,11 @@ fn bring_alone(
     wanted: Wanted,
 ) -> Result<(), FaultError> {
     let slot = stored.slot();
-    // The reserve has one for each context.
+    // The reserve has a buffer for each context.
     let Some(mut buffer) = core.stores.bounce.take_for_read(current_cpu()) else {
         core.die("no bounce buffer is left for a read");
     };
-    // What does not match its seal was cached before the slot held this page.
+    // A mismatch means that the page was cached before the slot was reused.
     if !(core.stores.read_ahead_pages.take(slot, &mut buffer)
         && core.stores.open_sealed(slot, &mut buffer))
     {
@@ -368,7 +362,7 @@ fn bring_alone(
     Ok(())
 }
 
-/// As [`bring`]; false, and nothing done, where the page had better come alone.
+/// As [`bring`]. Returns false, with nothing done, if the page should be read alone.
 fn bring_all(
     core: &Core,
     context: &mut Context,
@@ -386,16 +380,16 @@ fn bring_all(
     let end = core.memory.window.pages() as PageNo;
     let others = (page + 1..page + window as u64).chain(along.pages(page));
     for other in others.filter(|other| *other < end) {
-        // One that is too many, or lies too far off, stays; perhaps the next does not.
+        // Pages beyond the limit are skipped; a later one may fit.
         batch.add(core, other, most);
     }
-    // Never at the price of direct reclaim: this is a guess.
+    // This is a guess, so it must not cause direct reclaim.
     let count = batch.count();
     if count == 0 || !core.memory.budget.try_charge(count, core.other_bytes()) {
         return Ok(false);
     }
     let touched = bring_touched(core, context, page, stored, stays, &mut batch, &mut buffer);
-    // Who writes a page writes those that follow it, but not those beside it.
+    // Writes continue on the following pages, but not on pages at learnt offsets.
     let access = if along.is_empty() { access } else { Access::Read };
     let came = match touched {
         Ok(true) => batch.install(core, context, &mut buffer, access, is_stream),
@@ -406,8 +400,8 @@ fn bring_all(
     touched
 }
 
-/// Reads all that is batch, and installs the touched page. False where that must
-/// be tried alone: something cannot be read, or is not what it should be.
+/// Reads the batch and installs the touched page. Returns false if the page must be retried alone,
+/// because a read failed or a seal did not match.
 fn bring_touched(
     core: &Core,
     context: &mut Context,
@@ -427,7 +421,7 @@ fn bring_touched(
     Ok(true)
 }
 
-/// Puts what a slot holds of a page into the program's memory.
+/// Installs the page from the content of its slot.
 fn put(
     core: &Core,
     context: &mut Context,

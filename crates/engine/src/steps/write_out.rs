@@ -1,5 +1,5 @@
-//! Pages are written to the swap area: slots for them, their seals, one write for all,
-//! and what is done where it fails.
+//! Writes pages to the swap area: allocates slots, seals the pages, writes all at once, and handles
+//! failures.
 
 use crate::base::page::PART_LIMIT;
 use crate::base::stats::Counter;
@@ -14,11 +14,11 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, now_ns};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Which pages of a batch were written.
+/// Result of a write: the pages that were written.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Written {
     pages: u32,
-    /// It is not single places that are bad: the area as a whole takes nothing now.
+    /// Set if the whole area refuses writes.
     pub(crate) refusal: Option<AreaFull>,
 }
 
@@ -35,10 +35,10 @@ impl Written {
 const _: () = assert!(BATCH_PAGES == u32::BITS as usize && BATCH_PAGES <= SlotBatch::MOST);
 const _: () = assert!(packed_slot::MAX_PARTS <= PART_LIMIT as usize);
 
-/// Up to `want` slots; of no area that has just taken nothing from this context.
+/// Allocates up to `want` slots, not from an area that refused this context's last write.
 ///
 /// # Errors
-/// When there is none, or the area is not this process's to write to.
+/// If there is none, or this process may not write to the area.
 pub(crate) fn allocate(
     stores: &Stores,
     context: &Context,
@@ -60,7 +60,7 @@ pub(crate) fn allocate(
         if !stores.areas.has_inherited() {
             return Err(full.into());
         }
-        // A forked child opens areas of its own when it needs them.
+        // A forked child opens areas of its own on demand.
         match stores.child_areas.open(&stores.areas, seen, stores.stats) {
             Opened::Yes => {}
             Opened::No if !stores.areas.has_own() => {
@@ -79,9 +79,8 @@ fn no_area(stores: &Stores) -> NoSlot {
     }
 }
 
-/// Seals copies in place and writes them to `slots`, at once. Where that fails
-/// they are written one by one, as they were sealed, unless the whole area has
-/// failed; slots that still refuse are not used again.
+/// Seals copies in place and writes them to `slots` in one operation. On failure writes them one by
+/// one, with the same seals, unless the whole area has failed. Slots that fail again are retired.
 pub(crate) fn write_sealed(
     stores: &Stores,
     admission: &Admission,
@@ -96,7 +95,7 @@ pub(crate) fn write_sealed(
     let Some(first) = slots.first().copied() else { return written };
     match write(stores, admission, context, slots, copies) {
         Ok(()) => return Written::all(slots.len()),
-        // It may be some of them that have no storage.
+        // Perhaps only some of them have no storage.
         Err(error) if error.is_no_space() && slots.len() > 1 => {}
         Err(error) => written.refusal = stores.areas.refusal(first, &error),
     }
@@ -123,7 +122,7 @@ pub(crate) fn write_sealed(
     written
 }
 
-/// One write; a failure is counted.
+/// Writes pages in one operation and counts failures.
 fn write(
     stores: &Stores,
     admission: &Admission,

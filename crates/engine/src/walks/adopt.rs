@@ -1,7 +1,7 @@
-//! Memory that the program had before there was an engine: a process that wakes.
+//! Adoption of memory that a process mapped before it had an engine.
 //!
-//! Its mappings have their places in the window, and their pages are where they always were.
-//! From now on they are charged and can leave. Nobody else runs meanwhile.
+//! The mappings are at their addresses in the window already. Their present pages are charged and
+//! become evictable. No other thread runs meanwhile.
 
 use crate::base::page::{PageNo, Place};
 use crate::core::Core;
@@ -14,8 +14,8 @@ use softswap_sys::found::{Mapping, Pages};
 use std::io;
 use std::ops::Range;
 
-/// Takes what is mapped into the layout, and learns which pages are present. `reserved` is
-/// kept from other mappings.
+/// Adds existing mappings to the layout and finds their present pages. `reserved` is kept from
+/// other mappings.
 pub(crate) fn adopt(
     core: &Core,
     mappings: &[Mapping],
@@ -59,7 +59,7 @@ fn add(core: &Core, layout: &mut Layout, mapping: &Mapping) {
     }
 }
 
-/// Pages that are present are resident from now on, and charged.
+/// Charges present pages and marks them resident.
 fn learn(core: &Core, run: Range<PageNo>) {
     let memory = &core.memory;
     memory.budget.charge((run.end - run.start) as usize);
@@ -67,11 +67,11 @@ fn learn(core: &Core, run: Range<PageNo>) {
         memory.space.touch(part.start);
         memory.space.add_resident(part.start, (part.end - part.start) as u32);
     }
-    // Nobody has seen them touched: as if that had been the first time.
+    // Earlier touches are unknown, so they count as touched for the first time.
     memory.pages.begin(run, Place::resident(FRESH));
 }
 
-/// The parts of a range that lie in one chunk each.
+/// Splits a range at chunk boundaries.
 fn by_chunk(range: Range<PageNo>) -> impl Iterator<Item = Range<PageNo>> {
     (range.start / CHUNK_PAGES..range.end.div_ceil(CHUNK_PAGES)).map(move |chunk| {
         let first = chunk * CHUNK_PAGES;
@@ -79,7 +79,7 @@ fn by_chunk(range: Range<PageNo>) -> impl Iterator<Item = Range<PageNo>> {
     })
 }
 
-/// Takes pages out until the budget is kept, or nothing more can leave.
+/// Evicts pages until free memory is above the low watermark, or no page is evictable.
 pub(crate) fn fit(core: &Core, contexts: &Contexts) {
     while core.memory.budget.is_low(core.other_bytes()) {
         let mut context = contexts.claim_background();
