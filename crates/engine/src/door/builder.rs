@@ -1,5 +1,4 @@
-//! Puts an engine together: how large each is in a budget of that size,
-//! and what is refused.
+//! Builds an engine: sizes its parts for the budget, and checks the configuration.
 
 use crate::base::stats::{Counter, STATS_VERSION, Stats};
 use crate::codec::seal::{NoKey, Sealer};
@@ -32,14 +31,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-/// What timers are taken to overshoot by where that is not measured.
+/// Assumed overshoot of timers if it is not measured.
 const ASSUMED_OVERSHOOT_NS: u64 = 50_000;
-/// Kernel memory of one small ring, roughly.
+/// Approximate kernel memory of a small ring.
 const RING_BYTES: usize = 16 << 10;
-/// Stack, thread and tables of the engine's own, roughly.
+/// Approximate size of the engine's stacks, threads and small tables.
 const SMALL_CHANGE_BYTES: usize = 256 << 10;
 
-/// Why an engine did not start.
+/// Failure to start an engine.
 ///
 /// ```
 /// use softswap_engine::base::stats::{STATS_WORDS, Stats};
@@ -52,10 +51,10 @@ const SMALL_CHANGE_BYTES: usize = 256 << 10;
 /// ```
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// No managed window.
+    /// No managed window could be reserved.
     #[error(transparent)]
     Window(#[from] WindowError),
-    /// The swap area is refused.
+    /// The swap area is not usable.
     #[error(transparent)]
     Area(#[from] AreaError),
     /// The budget is too small for the engine itself.
@@ -64,40 +63,40 @@ pub enum StartError {
         MIN_MEMORY_BYTES >> 20
     )]
     Budget {
-        /// What was asked for.
+        /// The configured budget.
         memory_mib: u64,
     },
-    /// The areas and their rings leave nothing of the budget.
+    /// The areas and their rings need more than the budget.
     #[error(
         "a budget of {memory_mib} MiB is too little for {areas} swap areas of this kind, which need \
          {needed_mib} MiB for the engine alone; raise --memory, or give fewer areas"
     )]
     Needs {
-        /// What was asked for.
+        /// The configured budget.
         memory_mib: usize,
-        /// What is needed.
+        /// The required budget.
         needed_mib: usize,
-        /// How many areas there are.
+        /// Number of areas.
         areas: usize,
     },
-    /// Nothing to encrypt with.
+    /// No encryption key.
     #[error(transparent)]
     Key(#[from] NoKey),
-    /// No file for what is touched.
+    /// The recording could not be created.
     #[error(
         "SOFTSWAP_RECORD: cannot write down what is touched ({0}); name a file that is not there yet"
     )]
     Recording(#[source] io::Error),
-    /// No memory for the engine's tables.
+    /// No address space for the engine's tables.
     #[error("cannot reserve address space for the engine's tables ({0}); raise `ulimit -v`")]
     Tables(#[from] io::Error),
 }
 
-/// Builds the state of an engine over swap areas made of `storage`, and the contexts that walks
-/// need. Around what is there already, where the process has run without one before.
+/// Builds the state of an engine over swap areas made of `storage`, and its contexts. `occupied`
+/// describes existing mappings, if the process has run without an engine before.
 ///
 /// # Errors
-/// When the budget or the process's limits leave too little, or an area is refused.
+/// If the budget or the process's limits are too small, or an area is not usable.
 pub(crate) fn build(
     config: &Config,
     storage: Vec<Backing>,
@@ -108,7 +107,7 @@ pub(crate) fn build(
         return Err(StartError::Budget { memory_mib: config.memory_bytes >> 20 });
     }
     let cpus = usable_processors();
-    // Threads that wait for the disk hold theirs: several for each CPU.
+    // Several per CPU, because threads that wait for the disk hold theirs.
     let contexts = (4 * cpus).clamp(8, 64) + OWN_CONTEXTS;
     let pressure = Pressure::shared(cpus, Load::open());
     let shared: Vec<_> =
@@ -136,19 +135,18 @@ pub(crate) fn build(
     Ok((core, contexts))
 }
 
-/// Processors that this process may use.
+/// Returns the number of CPUs that this process may use.
 fn usable_processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// How many bounce buffers there are: in each processor's area for a few batches
-/// on their way out, or reads of a stream on their way in. Where areas for all of
-/// them would take too much of the budget, processors share them.
+/// Returns the sizes of the bounce pools. Each CPU's area holds a few batches of evictions or
+/// readahead. CPUs share areas if those would use too much of the budget.
 fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape {
-    /// All areas together are a budget's so many-th part at most, or one area.
+    /// All areas together use at most 1/this of the budget, or are one area.
     const SHARE: usize = 16;
     let most_slots = memory_bytes / SHARE / PAGE_SIZE;
-    // Whole segments where there is room for that: what is read ahead is as long.
+    // Whole segments if possible, which is the length of readahead requests.
     let slots_per_area = match most_slots / bounce::MAX_PAGES {
         16.. => 2 * bounce::MAX_PAGES,
         1.. => bounce::MAX_PAGES,
@@ -163,7 +161,7 @@ fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape 
     }
 }
 
-/// Opens the swap areas, each with its way of waiting for the disk.
+/// Opens the swap areas, each with its polling mode.
 fn open_areas(
     config: &Config,
     storage: Vec<Backing>,
@@ -174,9 +172,8 @@ fn open_areas(
     let measured = OnceCell::new();
     let polling = |mode: Option<Mode>| {
         let mode = mode.unwrap_or(config.poll);
-        // Measured where it is needed from the first read on. Elsewhere too
-        // much is assumed: hybrid polling, when it is chosen later, finds
-        // out by itself.
+        // Measured only if it is needed from the first read on. The assumed value is too large, but
+        // hybrid polling corrects it if it is chosen later.
         let overshoot_ns = match mode {
             Mode::Hybrid => *measured.get_or_init(timer_overshoot_ns),
             _ => ASSUMED_OVERSHOOT_NS,
@@ -188,19 +185,20 @@ fn open_areas(
     Ok(Areas::new(storage, cpus, polling, sealer)?)
 }
 
-/// A place for forked children in an area that their tree shares, and its priority.
+/// Returns the place and priority of an area shared by the tree, for forked children.
 fn shared_place(config: &Config, backing: &Backing) -> Option<(i32, Place)> {
     let Layout::Shared(pages) = &backing.layout else { return None };
     let poll = backing.poll.unwrap_or(config.poll);
     Some((backing.priority, Place::Shared { pages: pages.clone(), poll }))
 }
 
-/// The program may go elsewhere.
+/// Absolute, because the program may change its directory.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// How forked children open areas: where this process has its own, in the same order.
+/// Returns how forked children open areas: at the places of this process's areas, in the same
+/// order.
 fn child_areas(
     config: &Config,
     shared: Vec<(i32, Place)>,

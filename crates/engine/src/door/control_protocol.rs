@@ -1,4 +1,4 @@
-//! What is said over the control socket: one line asks, one text answers.
+//! The protocol of the control socket: a request of one line, and a text as answer.
 //!
 //! ```text
 //!   softswap 1 stat                     ok, then facts, settings and counters
@@ -9,8 +9,8 @@
 //!   softswap 1 touch ADDRESS LENGTH     ok, then touched BYTES: they are in DRAM now
 //! ```
 //!
-//! Otherwise the answer is one line: `error` and what is wrong with the
-//! request, or `denied` and why the asker is not answered.
+//! Otherwise the answer is one line: `error` and the problem with the request, or `denied` and the
+//! reason.
 
 use crate::base::stats::{STATS_VERSION, STATS_WORDS, Stats};
 use crate::door::engine::Engine;
@@ -21,22 +21,21 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// What every request begins with: the protocol and its version.
+/// Prefix of every request: the protocol and its version.
 const OPENING: &str = "softswap 1 ";
-/// How long a client may take to say what it wants, and to take the answer: the next one
-/// waits meanwhile.
+/// Time-out for reading the request and for writing the answer. Other clients wait meanwhile.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// The longest request.
+/// Maximum length of a request.
 pub const MAX_REQUEST_BYTES: usize = 256;
-/// Longer answers are not given.
+/// Maximum length of an answer.
 pub const MAX_ANSWER_BYTES: usize = 256 << 10;
-// Every counter in decimal, and a space.
+// All counters in decimal, each with a space.
 const _: () = assert!(STATS_WORDS * 21 < MAX_ANSWER_BYTES / 2);
 
-/// The key of the answer to [`Request::Touch`].
+/// Key of the answer to [`Request::Touch`].
 pub const TOUCHED: &str = "touched";
 
-/// Reads an address or a length: decimal, or hexadecimal after `0x`.
+/// Parses an address or a length: decimal, or hexadecimal after `0x`.
 ///
 /// ```
 /// use softswap_engine::door::control_protocol::parse_number;
@@ -52,7 +51,7 @@ pub fn parse_number(text: &str) -> Option<usize> {
     }
 }
 
-/// A request.
+/// A request to the control socket.
 ///
 /// ```
 /// use softswap_engine::door::control_protocol::Request;
@@ -62,7 +61,7 @@ pub fn parse_number(text: &str) -> Option<usize> {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// Everything that is known about the run so far.
+    /// Facts, settings and counters.
     Stat,
     /// One setting, or all of them.
     Get(Option<&'a str>),
@@ -98,10 +97,10 @@ impl Python {
 }
 
 impl<'a> Request<'a> {
-    /// Reads a line, without its end.
+    /// Parses a line without its end.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The problem with the line.
     pub fn parse(line: &'a [u8]) -> Result<Request<'a>, String> {
         let text = std::str::from_utf8(line).unwrap_or("");
         let Some(request) = text.strip_prefix(OPENING) else {
@@ -136,8 +135,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The line to send, with its end; `None` when it would not be understood:
-    /// too long, or with a line break or other control character in it.
+    /// Returns the line to send, with its end. `None` if it could not be parsed: too long, or with
+    /// control characters.
     #[must_use]
     pub fn line(&self) -> Option<String> {
         let request = match self {
@@ -156,11 +155,10 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Answers one client by what `carry_out` makes of its request, if it may ask: the user whose
-/// the socket is, or root.
+/// Answers one client with the result of `carry_out`, if its user is the socket's owner or root.
 ///
 /// # Errors
-/// When the client does not ask, or does not take the answer, in time.
+/// If the client does not send its request or read the answer in time.
 pub fn converse(
     client: &Peer,
     own_uid: u32,
@@ -177,12 +175,12 @@ pub fn converse(
     client.write_all(answer.as_bytes(), PATIENCE)
 }
 
-/// The answer to somebody who may not ask.
+/// Returns the answer to a client without permission.
 fn denied(why: &str) -> String {
     format!("denied {why}\n")
 }
 
-/// The answer to a line, by what `carry_out` makes of the request.
+/// Returns the answer to a line, with the result of `carry_out`.
 #[must_use]
 pub fn answer(
     line: &[u8],
@@ -194,10 +192,10 @@ pub fn answer(
     }
 }
 
-/// Does what is asked of an engine: what it tells.
+/// Executes a request to an engine and returns the body of the answer.
 ///
 /// # Errors
-/// What is wrong with the request.
+/// The problem with the request.
 pub fn carry_out(
     engine: &Engine,
     uptime: Duration,
@@ -239,7 +237,7 @@ fn everything(engine: &Engine, uptime: Duration) -> String {
     text
 }
 
-/// What a program answered.
+/// Answer of a program.
 ///
 /// ```
 /// use softswap_engine::door::control_protocol::Answer;
@@ -248,18 +246,18 @@ fn everything(engine: &Engine, uptime: Duration) -> String {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// Done; what was asked for.
+    /// Success, with the body.
     Ok(String),
-    /// The request is wrong, and nothing was changed.
+    /// The request was wrong; nothing was changed.
     Error(String),
-    /// The asker may not ask.
+    /// The client has no permission.
     Denied(String),
-    /// Cut off, or nothing of softswap's.
+    /// Truncated, or not an answer of softswap.
     Garbled,
 }
 
 impl Answer {
-    /// Reads an answer.
+    /// Parses an answer.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Answer {
         let text = std::str::from_utf8(bytes).ok().filter(|text| text.ends_with('\n'));
@@ -275,12 +273,12 @@ impl Answer {
     }
 }
 
-/// The lines `KEY VALUE` of an answer.
+/// Returns the `KEY VALUE` lines of an answer.
 pub fn pairs(body: &str) -> impl Iterator<Item = (&str, &str)> {
     body.lines().filter_map(|line| line.split_once(' '))
 }
 
-/// What an answer to [`Request::Stat`] tells.
+/// Answer to [`Request::Stat`].
 ///
 /// ```
 /// use softswap_engine::door::control_protocol::Snapshot;
@@ -289,32 +287,31 @@ pub fn pairs(body: &str) -> impl Iterator<Item = (&str, &str)> {
 /// ```
 #[derive(Debug)]
 pub struct Snapshot {
-    /// How long the engine has been up.
+    /// Time since the engine was started.
     pub uptime: Duration,
-    /// Keys and values, as the program has them.
+    /// Settings: keys and values.
     pub settings: Vec<(String, String)>,
-    /// Its counters, copied.
+    /// A copy of the counters.
     pub stats: Stats,
 }
 
 impl Snapshot {
-    /// Reads the body of an answer, once: the memory of the counters is never freed.
+    /// Parses the body of an answer. Call it once only: the memory of the counters is never freed.
     ///
     /// # Errors
-    /// When it comes from another version of softswap.
+    /// If the answer comes from another version of softswap.
     pub fn parse(body: &str) -> Result<Snapshot, OtherVersion> {
         let words: Vec<AtomicU64> = (0..STATS_WORDS).map(|_| AtomicU64::new(0)).collect();
         Snapshot::parse_into(body, words.leak())
     }
 
-    /// Reads the body of an answer, with the counters in `words`: who asks again and again
-    /// reads into the same.
+    /// Parses the body of an answer, with the counters in `words`, which can be reused.
     ///
     /// # Errors
-    /// When it comes from another version of softswap.
+    /// If the answer comes from another version of softswap.
     ///
     /// # Panics
-    /// When there are fewer words than [`STATS_WORDS`].
+    /// If there are fewer words than [`STATS_WORDS`].
     pub fn parse_into(body: &str, words: &'static [AtomicU64]) -> Result<Snapshot, OtherVersion> {
         let (mut uptime, mut settings, mut counters) = (None, Vec::new(), None);
         for (name, rest) in pairs(body) {
@@ -322,7 +319,7 @@ impl Snapshot {
                 "uptime_ns" => uptime = rest.parse().ok().map(Duration::from_nanos),
                 "setting" => settings.extend(rest.split_once(' ').map(owned)),
                 "counters" => counters = read_counters(rest, words),
-                // Of a newer version, and no loss to this one.
+                // Unknown lines of newer versions are ignored.
                 _ => {}
             }
         }
@@ -333,7 +330,7 @@ impl Snapshot {
     }
 }
 
-/// The counters are those of another version of softswap.
+/// The counters come from another version of softswap.
 ///
 /// ```
 /// use softswap_engine::door::control_protocol::Snapshot;

@@ -1,6 +1,6 @@
-//! The composition root: builds the engine, and is what the runtime talks to.
+//! The engine, as used by the runtime.
 //!
-//! Addresses come in here and become page numbers; nothing below knows them.
+//! Addresses are converted to page numbers here.
 
 use crate::base::access::Access;
 use crate::base::page::{PageNo, Place};
@@ -39,10 +39,10 @@ pub mod memory_limit;
 pub mod remap;
 pub mod waking;
 
-/// What the address of memory with room to grow is a multiple of.
+/// Alignment of memory with room to grow.
 pub const ROOMY_ALIGN_BYTES: usize = CHUNK_PAGES as usize * PAGE_SIZE;
 
-/// Whether memory that grows may move, and where to.
+/// How a growing mapping may move.
 ///
 /// ```
 /// use softswap_engine::door::engine::{Engine, Move};
@@ -53,11 +53,11 @@ pub const ROOMY_ALIGN_BYTES: usize = CHUNK_PAGES as usize * PAGE_SIZE;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
-    /// It grows where it is, or not at all.
+    /// Grow in place, or fail.
     Never,
-    /// Where it can grow on, if there is such a place, or elsewhere.
+    /// Preferably to where it has room to grow, else anywhere.
     Anywhere,
-    /// Only to where it can grow on.
+    /// Only to where it has room to grow.
     ToRoom,
 }
 
@@ -80,13 +80,13 @@ pub enum Move {
 pub struct Engine {
     core: Core,
     contexts: Contexts,
-    /// Held while pages are moved from one mapping to another.
+    /// Held while pages are moved between mappings.
     remapping: Mutex<()>,
-    /// What calls to the kernel keep from leaving.
+    /// Pages held by system calls.
     held: held::Held,
 }
 
-/// The engine at rest: no walk is under way, nothing is half-way. For fork.
+/// The quiesced engine: no operation is in progress. Used for fork.
 ///
 /// ```
 /// use softswap_engine::door::engine::Engine;
@@ -117,16 +117,16 @@ impl Engine {
         Ok(Engine { core, contexts, remapping: Mutex::new(()), held: held::Held::default() })
     }
 
-    /// Sets what the pool may take of the budget, or lets the engine choose.
+    /// Sets the limit of the pool, or makes it adaptive.
     pub fn set_pool_limit(&self, limit: PoolLimit) {
         let (partition, pool) = (&self.core.policies.partition, &self.core.stores.pool);
         let is_auto = limit == PoolLimit::Auto;
-        // A fork waits for that: a child moves the limit itself.
+        // A fork waits for this lock, so that the child's limit is consistent.
         let _moves = self.remapping.lock().unwrap_or_else(PoisonError::into_inner);
         partition.set(limit, is_auto, |limit_bytes| pool.set_limit_bytes(limit_bytes));
     }
 
-    /// What the pool may take of the budget.
+    /// Returns the configured limit of the pool.
     #[must_use]
     pub(crate) fn pool_limit(&self) -> PoolLimit {
         match self.core.policies.partition.is_on() {
@@ -135,48 +135,48 @@ impl Engine {
         }
     }
 
-    /// The bounce buffers.
+    /// Returns the bounce buffers.
     #[must_use]
     pub fn buffers(&self) -> &Pools {
         &self.core.stores.bounce
     }
 
-    /// Resident pages of which the swap areas have a copy.
+    /// Returns the number of resident pages with a copy in the swap areas.
     #[must_use]
     pub fn copies(&self) -> usize {
         self.core.policies.stored_copies.count()
     }
 
-    /// Resident pages of which the pool has a copy.
+    /// Returns the number of resident pages with a copy in the pool.
     #[must_use]
     pub fn pooled_copies(&self) -> usize {
         self.core.policies.stored_copies.pooled()
     }
 
-    /// The counters.
+    /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.core.stats
     }
 
-    /// How swap-in waits for each area's disk; may be changed at any time.
+    /// Returns the polling settings of each area, which may be changed at any time.
     pub fn knobs(&self) -> impl Iterator<Item = &Knobs> {
         self.core.stores.areas.knobs()
     }
 
-    /// What packs pages on their way out; may be changed at any time. Pages
-    /// that were packed before stay as they are.
+    /// Returns the codec setting, which may be changed at any time. Pages compressed before are not
+    /// converted.
     pub fn codec(&self) -> &Selector {
         &self.core.policies.codec
     }
 
-    /// First address and length in bytes of the managed window.
+    /// Returns the first address and the length in bytes of the managed window.
     #[must_use]
     pub fn window(&self) -> (usize, usize) {
         (self.core.memory.window.base(), self.core.memory.window.len_bytes())
     }
 
-    /// Whether an address lies in the managed window.
+    /// Returns true if an address is in the managed window.
     #[must_use]
     #[inline]
     pub fn contains(&self, address: usize) -> bool {
@@ -191,7 +191,7 @@ impl Engine {
         self.core.memory.window.base() + page as usize * PAGE_SIZE
     }
 
-    /// The pages of `len` bytes from a page-aligned `address`.
+    /// Returns the pages of `len` bytes from a page-aligned `address`.
     fn pages_of(&self, address: usize, len: usize) -> io::Result<Range<PageNo>> {
         const EINVAL: i32 = 22;
         let end = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| address.checked_add(len));
@@ -209,14 +209,14 @@ impl Engine {
         }
     }
 
-    /// Brings in the page at `address`, which the program has touched.
+    /// Brings in the page at `address`.
     pub fn fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
         self.fault_until(address, access, 0).map(drop)
     }
 
-    /// As [`Engine::fault`], but a wait for room ends without the page when one of the
-    /// signals `open` is pending: the thread is to take it, and then to touch again. Says from
-    /// where the page came, or that it was there.
+    /// As [`Engine::fault`], but a wait for memory ends without the page when one of the signals
+    /// `open` is pending. The thread must take the signal and repeat the touch. Returns the
+    /// previous place of the page; `None` if it was resident.
     pub fn fault_until(
         &self,
         address: usize,
@@ -238,8 +238,8 @@ impl Engine {
         self.core.memory.window.touch(self.page_of(address), access) == Touch::Absent
     }
 
-    /// How many bytes from `address` on may be accessed as `wanted` says, up to
-    /// `len`. Mappings of another kind are the kernel's to judge: they count.
+    /// Returns how many bytes from `address` on, up to `len`, may be accessed as `wanted`.
+    /// Unmanaged mappings count as accessible; the kernel checks them.
     #[must_use]
     pub fn allowed_bytes(&self, address: usize, len: usize, wanted: Protection) -> usize {
         let layout = self.core.memory.space.lock();
@@ -257,31 +257,31 @@ impl Engine {
         done.min(len)
     }
 
-    /// Maps `len` bytes of fresh memory; `None` when the window is full.
+    /// Maps `len` bytes of fresh memory. `None` if the window is full.
     pub fn map(&self, len: usize, protection: Protection) -> io::Result<Option<usize>> {
         let count = len.div_ceil(PAGE_SIZE) as u64;
         let page = mapping::map(&self.core.memory, count, protection)?;
         Ok(page.map(|page| self.address_of(page)))
     }
 
-    /// Maps `len` bytes of fresh memory that can grow where it is
-    /// ([`Engine::remap`]); `None` when there is no such place.
+    /// Maps `len` bytes of fresh memory with room to grow in place ([`Engine::remap`]). `None` if
+    /// there is no space for it.
     pub fn map_roomy(&self, len: usize, protection: Protection) -> io::Result<Option<usize>> {
         let page =
             mapping::map_roomy(&self.core.memory, len.div_ceil(PAGE_SIZE) as u64, protection)?;
         Ok(page.map(|page| self.address_of(page)))
     }
 
-    /// Where memory with room to grow lies. Each address at which some begins is
-    /// a multiple of [`ROOMY_ALIGN_BYTES`].
+    /// Returns the address range of memory with room to grow. Each such mapping begins at a
+    /// multiple of [`ROOMY_ALIGN_BYTES`].
     #[must_use]
     pub fn roomy(&self) -> Range<usize> {
         let Range { start, end } = self.core.memory.space.roomy();
         self.address_of(start)..self.address_of(end)
     }
 
-    /// Maps fresh memory exactly at `address`, displacing what is there; with
-    /// `replace` false `Ok(false)` instead.
+    /// Maps fresh memory exactly at `address`, replacing what is mapped there. Without `replace`,
+    /// returns `Ok(false)` if any of it is in use.
     pub fn map_at(
         &self,
         address: usize,
@@ -292,8 +292,8 @@ impl Engine {
         mapping::map_at(&self.core, self.pages_of(address, len)?, protection, replace)
     }
 
-    /// Lends a range to a mapping of another kind, which `place_it` makes;
-    /// `replace` as in [`Engine::map_at`].
+    /// Replaces a range by an unmanaged mapping that `place_it` creates. `replace` is as in
+    /// [`Engine::map_at`].
     pub fn lend(
         &self,
         address: usize,
@@ -304,7 +304,7 @@ impl Engine {
         mapping::lend(&self.core, self.pages_of(address, len)?, replace, place_it)
     }
 
-    /// Whether a mapping that is not managed lies at `address`.
+    /// Returns true if `address` is in an unmanaged mapping.
     #[must_use]
     pub fn is_foreign(&self, address: usize) -> bool {
         self.core.memory.pages.load(self.page_of(address)).place() == Place::Foreign
@@ -315,7 +315,7 @@ impl Engine {
         mapping::unmap(&self.core, self.pages_of(address, len)?)
     }
 
-    /// Drops the content of a range: it reads as zeroes.
+    /// Discards the content of a range, which reads as zeroes afterwards.
     pub fn discard(&self, address: usize, len: usize) -> io::Result<()> {
         mapping::discard(&self.core, self.pages_of(address, len)?)
     }
@@ -325,8 +325,8 @@ impl Engine {
         mapping::protect(&self.core.memory, self.pages_of(address, len)?, protection)
     }
 
-    /// Seals a range, all of which is mapped: calls that unmap, move or protect it fail with EPERM
-    /// from now on.
+    /// Seals a range, which must be mapped completely: later calls that unmap, move or protect it
+    /// fail with EPERM.
     pub fn seal(&self, address: usize, len: usize) -> io::Result<()> {
         mapping::seal(&self.core.memory, self.pages_of(address, len)?);
         Ok(())
@@ -350,7 +350,7 @@ impl Engine {
         Some(self.address_of(page))
     }
 
-    /// The protection of the page at `address`.
+    /// Returns the protection of the page at `address`.
     #[must_use]
     pub fn protection(&self, address: usize) -> Protection {
         signals::with_all_blocked(|| {
@@ -358,8 +358,8 @@ impl Engine {
         })
     }
 
-    /// What lies in a range, in order: (first address, bytes, kind). What is beyond
-    /// the window is left out.
+    /// Splits a range into segments in address order: (first address, bytes, kind). Parts outside
+    /// the window are omitted.
     #[must_use]
     pub fn segments(&self, address: usize, len: usize) -> Vec<(usize, usize, Kind)> {
         let (base, window_len) = self.window();
@@ -374,7 +374,7 @@ impl Engine {
         segments.map(|(pages, kind)| (self.address_of(pages.start), bytes(&pages), kind)).collect()
     }
 
-    /// Says what a forked child gets of a range.
+    /// Sets or clears the treatment of a range in forked children.
     pub fn set_at_fork(
         &self,
         address: usize,
@@ -387,13 +387,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the page at `address` was ever given content.
+    /// Returns true if the page at `address` has content, resident or not.
     #[must_use]
     pub fn holds_something(&self, address: usize) -> bool {
         self.core.memory.pages.wait(self.page_of(address)).place() != Place::Vacant
     }
 
-    /// Whether all of a range may be used in all the ways of `wanted`.
+    /// Returns true if all of a range may be accessed as `wanted`.
     #[must_use]
     pub fn allows(&self, address: usize, len: usize, wanted: Protection) -> bool {
         self.pages_of(address, len).is_ok_and(|range| {
@@ -401,31 +401,31 @@ impl Engine {
         })
     }
 
-    /// Whether every page of a range is mapped.
+    /// Returns true if all pages of a range are mapped.
     #[must_use]
     pub fn is_mapped(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len)
             .is_ok_and(|range| self.core.memory.space.is_range_mapped(&range))
     }
 
-    /// Whether some page of a range is mapped.
+    /// Returns true if any page of a range is mapped.
     #[must_use]
     pub fn any_mapped(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len).is_ok_and(|range| self.core.memory.space.is_any_mapped(&range))
     }
 
-    /// Takes `len` bytes of the window without mapping them yet.
+    /// Allocates `len` bytes of the window without mapping them.
     pub fn reserve(&self, len: usize) -> io::Result<Option<usize>> {
         let page = mapping::reserve(&self.core.memory, len.div_ceil(PAGE_SIZE) as u64);
         Ok(page.map(|page| self.address_of(page)))
     }
 
-    /// Unmaps a range that stays reserved.
+    /// Unmaps a range that stays allocated.
     pub fn retract(&self, address: usize, len: usize) -> io::Result<()> {
         mapping::retract(&self.core, self.pages_of(address, len)?)
     }
 
-    /// For each page of a range, whether it is in memory (`mincore`).
+    /// Sets each byte of `out` to 1 if its page is resident, else to 0 (`mincore`).
     pub fn residency(&self, address: usize, out: &mut [u8]) -> io::Result<()> {
         let range = self.pages_of(address, out.len() * PAGE_SIZE)?;
         for (page, byte) in range.zip(out) {
@@ -434,44 +434,43 @@ impl Engine {
         Ok(())
     }
 
-    /// Has the resident pages of a range leave before others (`MADV_COLD`).
+    /// Makes the resident pages of a range the first to be evicted (`MADV_COLD`).
     pub fn chill(&self, address: usize, len: usize) -> io::Result<()> {
         self.pages_of(address, len)?.for_each(|page| self.core.memory.pages.chill(page));
         Ok(())
     }
 
-    /// In which order a range is touched, as far as whole chunks of 2 MiB lie in it: until
-    /// something else is said, also after it was unmapped.
+    /// Sets the access order of the 2 MiB chunks completely within a range. It stays in effect
+    /// until it is set again, even if the range is unmapped.
     pub fn set_order(&self, address: usize, len: usize, order: Order) -> io::Result<()> {
         self.core.policies.advised.set(self.pages_of(address, len)?, order);
         Ok(())
     }
 
-    /// Does background reclaim in the calling thread while `go_on` says so.
+    /// Runs background reclaim in the calling thread, until `go_on` returns false.
     pub fn run_reclaim(&self, go_on: impl Fn() -> bool) {
         reclaim::run(&self.core, &self.contexts, go_on);
     }
 
-    /// Brings in what streams are about to touch, in the calling thread, while
-    /// `go_on` says so: one of [`PREFETCH_THREADS`].
+    /// Runs one of the [`PREFETCH_THREADS`] in the calling thread, until `go_on` returns false.
     pub fn run_prefetch(&self, thread: usize, go_on: impl Fn() -> bool) {
         prefetch::run(&self.core, &self.contexts, thread, go_on);
     }
 
-    /// Whether all [`PREFETCH_THREADS`] sleep and nothing is asked of them; for tests.
+    /// Returns true if all [`PREFETCH_THREADS`] sleep and no request is queued; for tests.
     #[must_use]
     pub fn is_prefetch_idle(&self) -> bool {
         self.core.policies.readahead.is_idle(PREFETCH_THREADS)
     }
 
-    /// Has the threads above ask at once whether they are to go on.
+    /// Wakes the threads above, so that they check `go_on` at once.
     pub fn wake_background(&self) {
         self.core.background.wake_all();
         self.core.policies.readahead.wake();
     }
 
-    /// Takes up to `pages` pages out now; for tests and benches. Returns how
-    /// many rounds made progress.
+    /// Runs up to `rounds` rounds of reclaim, until one makes no progress. Returns the number that
+    /// made progress; for tests and benchmarks.
     pub fn reclaim_now(&self, rounds: usize) -> usize {
         let mut context = self.contexts.claim_background();
         let _ = self.core.stores.standby.tend();
@@ -483,14 +482,13 @@ impl Engine {
             .count()
     }
 
-    /// Gives back all that is kept on standby, so that what has left is read from the
-    /// disk; for benches.
+    /// Releases all pages on standby, so that evicted pages are read from the disk; for benchmarks.
     pub fn release_standby(&self) {
         while self.core.stores.standby.release() > 0 {}
     }
 
-    /// Flips a bit of the page at `address` if it is in the pool; for tests of
-    /// what happens then. Whether it is.
+    /// Flips a bit of the page at `address` if it is in the pool, for tests of error handling.
+    /// Returns true if it was.
     pub fn damage(&self, address: usize, bit: usize) -> bool {
         let place = self.core.memory.pages.load(self.page_of(address)).place();
         if let Place::Pool { handle } = place {
@@ -499,9 +497,8 @@ impl Engine {
         matches!(place, Place::Pool { .. })
     }
 
-    /// Waits until no other thread has anything under way, and keeps it so.
-    /// For fork; the caller itself can still fault. Ended by
-    /// [`Engine::end_fork`] after the result is dropped.
+    /// Waits until no other thread has an operation in progress, and prevents new ones. For fork;
+    /// the calling thread can still fault. Drop the result, then call [`Engine::end_fork`].
     #[must_use]
     pub fn rest(&self) -> AtRest<'_> {
         let moves = self.remapping.lock().unwrap_or_else(PoisonError::into_inner);
@@ -509,53 +506,54 @@ impl Engine {
         AtRest { contexts: self.contexts.claim_for_fork(), layout, _moves: moves }
     }
 
-    /// Ends what [`Engine::rest`] began, in parent and child.
+    /// Ends the state of [`Engine::rest`], in parent and child.
     pub fn end_fork(&self) {
         self.contexts.end_fork();
     }
 
-    /// Before fork: lets the child inherit the window, and the keys of what it may read.
+    /// Prepares a fork: lets the child inherit the window and the keys of the pages that it may
+    /// read.
     pub fn before_fork(&self, at_rest: &AtRest<'_>) -> io::Result<()> {
         self.core.stores.areas.hand_down_keys();
         self.core.memory.window.inherit(&self.managed_ranges(at_rest), true)
     }
 
-    /// Runs `body`, after which the engine makes do with few system calls, while no
-    /// other thread has anything under way.
+    /// Enters the restricted mode, in which the engine uses fewer system calls. `body` runs while
+    /// no other thread has an operation in progress.
     pub fn make_do(&self, body: impl FnOnce()) {
         let at_rest = self.rest();
         body();
         self.core.stores.child_areas.forbid();
-        // It takes a call that reads a process's memory by its number.
+        // The check for pinners would read another process's memory by its PID.
         self.core.memory.pinners.stop();
         drop(at_rest);
         self.end_fork();
     }
 
-    /// Whether a child that is forked now has pages in slots of this process's own.
+    /// Returns true if a child forked now has pages in slots of this process's own areas.
     #[must_use]
     pub fn leaves_slots(&self, _at_rest: &AtRest<'_>) -> bool {
         self.core.stores.areas.own_used_slots() > 0
     }
 
-    /// Whether background reclaim runs here: not in a forked child.
+    /// Returns true if the background thread exists. A forked child has none.
     #[must_use]
     pub fn has_background(&self) -> bool {
         self.core.background.is_running()
     }
 
-    /// In the parent after fork. Where the child reads slots, those that exist now
-    /// are not reused until [`Engine::child_gone`].
+    /// Completes a fork in the parent. If the child reads slots, those in use now are not reused
+    /// until [`Engine::child_gone`].
     pub fn child_made(&self, at_rest: &AtRest<'_>, reads_slots: bool) {
         if reads_slots {
             self.core.stores.areas.freeze();
         }
         self.core.stores.areas.change_keys();
-        // Refused only where it was refused before: then nothing is inherited.
+        // Fails only if the call before the fork failed; then nothing is inherited.
         let _ = self.core.memory.window.inherit(&self.managed_ranges(at_rest), false);
     }
 
-    /// The parts of the window that no foreign mapping covers.
+    /// Returns the parts of the window outside unmanaged mappings.
     fn managed_ranges(&self, at_rest: &AtRest<'_>) -> Vec<(PageNo, usize)> {
         let whole = 0..self.core.memory.window.pages() as PageNo;
         let mut managed = Vec::new();
@@ -574,13 +572,13 @@ impl Engine {
         self.core.stores.areas.thaw();
     }
 
-    /// In a forked child: makes the engine the child's own. The child reads
-    /// its parent's slots and writes to areas that it opens when it needs them;
-    /// where it cannot, its pages stay in DRAM or in the pool, within the budget.
+    /// Makes the engine of a forked child independent. The child reads its parent's slots and
+    /// writes to areas that it opens on demand. If it cannot open any, its pages stay in DRAM or in
+    /// the pool, within the budget.
     ///
     /// # Errors
-    /// When userfaultfd cannot be opened again, or a swap file not be read; the child must be
-    /// stopped.
+    /// If userfaultfd cannot be opened again, or a swap file cannot be read. The child must be
+    /// stopped then.
     pub fn become_child(&self, at_rest: &mut AtRest<'_>) -> io::Result<()> {
         self.contexts.give_up_rings(&mut at_rest.contexts);
         own_descriptors::close_withheld();
@@ -589,7 +587,7 @@ impl Engine {
         self.core.memory.window.inherit(&managed, false)?;
         softswap_sys::shared::make_private(self.core.stats.words())?;
         self.core.stats.begin_anew();
-        // Before anything is freed: what becomes free in a shared area is the parent's to give back.
+        // Before anything is freed: free slots of a shared area belong to the parent.
         if !self.core.stores.areas.inherit() {
             return Err(io::Error::other(
                 "its parent's swap file cannot be opened for reading only",
@@ -610,7 +608,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Brings the statistics up to what is the case now.
+    /// Updates the counters.
     pub fn note_peaks(&self) {
         self.core.report();
     }

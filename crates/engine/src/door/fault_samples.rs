@@ -1,4 +1,4 @@
-//! Faults that were sampled in a running program, as its control socket tells them.
+//! Sampled faults of a running program, as sent over the control socket.
 //!
 //! ```text
 //!   missed 64
@@ -7,15 +7,15 @@
 //!   code 7f3210001230 17 look_up	/home/joe/analysis.py
 //! ```
 //!
-//! Of the stack only words are told that are addresses, of code or in the stack itself: what
-//! unwinding takes. The program's data are nobody's business.
+//! Of the stack, only words are sent that are addresses of code or of the stack: those needed for
+//! unwinding. The program's data are not sent.
 
 use crate::base::stats::{TIERS, Tier};
 use crate::door::control_protocol::pairs;
 use std::fmt::Write as _;
 use std::ops::Range;
 
-/// A fault that stands for others like it.
+/// A sampled fault.
 ///
 /// ```
 /// use softswap_engine::base::stats::Tier;
@@ -28,23 +28,23 @@ use std::ops::Range;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultSample {
-    /// So many faults, this one among them.
+    /// Number of faults that it represents, including itself.
     pub faults: u64,
-    /// Where the page was.
+    /// Previous place of the page.
     pub tier: Tier,
-    /// Who touched it.
+    /// Kind of access.
     pub toucher: Toucher,
-    /// How long this fault took, in ns.
+    /// Duration of this fault, in ns.
     pub waited_ns: u64,
-    /// The address that was touched.
+    /// Faulting address.
     pub address: u64,
-    /// The touching instruction.
+    /// Address of the faulting instruction.
     pub instruction: u64,
-    /// The stack pointer there.
+    /// Stack pointer.
     pub stack: u64,
-    /// The frame pointer there, or whatever else its register held.
+    /// Frame-pointer register, which may hold other data.
     pub frame: u64,
-    /// Words of the stack that are addresses, by their distance from its pointer in words.
+    /// Stack words that are addresses, by their distance from the stack pointer in words.
     pub words: Vec<(u16, u64)>,
     /// Functions of a Python program, from the innermost one.
     pub python: Vec<PythonFrame>,
@@ -73,44 +73,44 @@ pub struct PythonCode {
     pub file: String,
 }
 
-/// What wanted a page.
+/// Kind of access that faulted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Toucher {
     /// An instruction that reads.
     Read,
     /// An instruction that writes.
     Write,
-    /// A system call that was given the address.
+    /// A system call with this address as an argument.
     Call,
 }
 
 const TOUCHERS: [(Toucher, &str); 3] =
     [(Toucher::Read, "r"), (Toucher::Write, "w"), (Toucher::Call, "c")];
 
-/// A large block of the program's, asked for at once.
+/// A large memory block allocated by the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// Its addresses.
+    /// Address range.
     pub range: Range<u64>,
-    /// Where the call returned to that asked for it.
+    /// Return address of the allocating call.
     pub caller: u64,
 }
 
-/// What was sampled since it was last asked for.
+/// Faults sampled since the last request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FaultSamples {
-    /// Faults for which there was no room.
+    /// Number of samples dropped because the buffer was full.
     pub missed: u64,
-    /// The others.
+    /// The samples.
     pub samples: Vec<FaultSample>,
-    /// The blocks that they lie in.
+    /// Blocks that contain the sampled addresses.
     pub blocks: Vec<Block>,
     /// Python functions on their stacks.
     pub codes: Vec<PythonCode>,
 }
 
 impl FaultSample {
-    /// The word of its stack at an address, if that is an address itself.
+    /// Returns the stack word at an address, if it is an address itself.
     #[must_use]
     pub fn stack_word(&self, address: u64) -> Option<u64> {
         let distance = u16::try_from(address.checked_sub(self.stack)? / 8).ok()?;
@@ -118,7 +118,7 @@ impl FaultSample {
         address.is_multiple_of(8).then_some(self.words[at].1)
     }
 
-    /// A line of the answer, with its end.
+    /// Returns the sample's line of the answer, with its end.
     #[must_use]
     pub fn line(&self) -> String {
         let FaultSample { faults, tier, toucher, waited_ns, .. } = self;
@@ -183,7 +183,7 @@ fn hexadecimal(text: &str) -> Option<u64> {
 }
 
 impl Block {
-    /// A line of the answer, with its end.
+    /// Returns the block's line of the answer, with its end.
     #[must_use]
     pub fn line(&self) -> String {
         let Range { start, end } = &self.range;
@@ -216,7 +216,7 @@ impl PythonCode {
 }
 
 impl FaultSamples {
-    /// The answer.
+    /// Returns the text of the answer.
     #[must_use]
     pub fn text(&self) -> String {
         let samples = self.samples.iter().map(FaultSample::line);
@@ -226,7 +226,7 @@ impl FaultSamples {
         [missed].into_iter().chain(samples).chain(blocks).chain(codes).collect()
     }
 
-    /// Reads an answer; lines that are none of it are left out.
+    /// Parses an answer; unknown lines are ignored.
     #[must_use]
     pub fn parse(body: &str) -> FaultSamples {
         let mut all = FaultSamples::default();

@@ -1,4 +1,4 @@
-//! What can be changed while the program runs: a table of keys.
+//! Settings that can be changed while the program runs.
 
 use crate::codec::BadChoice;
 use crate::door::engine::Engine;
@@ -6,7 +6,7 @@ use crate::door::settings::BadPoolLimit;
 use crate::policy::pool_limit::size_of_text;
 use crate::store::io::poll::mode::{Knobs, MAX_SLEEP_NS, Mode, Sleep};
 
-/// One key of the table.
+/// A setting.
 ///
 /// ```
 /// use softswap_engine::door::live_settings::SETTINGS;
@@ -15,17 +15,17 @@ use crate::store::io::poll::mode::{Knobs, MAX_SLEEP_NS, Mode, Sleep};
 /// }
 /// ```
 pub struct Setting {
-    /// Its name.
+    /// Name.
     pub key: &'static str,
-    /// What it may be set to, for people.
+    /// Accepted values, as text for users.
     pub values: &'static str,
-    /// What it is for.
+    /// Description.
     pub meaning: &'static str,
     get: fn(&Engine) -> String,
     set: fn(&Engine, &str) -> Result<(), String>,
 }
 
-/// All settings, in the order in which they are shown.
+/// All settings, in display order.
 pub const SETTINGS: [Setting; 6] = [
     Setting {
         key: "bounce.peak",
@@ -98,19 +98,18 @@ pub const SETTINGS: [Setting; 6] = [
     },
 ];
 
-/// A setting's value; what is wrong where there is no such setting.
+/// Returns a setting's value; fails with a message if there is no such setting.
 pub fn get(engine: &Engine, key: &str) -> Result<String, String> {
     find(key).map(|setting| (setting.get)(engine))
 }
 
-/// Changes a setting; what is wrong with the key or the value, if anything is.
-/// Nothing is changed then.
+/// Changes a setting. On failure returns a message and changes nothing.
 pub fn set(engine: &Engine, key: &str, value: &str) -> Result<(), String> {
     let setting = find(key)?;
     (setting.set)(engine, value).map_err(|why| format!("{key}: {why}"))
 }
 
-/// The keys and what they are set to.
+/// Returns all settings and their values.
 pub(crate) fn all(engine: &Engine) -> impl Iterator<Item = (&'static str, String)> {
     SETTINGS.iter().map(|setting| (setting.key, (setting.get)(engine)))
 }
@@ -124,7 +123,7 @@ fn find(key: &str) -> Result<&'static Setting, String> {
     })
 }
 
-/// The areas that a value is for, and the value: `N:VALUE` is for area N.
+/// Returns the areas that a value applies to, and the value: `N:VALUE` is for area N.
 fn areas_of<'e, 't>(
     engine: &'e Engine,
     text: &'t str,
@@ -143,7 +142,7 @@ fn areas_of<'e, 't>(
     Ok((engine.knobs().skip(areas.start).take(areas.len()), value))
 }
 
-/// One value if it is the same for all areas, else each area's with its number.
+/// Returns one value if all areas have the same, else each area's with its number.
 fn by_area(values: impl Iterator<Item = String>) -> String {
     let mut values: Vec<_> = values.collect();
     if values.iter().all(|value| *value == values[0]) {
@@ -153,13 +152,13 @@ fn by_area(values: impl Iterator<Item = String>) -> String {
     numbered.collect::<Vec<_>>().join(" ")
 }
 
-/// Units of a time, the largest first, in ns.
+/// Units of a time, largest first, in ns.
 const UNITS: [(&str, u32); 3] = [("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
 
-/// Reads what `io.poll_sleep` is set to.
+/// Parses a value of `io.poll_sleep`.
 ///
 /// # Errors
-/// What may be given.
+/// A message with the accepted values.
 pub fn parse_sleep(text: &str) -> Result<Sleep, String> {
     if text == "auto" {
         return Ok(Sleep::Adaptive);
@@ -177,12 +176,12 @@ pub fn parse_sleep(text: &str) -> Result<Sleep, String> {
 fn parse_ns(text: &str) -> Option<u32> {
     let with_unit = |(unit, ns): &(&str, u32)| Some((text.strip_suffix(unit)?, *ns));
     let (count, unit_ns) = UNITS.iter().find_map(with_unit)?;
-    // `parse` takes a sign, too.
+    // `parse` accepts a sign; the option does not.
     let is_plain = count.bytes().all(|byte| byte.is_ascii_digit());
     count.parse::<u32>().ok().filter(|_| is_plain)?.checked_mul(unit_ns)
 }
 
-/// As [`parse_sleep`] reads it.
+/// Formats a value as [`parse_sleep`] parses it.
 #[must_use]
 pub fn show_sleep(sleep: Sleep) -> String {
     match sleep {

@@ -1,4 +1,4 @@
-//! How an engine is built, asked and set.
+//! Public interface: builder, engine, settings, control protocol.
 
 pub mod settings;
 pub mod open_areas;

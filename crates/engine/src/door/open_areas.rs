@@ -1,6 +1,5 @@
-//! From what was asked for to what areas are made of: opens directories and
-//! named areas, those of this process alone and those that its tree shares, and asks for areas on
-//! a cluster of servers.
+//! Opens the storage of the configured areas: directories, named areas (of this process or shared
+//! by its tree), and areas on a cluster of servers.
 
 use crate::door::settings::{AreaSpec, Inherited};
 use crate::store::io::{FileDevice, MirrorDevice, RemoteDevice};
@@ -15,7 +14,7 @@ use softswap_sys::{PAGE_SIZE, Page, open_mark, own_descriptors};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Why an area cannot be opened.
+/// Failure to open an area.
 ///
 /// ```
 /// use softswap_engine::door::{open_areas::open, settings::AreaSpec};
@@ -25,33 +24,32 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No file can be made in the directory.
+    /// No file can be created in the directory.
     #[error(transparent)]
     Directory(#[from] FileError),
-    /// What has a name cannot be used.
+    /// The named file or device is not usable.
     #[error(transparent)]
     Named(#[from] ActivateError),
-    /// There is no area on a cluster for this process.
+    /// The cluster has no area for this process.
     #[error(transparent)]
     Cluster(#[from] NoArea),
-    /// What the tree shares cannot be reached.
+    /// The area shared by the tree cannot be reached.
     #[error(
         "the swap area {} of this tree of processes cannot be reached here: a program on the way \
          has closed descriptors that it did not open, or the area was overwritten; start what needs \
          it in another way, or give a directory with --swap, too", path.display()
     )]
     Unreachable {
-        /// Which area.
+        /// The area.
         path: PathBuf,
     },
 }
 
-/// Opens the areas, each as it was asked for. Those without a priority come
-/// after all others, in the order in which they were given, as with `swapon`.
-/// `tables` are for those that a tree of processes shares.
+/// Opens the areas. Those without a priority come after all others, in the given order, as with
+/// `swapon`. `tables` are for areas shared by a tree of processes.
 ///
 /// # Errors
-/// In the place of each area that cannot be used.
+/// An error takes the place of each area that is not usable.
 pub fn open<'s>(
     specs: &'s [AreaSpec],
     tables: Option<&'s ClusterTables>,
@@ -87,14 +85,14 @@ pub fn open<'s>(
     })
 }
 
-/// When an area's storage is told what is not needed: a file would get holes, and could not be
-/// used again.
+/// Returns the discard mode of a named area: none for a file, which would get holes and could not
+/// be used again.
 #[must_use]
 pub fn discard_of(area: &Activated, asked: Discard) -> Discard {
     if area.is_device { asked } else { Discard::None }
 }
 
-/// The pages that a header says. A file's lie as they do in the file, a device's anyway.
+/// Returns the pages described by a header: in file order, contiguous.
 fn pages_of(header: &Header) -> FixedPages {
     FixedPages {
         pages: header.pages(),
@@ -103,8 +101,8 @@ fn pages_of(header: &Header) -> FixedPages {
     }
 }
 
-/// Opens a shared area behind an inherited descriptor: by an open file of this process, or by the
-/// inherited one if it may not open it. Returns `None` if the descriptor was reused, or the area has
+/// Opens a shared area by an inherited descriptor. Reopens it for this process if permitted, else
+/// uses the inherited open file. Returns `None` if the descriptor was reused, or the area has
 /// changed.
 fn shared(
     spec: &AreaSpec,
@@ -116,7 +114,7 @@ fn shared(
     let header = read_header(&inherited)?;
     let pages = Arc::new(pages_of(&header));
     let table = tables.table(shared_area(&inherited, pages.pages))?;
-    // The program after exec and started processes use it, too.
+    // Programs after exec, and started processes, use it, too.
     own_descriptors::keep(number);
     let opened = SwapFile::reopened(number).ok().and_then(|file| {
         let mark = table.mark(|mark| open_mark::put(&file, mark).ok())?;
@@ -130,9 +128,9 @@ fn shared(
     Some(Backing { device, layout, priority: 0, discard: spec.discard, poll: None })
 }
 
-/// The header of an area that was examined before.
+/// Reads the header of an area that was validated before.
 fn read_header(file: &SwapFile) -> Option<Header> {
-    // Aligned, as O_DIRECT wants it.
+    // Aligned, as O_DIRECT requires.
     let mut page = Box::new(Page([0; PAGE_SIZE]));
     let read = file.read_at(&mut page.0, 0).ok()?;
     let pages = file.len_bytes().ok()? / PAGE_SIZE as u64;
@@ -147,7 +145,7 @@ fn shared_area(file: &SwapFile, pages: u64) -> SharedArea {
 /// Marks an area that `softswap run` has claimed for its tree.
 ///
 /// # Errors
-/// If its file system has no locks.
+/// If its file system does not support locks.
 pub fn claim_for_tree(area: &Activated) -> std::io::Result<SharedArea> {
     open_mark::put(&area.file, MARK_OF_TREE)?;
     Ok(shared_area(&area.file, area.header.pages()))

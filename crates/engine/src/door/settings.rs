@@ -1,9 +1,9 @@
-//! What an engine is told when it starts. A new setting is a line in the table `settings!`
-//! here, and an option in the command's `run/options.rs`.
+//! Start settings of an engine. A new setting is a line in the table `settings!` below, and an
+//! option in the command's `run/options.rs`.
 //!
-//! `softswap run` settles flags, environment and file into one [`Config`] and
-//! hands it to the runtime through environment variables with a prefix of
-//! their own ([`Config::to_env`]), so that the runtime parses nothing a user wrote.
+//! `softswap run` combines flags, environment and file into one [`Config`]. It passes it to the
+//! runtime in environment variables with a prefix of their own ([`Config::to_env`]), so the runtime
+//! does not parse user input.
 
 use crate::codec::Choice;
 use crate::policy::mechanism::Without;
@@ -16,11 +16,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The smallest budget an engine accepts: below it the fixed parts (fault
-/// contexts, bounce buffers, staging) would leave no room for pages.
+/// Minimum budget of an engine. With less, the fixed parts (fault contexts, bounce buffers,
+/// staging) would leave no memory for pages.
 pub const MIN_MEMORY_BYTES: u64 = 8 << 20;
 
-/// What all of a tree of processes inherit of an area: a descriptor.
+/// Descriptor of an area that all processes of a tree inherit.
 ///
 /// ```
 /// use softswap_engine::door::settings::Inherited;
@@ -28,16 +28,16 @@ pub const MIN_MEMORY_BYTES: u64 = 8 << 20;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inherited {
-    /// A file or device that they share ([`Config::tables_fd`]).
+    /// A file or device shared by the tree ([`Config::tables_fd`]).
     File(i32),
-    /// The request queue of the helper for a cluster of servers.
+    /// The request queue to the helper of a cluster of servers.
     RequestQueue(i32),
-    /// As a request queue, if the cluster mirrors what is in the directory.
+    /// A request queue, for a cluster that mirrors the area in the directory.
     Mirror(i32),
 }
 
 impl Inherited {
-    /// The descriptor of a mirror's.
+    /// Returns the descriptor of a mirror.
     pub(crate) fn mirror(self) -> Option<i32> {
         match self {
             Inherited::Mirror(fd) => Some(fd),
@@ -71,28 +71,26 @@ impl FromStr for Inherited {
     }
 }
 
-/// One swap area, as asked for.
+/// Configuration of one swap area.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AreaSpec {
-    /// A directory, for an unlinked file in it; or a swap file or device; or a cluster, as it is
-    /// shown.
+    /// A directory, for an unlinked file in it; a swap file or device; or a cluster, as displayed.
     pub path: PathBuf,
-    /// Largest size of a file in a directory, in bytes; `None`: free space less
-    /// the reserve.
+    /// Maximum size of a file in a directory, in bytes; `None`: free space minus the reserve.
     pub limit_bytes: Option<u64>,
-    /// Areas with a higher one are filled first; `None`: after all that have
-    /// one, in the order in which they were given.
+    /// Areas with a higher priority are filled first. `None`: after all that have one, in the given
+    /// order.
     pub priority: Option<u16>,
-    /// When the storage is told what is not needed.
+    /// When unused storage is discarded.
     pub discard: Discard,
-    /// How a thread waits for a single page from it; `None`: as for all.
+    /// How a thread waits for a single page; `None`: the common setting.
     pub poll: Option<Mode>,
-    /// What all of a tree of processes inherit of it from `softswap run`; `None`: nothing.
+    /// Descriptor that the tree inherits from `softswap run`, if any.
     pub inherited: Option<Inherited>,
 }
 
 impl AreaSpec {
-    /// An area at `path` with nothing else asked for.
+    /// Returns the default configuration of an area at `path`.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> AreaSpec {
         AreaSpec {
@@ -105,13 +103,13 @@ impl AreaSpec {
         }
     }
 
-    /// Its priority as the area of that number: those without one come after all others, in the
-    /// order in which they were given, as with `swapon`.
+    /// Returns the effective priority of the area with number `order`. Areas without a priority
+    /// come after all others, in the given order, as with `swapon`.
     pub(crate) fn priority_among(&self, order: usize) -> i32 {
         self.priority.map_or(-1 - order as i32, i32::from)
     }
 
-    /// The path last: it may contain anything.
+    /// The path comes last, because it may contain any character.
     fn to_text(&self) -> String {
         fn shown(value: Option<impl ToString>) -> String {
             value.map_or_else(String::new, |value| value.to_string())
@@ -138,26 +136,26 @@ impl AreaSpec {
     }
 }
 
-/// The table of settings. A line is a field of [`Config`] with its default, and the variable
-/// that carries it to the runtime; an option of `softswap run` by the field's name sets it. (A
-/// size, and what an option has by another name, `settle` of the command sets.)
+/// The table of settings. A line is a field of [`Config`] with its default, and the variable that
+/// passes it to the runtime. The option of `softswap run` with the field's name sets it. (Sizes,
+/// and options with other names, are set by `settle` of the command.)
 macro_rules! settings {
     ($($(#[doc = $doc:literal])+ $variable:ident $field:ident: $type:ty = $default:expr;)+) => {
-        /// Settled settings of one engine.
+        /// Settings of one engine.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Config {
             $($(#[doc = $doc])+ pub $field: $type,)+
-            /// Where pages go that leave DRAM, at least one.
+            /// Swap areas, at least one.
             pub areas: Vec<AreaSpec>,
             /// Descriptor of the shared statistics page, inherited from `softswap run`.
             pub stats_fd: Option<i32>,
-            /// Process that shares that page; its direct child reports there.
+            /// Process that shares that page. Its direct child reports there.
             pub supervisor_pid: Option<i32>,
             /// Descriptor of the ledger of a tree that shares one budget.
             pub ledger_fd: Option<i32>,
-            /// Descriptor of the tables that say whose the clusters of shared areas are.
+            /// Descriptor of the tables with the owners of clusters in shared areas.
             pub tables_fd: Option<i32>,
-            /// Where the window and the gate lie in the tree of processes.
+            /// Addresses of the window and the gate in the tree of processes.
             pub place: Option<Bases>,
         }
 
@@ -176,16 +174,16 @@ macro_rules! settings {
         }
 
         impl Config {
-            /// Whether the table has a setting of that name.
+            /// Returns true if the table has a setting of that name.
             #[must_use]
             pub fn has(name: &str) -> bool {
                 [$(stringify!($field)),+].contains(&name)
             }
 
-            /// Sets the setting of that name, if there is one.
+            /// Parses and sets the setting of that name, if there is one.
             ///
             /// # Errors
-            /// What is wrong with the text.
+            /// The problem with the text.
             pub fn set(&mut self, name: &str, text: &str) -> Result<(), String> {
                 match name {
                     $(stringify!($field) => {
@@ -200,7 +198,7 @@ macro_rules! settings {
                 vec![$((stringify!($variable), self.$field.to_string())),+]
             }
 
-            /// Sets what variables say; the name of the first that cannot be understood.
+            /// Sets values from variables. Returns the name of the first that is invalid.
             fn set_from_env(
                 &mut self,
                 lookup: &impl Fn(&str) -> Option<String>,
@@ -217,31 +215,31 @@ macro_rules! settings {
 settings! {
     /// DRAM budget: resident + pool + staging + bounce + metadata, in bytes.
     MEMORY memory_bytes: u64 = 1 << 30;
-    /// Free space that is always left on a swap directory's file system, in bytes.
+    /// Free space to leave on a swap directory's file system, in bytes.
     RESERVE reserve_bytes: u64 = 512 << 20;
-    /// What compressed pages may take of the budget; may be changed later.
+    /// Limit of the compressed pool; can be changed later.
     POOL pool: PoolLimit = PoolLimit::Auto;
     /// Encrypt what is written to the swap areas.
     ENCRYPT encrypt: bool = true;
-    /// What packs pages before they leave DRAM; may be changed later.
+    /// Codec of pages that leave DRAM; can be changed later.
     CODEC codec: Choice = Choice::Auto;
-    /// Programs started by the program run under softswap too, each with its own budget.
+    /// Run programs started by the program under softswap, too, each with its own budget.
     CHILDREN manage_children: bool = true;
-    /// How a touch of an absent page reaches the engine.
+    /// Mechanism by which touches of absent pages reach the engine.
     FAULTS faults: Faults = Faults::Auto;
-    /// Take pages out by write-protect and copy even where UFFDIO_MOVE works.
+    /// Unmap pages by write-protect and copy even if UFFDIO_MOVE works.
     AVOID_MOVE avoid_move: bool = false;
-    /// Use pread/pwrite even where io_uring works.
+    /// Use pread/pwrite even if io_uring works.
     AVOID_IO_URING avoid_io_uring: bool = false;
-    /// How a thread waits for a single page from the disk; may be changed later.
+    /// How a thread waits for a single page from the disk; can be changed later.
     POLL poll: Mode = Mode::Auto;
-    /// Mechanisms that are switched off; for developers.
+    /// Disabled mechanisms; for developers.
     WITHOUT without: Without = Without::default();
-    /// An engine from the start, also where memory suffices; for developers.
+    /// Start an engine even if memory suffices; for developers.
     AWAKE awake: bool = false;
-    /// The budget of the tree moves by itself.
+    /// The budget of the tree is adjusted automatically.
     MOVING is_moving: bool = false;
-    /// A new file for what the first process touches; none where it is empty.
+    /// New file that records page events of the first process; empty: none.
     RECORD record: String = String::new();
 }
 
@@ -249,7 +247,7 @@ settings! {
 pub const ENV_PREFIX: &str = "SOFTSWAP_RT_";
 
 impl Config {
-    /// The variables (without [`ENV_PREFIX`]) that describe this configuration.
+    /// Returns the variables (without [`ENV_PREFIX`]) of this configuration.
     #[must_use]
     pub fn to_env(&self) -> Vec<(String, String)> {
         let mut env = self.table_to_env();
@@ -275,9 +273,9 @@ impl Config {
         env.into_iter().map(|(name, value)| (name.to_string(), value)).chain(areas).collect()
     }
 
-    /// Reads what [`Config::to_env`] wrote. `lookup` gets names without the
-    /// prefix. `None` when there is no configuration (MEMORY absent or empty);
-    /// the name of the variable when one cannot be understood.
+    /// Parses the variables of [`Config::to_env`]. `lookup` gets names without the prefix. `None`
+    /// if there is no configuration (MEMORY is absent or empty). On failure returns the name of the
+    /// invalid variable.
     pub fn from_env(
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Option<Result<Config, &'static str>> {
@@ -311,8 +309,8 @@ impl Config {
     }
 }
 
-/// The place that the tree has, from the same variables: also for a program
-/// without an engine. One that cannot be understood is none.
+/// Returns the addresses of the tree's window and gate from the same variables, also for a program
+/// without an engine. `None` if absent or invalid.
 #[must_use]
 pub fn place(lookup: &impl Fn(&str) -> Option<String>) -> Option<Bases> {
     lookup("PLACE")?.parse().ok()

@@ -1,7 +1,7 @@
-//! The `mmap` family for managed ranges: the program's view of the window.
+//! The `mmap` family for managed ranges.
 //!
-//! All of this is program context, called with signals blocked: the layout
-//! lock is held throughout, and busy pages are waited for.
+//! All functions are called from program context with signals blocked. They hold the layout lock
+//! throughout, and wait for busy pages.
 
 use crate::base::page::{PageNo, Place};
 use crate::core::{Core, Memory};
@@ -11,10 +11,10 @@ use softswap_sys::window::{Protection, READ_WRITE, Writes};
 use std::io;
 use std::ops::Range;
 
-/// Alignment, in pages, of large mappings: allocators want their arenas so.
+/// Alignment, in pages, of large mappings, as allocators want it for their arenas.
 const LARGE_ALIGN_PAGES: u64 = 8192;
 
-/// Maps `count` fresh pages. `None` when the window has no such gap.
+/// Maps `count` fresh pages. `None` if the window has no such gap.
 pub(crate) fn map(
     memory: &Memory,
     count: u64,
@@ -31,8 +31,7 @@ pub(crate) fn map(
     Ok(Some(range.start))
 }
 
-/// Maps `count` fresh pages that can grow where they are. `None` when there is
-/// no such place.
+/// Maps `count` fresh pages with room to grow in place. `None` if there is no space for them.
 pub(crate) fn map_roomy(
     memory: &Memory,
     count: u64,
@@ -45,7 +44,7 @@ pub(crate) fn map_roomy(
     Ok(Some(range.start))
 }
 
-/// Gives free pages to the program.
+/// Maps free pages.
 fn add(
     memory: &Memory,
     layout: &mut Layout,
@@ -60,8 +59,8 @@ fn add(
     Ok(())
 }
 
-/// Maps fresh pages exactly at `range`, displacing what is there. With
-/// `replace` false only where nothing is: else `Ok(false)`.
+/// Maps fresh pages exactly at `range`, replacing what is mapped there. Without `replace`, returns
+/// `Ok(false)` if any of it is in use.
 pub(crate) fn map_at(
     core: &Core,
     range: Range<PageNo>,
@@ -78,7 +77,7 @@ pub(crate) fn map_at(
     Ok(true)
 }
 
-/// Unmaps `range`; parts of it that are not mapped are skipped.
+/// Unmaps `range`. Unmapped parts are skipped.
 pub(crate) fn unmap(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     let mut layout = core.memory.space.lock();
     check_unsealed(&layout, &range)?;
@@ -87,7 +86,7 @@ pub(crate) fn unmap(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     Ok(())
 }
 
-/// Fails with EPERM if some page of `range` is sealed.
+/// Fails with EPERM if any page of `range` is sealed.
 fn check_unsealed(layout: &Layout, range: &Range<PageNo>) -> io::Result<()> {
     layout.first_sealed(range).map_or(Ok(()), |_| Err(not_permitted()))
 }
@@ -97,13 +96,13 @@ fn not_permitted() -> io::Error {
     io::Error::from_raw_os_error(EPERM)
 }
 
-/// Seals `range`, all of which is mapped.
+/// Seals `range`, which must be mapped completely.
 pub(crate) fn seal(memory: &Memory, range: Range<PageNo>) {
     memory.space.lock().seal(range);
 }
 
-/// Empties `range`, which stays taken if it was: nobody else may map there
-/// before the caller, who has the lock, has decided what comes next.
+/// Drops the content and attributes of `range`. It stays allocated, so no other mapping can be
+/// placed there while the caller holds the lock.
 fn clear(core: &Core, layout: &mut Layout, range: &Range<PageNo>) -> io::Result<()> {
     core.memory.space.close(range);
     unlock_in(&core.memory, layout, range)?;
@@ -118,7 +117,7 @@ fn clear(core: &Core, layout: &mut Layout, range: &Range<PageNo>) -> io::Result<
     Ok(())
 }
 
-/// Takes `count` pages of the window without mapping them.
+/// Allocates `count` pages of the window without mapping them.
 pub(crate) fn reserve(memory: &Memory, count: u64) -> Option<PageNo> {
     let mut layout = memory.space.lock();
     let range = memory.space.find(&layout, count, LARGE_ALIGN_PAGES)?;
@@ -126,15 +125,15 @@ pub(crate) fn reserve(memory: &Memory, count: u64) -> Option<PageNo> {
     Some(range.start)
 }
 
-/// Unmaps `range` but keeps it from other mappings.
+/// Unmaps `range` but keeps it allocated.
 pub(crate) fn retract(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     let mut layout = core.memory.space.lock();
     check_unsealed(&layout, &range)?;
     clear(core, &mut layout, &range)
 }
 
-/// Has the kernel lock `range` into memory, and notes that it is, unless more than
-/// `most` pages then were. Returns the parts that were not locked before.
+/// Locks `range` in memory by the kernel and records it. Fails if more than `most` pages would be
+/// locked. Returns the parts that were not locked before.
 pub(crate) fn lock(
     memory: &Memory,
     range: Range<PageNo>,
@@ -154,18 +153,18 @@ pub(crate) fn lock(
     Ok(new)
 }
 
-/// How much is locked, in bytes.
+/// Returns the size of locked memory, in bytes.
 pub(crate) fn locked_bytes(memory: &Memory) -> usize {
     let locked = memory.space.lock().locked();
     locked.iter().map(|range| (range.end - range.start) as usize * softswap_sys::PAGE_SIZE).sum()
 }
 
-/// Ends what [`lock`] began. Returns the parts of `range` that were locked.
+/// Unlocks `range`. Returns the parts of it that were locked.
 pub(crate) fn unlock(memory: &Memory, range: &Range<PageNo>) -> io::Result<Vec<Range<PageNo>>> {
     unlock_in(memory, &mut memory.space.lock(), range)
 }
 
-/// The kernel drops no content that is locked, so this comes before.
+/// Must precede a discard, because the kernel does not drop locked pages.
 fn unlock_in(
     memory: &Memory,
     layout: &mut Layout,
@@ -178,8 +177,8 @@ fn unlock_in(
     Ok(were)
 }
 
-/// Lends `range` to a mapping that is not managed; `place_it` makes it. With
-/// `replace` false only where nothing is: else `Ok(false)`.
+/// Replaces `range` by an unmanaged mapping that `place_it` creates. Without `replace`, returns
+/// `Ok(false)` if any of it is in use.
 pub(crate) fn lend(
     core: &Core,
     range: Range<PageNo>,
@@ -194,7 +193,7 @@ pub(crate) fn lend(
     clear(core, &mut layout, &range)?;
     layout.reserve(range.clone());
     if let Err(error) = place_it() {
-        // Whatever the kernel has left there: it is the window's again.
+        // The kernel may have left a partial mapping: restore the window.
         core.memory.window.restore(range.start, (range.end - range.start) as usize)?;
         core.memory.space.remove(&mut layout, range);
         return Err(error);
@@ -207,7 +206,7 @@ pub(crate) fn lend(
     Ok(true)
 }
 
-/// Makes `range` read as zeroes again (`MADV_DONTNEED`).
+/// Discards `range`, which reads as zeroes afterwards (`MADV_DONTNEED`).
 pub(crate) fn discard(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     let layout = core.memory.space.lock();
     let mut start = range.start;
@@ -221,7 +220,7 @@ pub(crate) fn discard(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     drop_content(core, start..range.end)
 }
 
-/// Changes the protection of `range`, all of which is mapped, up to the first sealed page.
+/// Changes the protection of `range`, which must be mapped completely, up to the first sealed page.
 pub(crate) fn protect(
     memory: &Memory,
     range: Range<PageNo>,
@@ -242,7 +241,7 @@ fn no_memory() -> io::Error {
     io::Error::from_raw_os_error(ENOMEM)
 }
 
-/// Grows a mapping into the free pages after it. False when they are taken.
+/// Grows a mapping into the free pages after it. Returns false if they are in use.
 pub(crate) fn grow(memory: &Memory, range: Range<PageNo>, count: u64) -> io::Result<bool> {
     let mut layout = memory.space.lock();
     let more = range.end..range.start + count;
@@ -255,13 +254,13 @@ pub(crate) fn grow(memory: &Memory, range: Range<PageNo>, count: u64) -> io::Res
     Ok(true)
 }
 
-/// The parts of `range`, by what lies there.
+/// Splits `range` into segments of one kind.
 pub(crate) fn segments(memory: &Memory, range: &Range<PageNo>) -> Vec<(Range<PageNo>, Kind)> {
     memory.space.segments(&memory.space.lock(), range)
 }
 
-/// In a forked child, where nobody else is: what its parent did not let it have
-/// goes, and nothing is locked.
+/// Removes memory that a forked child does not inherit, zeroes memory that it gets wiped, and
+/// clears all locks. No other thread runs.
 pub(crate) fn leave_to_parent(core: &Core, layout: &mut Layout) -> io::Result<()> {
     for part in layout.locked() {
         layout.unlock_range(&part);
@@ -277,9 +276,8 @@ pub(crate) fn leave_to_parent(core: &Core, layout: &mut Layout) -> io::Result<()
     Ok(())
 }
 
-/// Moves the content of `from` to the mapped pages at `to`, leaving `from`
-/// mapped and reading as zeroes. `fetch` brings a page in. When one cannot be
-/// had, what has been moved goes back.
+/// Moves the content of `from` to the mapped pages at `to`. `from` stays mapped and reads as
+/// zeroes. `fetch` brings a page in. If that fails, everything is moved back.
 pub(crate) fn transfer(
     core: &Core,
     from: Range<PageNo>,
@@ -295,7 +293,7 @@ pub(crate) fn transfer(
     })
 }
 
-/// The pages before the one that it names with an error have been moved.
+/// On failure returns the page; the pages before it have been moved.
 fn transfer_until(
     core: &Core,
     from: Range<PageNo>,
@@ -313,9 +311,9 @@ fn transfer_until(
     Ok(())
 }
 
-/// Moves one page. False when it must be brought in first: the pool knows its
-/// pages' owners, and a staging frame belongs to a batch. Or when it is to be
-/// tried again: what moves is not protected any more, so its copy goes first.
+/// Moves one page. Returns false if it must be brought in first: a pool object records its owner,
+/// and a staging frame belongs to a batch. Also returns false if the move must be retried, because
+/// a page still has a copy, which must be freed first.
 fn transfer_page(core: &Core, source: PageNo, target: PageNo) -> io::Result<bool> {
     let seen = core.memory.pages.load(source).place();
     if matches!(seen, Place::Pool { .. } | Place::Staged { .. }) {
@@ -326,8 +324,7 @@ fn transfer_page(core: &Core, source: PageNo, target: PageNo) -> io::Result<bool
             swap_cache::make_writable(core, page, core.memory.pages.claim(page))?;
         }
     }
-    // The target first: whoever has it (a neighbour's first touch running
-    // ahead) waits for nobody.
+    // Claim the target first: a thread that holds it (fault-around) waits for no other claim.
     core.memory.space.touch(target);
     let arriving = core.memory.pages.claim(target);
     if arriving.before().is_protected() {
@@ -346,7 +343,7 @@ fn transfer_page(core: &Core, source: PageNo, target: PageNo) -> io::Result<bool
             if core.memory.window.relocate(target, source, 1).pages == 0
                 && let Err(error) = copy_over(core, source, target)
             {
-                // What was there is gone by now.
+                // The previous content of the target is gone.
                 arriving.publish(Place::Vacant);
                 return Err(error);
             }
@@ -382,8 +379,8 @@ fn copy_over(core: &Core, source: PageNo, target: PageNo) -> io::Result<()> {
     }
 }
 
-/// Frees whatever the pages of `range` hold. Neighbouring resident pages are
-/// dropped in one call, while all of them are claimed.
+/// Frees the content of all pages of `range`. Runs of adjacent resident pages are claimed and
+/// dropped in one call.
 fn drop_content(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     const RUN: usize = 64;
     core.recorder.iter().for_each(|recorder| recorder.gone(&range));
@@ -398,8 +395,7 @@ fn drop_content(core: &Core, range: Range<PageNo>) -> io::Result<()> {
         }
         let claim = match core.memory.pages.try_claim(page, seen) {
             Some(claim) => claim,
-            // Waiting with claims in hand could be waiting for oneself: the
-            // page's holder may be waiting for one of ours.
+            // Release the claims first: the page's holder may be waiting for one of them.
             None => {
                 drop_run(core, first, &mut run[..len])?;
                 len = 0;
@@ -419,8 +415,8 @@ fn drop_content(core: &Core, range: Range<PageNo>) -> io::Result<()> {
                 run[len] = Some(claim);
                 len += 1;
             }
-            // The frame itself is emptied and uncharged with its batch, which
-            // counts the page as rescued: so it is uncharged here.
+            // The batch empties the frame, but takes the page for rescued and does not uncharge it.
+            // So uncharge it here.
             Place::Staged { .. } => {
                 core.memory.budget.release(1);
                 claim.publish(Place::Vacant);

@@ -1,4 +1,4 @@
-//! The engine's work, from one end to the other.
+//! Complete operations: page-out, page-in, reclaim, upkeep, mappings.
 
 pub(crate) mod page_out;
 pub(crate) mod upkeep;

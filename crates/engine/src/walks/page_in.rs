@@ -1,8 +1,8 @@
-//! Walk 2, a page comes in: fault -> entry -> fill | pool | slot -> extent ->
-//! bounce -> read -> install. [`page_in`] is the walk, in ten steps.
+//! Page-in: fault -> entry -> fill | pool | slot -> extent -> bounce -> read -> install.
+//! [`page_in`] does it in ten steps.
 //!
-//! Runs in the thread that touched the page, inside its signal handler: no
-//! allocation, no logging, no lock held over managed memory.
+//! It runs in the faulting thread's signal handler: no allocation, no logging, and no lock that is
+//! held during access to managed memory.
 
 use crate::base::access::Access;
 use crate::base::page::{Claim, PageNo, Place};
@@ -30,11 +30,11 @@ use softswap_sys::raw::current_cpu;
 use softswap_sys::signals::Mask;
 use softswap_sys::window::{Crowding, Writes};
 
-/// Brings a page in. Returns where it was, or `None` if it was there. A wait for room ends when
-/// one of the signals `open` is pending.
+/// Brings a page in. Returns its previous place, or `None` if it was resident. A wait for memory
+/// ends when one of the signals `open` is pending.
 ///
 /// # Errors
-/// Why the page cannot be had: then it is where it was, and nothing is changed.
+/// If the page cannot be brought in. Its state is unchanged then.
 pub(crate) fn page_in(
     core: &Core,
     contexts: &Contexts,
@@ -46,7 +46,7 @@ pub(crate) fn page_in(
     let mut tries = 0;
     loop {
         match try_page_in(core, contexts, page, access, open) {
-            // The kernel refuses one more mapping: pages leave, by which there are fewer.
+            // The kernel refuses another mapping. Evictions reduce their number.
             Err(FaultError::Install(_))
                 if tries < MOST_TRIES && core.memory.window.crowding() == Crowding::Full =>
             {
@@ -66,13 +66,13 @@ fn try_page_in(
     open: Mask,
 ) -> Result<Option<Tier>, FaultError> {
     let watch = Stopwatch::start();
-    // 1. Where the touch belongs to a stream, what comes next is asked for: it takes its
-    //    time, so before anything is waited for.
+    // 1. If the touch reaches a stream's marker, request the next window before any wait, because
+    //    reading it takes time.
     let touch = note_touch(core, page);
-    // 2. Buffers, codec memory and I/O lanes. Before the entry: whoever holds all contexts
-    //    (fork) then knows that no page is half-way in.
+    // 2. Claim buffers, codec memory and I/O lanes. This precedes the entry, so that a fork, which
+    //    claims all contexts, knows that no page is half-way in.
     let mut context = contexts.claim(current_cpu());
-    // 3. The entry: from here on nobody else moves the page.
+    // 3. Claim the entry. No other thread moves the page from here on.
     let Some(claim) = claim_missing(&core.memory, page, access)? else { return Ok(None) };
     let place = claim.before().place();
     core.recorder.iter().for_each(|recorder| recorder.touched(page, access));
@@ -83,20 +83,20 @@ fn try_page_in(
             core.recorder.iter().for_each(Recorder::goes_on);
             return Ok(None);
         }
-        // 5. A page that has not left its staging frame yet.
+        // 5. The page is still in its staging frame.
         Place::Staged { frame } => take_back(core, page, claim, frame)?,
         _ => {
-            // 6. Room for it in the budget, by reclaim if need be.
+            // 6. Charge the page to the budget, with reclaim if necessary.
             reclaim::make_room(core, &mut context, 1, open)?;
             reclaim::keep_mappings(core, &mut context);
-            // 7. The policies hear of its return, and say what is read along, how long
-            //    it stays, and whether its copy does.
+            // 7. Tell the policies. They decide what to read along, the page's heat, and if its
+            //    copy is kept.
             let (wanted, heat) = plan(core, page, place, access, touch);
-            // 8. Its content, from wherever that is, goes into the program's memory.
+            // 8. Bring the content into the program's memory.
             let tier = fetch(core, &mut context, place, wanted)?;
-            // 9. Its copy is kept or freed, and its entry says that it is there.
+            // 9. Keep or free the copy, and publish the entry.
             publish(core, page, claim, place, tier, wanted, heat);
-            // 10. What the program is about to touch next.
+            // 10. Prepare for the program's next touches.
             look_ahead(core, page, tier, access, touch);
             tier
         }
@@ -110,8 +110,8 @@ fn try_page_in(
     Ok(Some(tier))
 }
 
-/// Looks how a touched page lies in a stream, and has the next window brought in
-/// where it has reached one. The touch of a page that is there is nobody's.
+/// Classifies a touch, and requests the next window if it reached a marker. A touch of a resident
+/// page does not belong to any stream.
 fn note_touch(core: &Core, page: PageNo) -> Touch {
     if is_there(&core.memory, page) {
         return Touch::Alone;
@@ -125,7 +125,7 @@ fn note_touch(core: &Core, page: PageNo) -> Touch {
     touch
 }
 
-/// Where streams may go.
+/// Returns the limits of streams.
 fn ahead(memory: &Memory) -> Ahead<impl Fn(PageNo) -> bool> {
     Ahead { end: memory.window.pages() as PageNo, is_there: |page| is_there(memory, page) }
 }
@@ -134,8 +134,8 @@ fn is_there(memory: &Memory, page: PageNo) -> bool {
     matches!(memory.pages.load(page).place(), Place::Resident { .. } | Place::Staged { .. })
 }
 
-/// Claims the page's entry, or finds that somebody else has brought it in. A
-/// resident page is claimed if it may be protected from the write that is due.
+/// Claims the page's entry. Returns `None` if the page is resident by now. For a write, a protected
+/// resident page is claimed.
 fn claim_missing(
     memory: &Memory,
     page: PageNo,
@@ -159,7 +159,7 @@ fn claim_missing(
             _ => {}
         }
         let Some(claim) = memory.pages.try_claim(page, seen) else { continue };
-        // Asked after claiming: an unmap now waits for the claim to end.
+        // Check after claiming: an unmap now waits for the claim.
         if seen.place() == Place::Vacant && !memory.space.is_mapped(page) {
             return Err(FaultError::NotMapped);
         }
@@ -167,8 +167,8 @@ fn claim_missing(
     }
 }
 
-/// Resident by its entry, absent by the kernel: between the two looks the
-/// page may have come or gone, so decide while nobody can move it.
+/// Checks, under a claim, a page that is resident by its entry and absent by the kernel. Without
+/// the claim it may have changed between the two checks.
 fn check_lost(memory: &Memory, page: PageNo) -> Result<(), FaultError> {
     let claim = memory.pages.claim(page);
     let is_resident = claim.before().is_resident();
@@ -178,8 +178,7 @@ fn check_lost(memory: &Memory, page: PageNo) -> Result<(), FaultError> {
     Ok(())
 }
 
-/// Takes a page back that is in a staging frame: it never left DRAM, so it is charged
-/// already.
+/// Returns a page from its staging frame to the program. It is still charged.
 fn take_back(core: &Core, page: PageNo, claim: Claim<'_>, frame: u32) -> Result<Tier, FaultError> {
     if let Err((_, error)) = staging::frame_of(core, frame).give_back(page) {
         return Err(FaultError::Install(error));
@@ -188,17 +187,16 @@ fn take_back(core: &Core, page: PageNo, claim: Claim<'_>, frame: u32) -> Result<
     Ok(Tier::Staged)
 }
 
-/// Tells the policies how a page comes back, and asks them what comes with it, and how
-/// many rounds of grace it gets. Should the page not come after all, it is as if it had
-/// come and left.
+/// Reports the refault to the policies and gets their decisions: what to read along, and the heat.
+/// A later failure to bring the page in is harmless: it counts as brought in and evicted.
 fn plan(core: &Core, page: PageNo, place: Place, access: Access, touch: Touch) -> (Wanted, u8) {
     core.note_return(page, place);
     let has = |mechanism| core.policies.has(mechanism);
     let order = core.policies.advised.order_of(page);
     let (most, may_read_offsets) = match touch {
-        // What follows is on its way.
+        // The following pages are being read.
         _ if touch.is_asked_for() => (1, false),
-        // Nothing comes along from elsewhere, and looking costs what it costs.
+        // Only swap-ins from an area read other pages along, so do not search.
         _ if place.in_slot().is_none() => (1, false),
         _ if order == Order::Random => (1, false),
         _ if order == Order::Sequential => (readahead::MAX_NEIGHBOURS, false),
@@ -215,15 +213,14 @@ fn plan(core: &Core, page: PageNo, place: Place, access: Access, touch: Touch) -
     } else {
         core.policies.note_waited_for(page, place);
     }
-    // In this order: whether a copy stays is asked of a page that has its grace.
+    // The heat first: the decision about the copy depends on it.
     let heat = core.policies.grace(page, place, core.memory.budget.pages());
     let stays = swap_cache::stays(core, page, place, access, true);
     (Wanted { page, access, stays, window, may_read_offsets, is_stream }, heat)
 }
 
-/// Puts a page's content into the program's memory, and that of others that are to
-/// come with it. Those are published; the page itself is the caller's. Where it does not
-/// come its charge is taken back.
+/// Brings in the page's content, and other pages with it. The others are published; the page itself
+/// is published by the caller. On failure its charge is released.
 fn fetch(
     core: &Core,
     context: &mut Context,
@@ -254,7 +251,7 @@ fn fetch(
     fetched.inspect_err(|_| memory.budget.release(1))
 }
 
-/// Installs a page of equal words.
+/// Installs a same-filled page.
 fn fill(
     memory: &Memory,
     context: &mut Context,
@@ -272,7 +269,7 @@ fn fill(
     Ok(Tier::Filled)
 }
 
-/// A page that came from `place`, found in `tier`, is resident from now on.
+/// Publishes a page that came from `place`, found in `tier`, as resident.
 fn publish(
     core: &Core,
     page: PageNo,
@@ -288,8 +285,8 @@ fn publish(
     finish(&core.memory, page, claim, heat, copy);
 }
 
-/// Brings in the stored pages of a page's cluster, where pages enter in clusters. A page that
-/// cannot be had stays where it is.
+/// Brings in the stored pages of a page's cluster, if pages are handled in clusters. Pages that
+/// fail stay where they are.
 fn bring_cluster(core: &Core, context: &mut Context, page: PageNo, tier: Tier) {
     let memory = &core.memory;
     let cluster = crowding::cluster_pages(memory);
@@ -308,7 +305,7 @@ fn bring_cluster(core: &Core, context: &mut Context, page: PageNo, tier: Tier) {
         if reclaim::make_room(core, context, 1, 0).is_err() {
             return;
         }
-        // The reclaim may have taken out others of the cluster, which is then not worth more.
+        // Reclaim may have changed others of the cluster; skip those.
         let Some(claim) = memory.pages.try_claim(near, seen) else {
             memory.budget.release(1);
             continue;
@@ -321,8 +318,8 @@ fn bring_cluster(core: &Core, context: &mut Context, page: PageNo, tier: Tier) {
     }
 }
 
-/// After a first write fresh pages follow; after a page that was stored it is noted what
-/// would be touched next, and brought in where touches go on.
+/// After a first write installs fresh pages ahead. After a swap-in sets markers, or requests
+/// windows, for the pages that would be touched next.
 fn look_ahead(core: &Core, page: PageNo, tier: Tier, access: Access, touch: Touch) {
     match tier {
         Tier::Zero if access == Access::Write && core.policies.has(Mechanism::FaultAround) => {

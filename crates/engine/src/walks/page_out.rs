@@ -1,13 +1,11 @@
-//! Walk 1, a page goes out: victim -> unmap -> fill | pool | bounce -> slot -> extent ->
-//! write -> publish. [`page_out`] (steps 1 to 5), [`store`] (6 to 8) and [`write_staged`] (8 to 10)
-//! are the walk.
+//! Page-out: victim -> unmap -> fill | pool | bounce -> slot -> extent -> write -> publish. It is
+//! done by [`page_out`] (steps 1 to 5), [`store`] (6 to 8) and [`write_staged`] (8 to 10).
 //!
-//! Clean victims are dropped where they are ([`clean_reclaim`]), and leave for their copies,
-//! but for those that the pool may take. Others leave in a batch, where that takes fewer TLB shootdowns
-//! ([`batch_unmap`]); the rest is moved out of the program's reach into staging frames
-//! ([`staging`]). From then on a touch finds them staged and takes them straight back.
-//! Only when a write has succeeded is a slot published. When it fails, its pages are
-//! written one by one: what is bad is taken out of service, and its page stays.
+//! Clean victims are dropped in place ([`clean_reclaim`]). They are evicted to their copies, except
+//! those that the pool may accept. Other victims are unmapped in a batch if that takes fewer TLB
+//! shootdowns ([`batch_unmap`]), or moved to staging frames ([`staging`]), from which a touch takes
+//! them back at once. A slot is published only after its write has succeeded. After a failed write
+//! the pages are written one by one. Slots that fail are retired, and their pages stay in memory.
 
 use crate::base::page::{Claim, PageNo, Place, SlotCopy, StoredCopy};
 use crate::base::stats::Counter;
@@ -28,61 +26,61 @@ use crate::store::bounce::Buffer;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, thread_cpu_ns};
 
-/// What one batch achieved.
+/// Result of one batch.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// Pages no longer in DRAM (or compressed in it).
+    /// Pages evicted, including those compressed in DRAM.
     pub(crate) pages_out: usize,
-    /// Of these, how many are in staging frames still, and charged to the budget.
+    /// Of these, pages whose staging frames are not emptied yet and are still charged.
     in_frames: usize,
-    /// Of all that left, how many are known not to pack.
+    /// Of these, pages known to be incompressible.
     incompressible: usize,
-    /// How many were to go to the swap area.
+    /// Pages intended for the swap area.
     pub(crate) for_disk: usize,
-    /// Why pages that should have gone to the swap area did not.
+    /// Why pages intended for the swap area were not written.
     pub(crate) area_full: Option<NoSlot>,
 }
 
 impl Outcome {
-    /// A page is at `place` now.
+    /// Counts a page evicted to `place`.
     fn note(&mut self, place: Place) {
         self.pages_out += 1;
         self.incompressible += usize::from(PassingOver::is_incompressible(place));
     }
 
-    /// A page is at `place` now, and what was its memory is in a staging frame.
+    /// Counts a page evicted to `place` whose memory is still in a staging frame.
     fn note_in_frame(&mut self, place: Place) {
         self.note(place);
         self.in_frames += 1;
     }
 }
 
-/// Takes up to one batch of cold pages out.
+/// Evicts up to one batch of cold pages.
 pub(crate) fn page_out(core: &Core, context: &mut Context) -> Outcome {
     let start_ns = thread_cpu_ns();
     let mut outcome = Outcome::default();
     let mut victims = [const { None }; BATCH_PAGES];
-    // 1. Cold pages are claimed, in the order of their addresses.
+    // 1. Claim cold pages in address order.
     let found = claim_victims(core, &mut victims);
-    // 2. Those that nobody has written since they came in are set apart.
+    // 2. Separate the clean ones.
     let (clean, dirty) = clean_first(&mut victims[..found]);
-    // 3. Clean pages are dropped where they lie: those that are stored already have left then.
+    // 3. Drop clean pages in place. Those with a copy are evicted by that.
     let has_buffer = reclaim_clean(core, context, clean, dirty, &mut outcome);
-    // 4. Pages that lie apart are unmapped in a batch, where that takes fewer shootdowns. (Those
-    //    that were staged in step 3 are dirty no more.)
+    // 4. Unmap scattered dirty pages in a batch, if that takes fewer shootdowns. (Step 3 may have
+    //    staged them already.)
     if dirty.iter().any(Option::is_some) && !unmap_batch(core, context, dirty, &mut outcome) {
-        // 5. Others are moved into staging frames, neighbours together, and stored (6 to 10).
+        // 5. Move the others to staging frames, adjacent ones together, and store them (6 to 10).
         let staged = staging::stage(core, context, dirty, 0);
         store_and_empty(core, context, &staged, &mut outcome);
     }
     if outcome.pages_out == 0 && !has_buffer {
-        // With nothing claimed: the next batch finds one.
+        // Wait without claims; the next batch will find a buffer.
         drop(core.wait_for_buffer(1));
     }
     debug_assert_eq!(outcome.in_frames, 0, "charged for ever");
     tell_policies(core, found, &outcome, start_ns);
     if outcome.pages_out > 0 {
-        // Half a success is progress; the limit will be met again.
+        // Partial success is progress. A full area will be noticed again.
         outcome.area_full = None;
     }
     outcome
@@ -98,7 +96,7 @@ fn claim_victims(core: &Core, victims: &mut [Victim<'static>]) -> usize {
     }
 }
 
-/// Puts the clean victims before the others.
+/// Moves the clean victims to the front.
 fn clean_first<'v, 't>(
     victims: &'v mut [Victim<'t>],
 ) -> (&'v mut [Victim<'t>], &'v mut [Victim<'t>]) {
@@ -112,19 +110,19 @@ fn clean_first<'v, 't>(
     victims.split_at_mut(clean)
 }
 
-/// Notes what a batch of `found` victims came to.
+/// Reports the result of a batch of `found` victims.
 fn tell_policies(core: &Core, found: usize, outcome: &Outcome, start_ns: u64) {
     let left = outcome.pages_out as u64;
-    // Not what was taken out and had to be put back.
+    // Without pages that had to be put back.
     core.stats.add(Counter::PagesOut, left);
     let (incompressible, for_disk) = (outcome.incompressible as u64, outcome.for_disk);
     let cpu_ns = thread_cpu_ns() - start_ns;
     core.policies.note_batch(found, Batch { left, incompressible, for_disk, cpu_ns });
 }
 
-/// Drops clean victims where they are, and stores those that do not leave for a copy. Where that
-/// needs the disk, the `dirty` ones of the batch are staged meanwhile and follow.
-/// False where there is no buffer.
+/// Drops clean victims in place, and stores those that are not evicted to a copy. If that needs the
+/// disk, the `dirty` victims of the batch are staged meanwhile and stored afterwards. Returns false
+/// if there is no buffer.
 fn reclaim_clean(
     core: &Core,
     context: &mut Context,
@@ -137,7 +135,7 @@ fn reclaim_clean(
     }
     let for_copy = clean_reclaim::for_copy(core, clean);
     let to_store = clean.len() - for_copy.count_ones() as usize;
-    // What there is no room for has another day.
+    // Pages without a buffer are retried in a later batch.
     let some = || core.stores.bounce.take_up_to(current_cpu(), to_store).or_else(|| core.buffer(1));
     let mut buffer = (to_store > 0).then(|| core.buffer(to_store).or_else(some)).flatten();
     let mut unmapped = [const { None }; BATCH_PAGES];
@@ -150,18 +148,18 @@ fn reclaim_clean(
     let unmapped = &mut unmapped[..done.to_store];
     let for_disk = store_unmapped(core, context, unmapped, &mut buffer, outcome);
     if !for_disk.is_empty() {
-        // Whoever wants these is not to wait for the disk.
+        // Stage the dirty ones first: their touches must not wait for the write.
         let staged = staging::stage(core, context, dirty, for_disk.count);
         write_staged(core, context, &for_disk, &mut buffer, outcome);
-        // Who has a buffer waits for no other.
+        // A thread that holds a buffer must not wait for another.
         drop(buffer);
         store_and_empty(core, context, &staged, outcome);
     }
     true
 }
 
-/// Unmaps victims that lie apart in a batch, if that is better and there is a buffer, and
-/// stores them. Where some went, those that did not have another day. Whether some did.
+/// Unmaps scattered victims in a batch and stores them, if that is better and there is a buffer.
+/// Returns true if any were unmapped; the others are released then.
 fn unmap_batch(
     core: &Core,
     context: &mut Context,
@@ -177,7 +175,7 @@ fn unmap_batch(
     let (copies, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
     let count = batch_unmap::unmap(&core.memory, victims, &mut unmapped, copies);
     if count > 0 {
-        // Nobody is to wait for them while the others are written.
+        // Release the rest: their touches must not wait for the write.
         victims.iter_mut().for_each(|victim| drop(victim.take()));
     }
     let unmapped = &mut unmapped[..count];
@@ -189,12 +187,12 @@ fn unmap_batch(
     count > 0
 }
 
-/// Staged pages that must be written, whose contents are at the front of a bounce buffer.
+/// Staged pages to be written. Their contents are at the front of a bounce buffer.
 #[derive(Default)]
 struct ForDisk {
     pages: [InFrame; BATCH_PAGES],
     count: usize,
-    /// A bit for each that is known not to pack.
+    /// A bit for each page that is known to be incompressible.
     incompressible: u32,
 }
 
@@ -220,8 +218,8 @@ impl ForDisk {
     }
 }
 
-/// Stores unmapped victims, whose contents are in `buffer`. Returns those that must be
-/// written, which are staged.
+/// Stores unmapped victims, whose contents are in `buffer`. Stages those that must be written and
+/// returns them.
 fn store_unmapped(
     core: &Core,
     context: &mut Context,
@@ -244,7 +242,7 @@ fn store_unmapped(
         let frame = context.first_frame + waiting;
         match place {
             Ok(place) => {
-                // At once: the next may need room in the pool.
+                // Release at once: the next page may need memory for the pool.
                 memory.budget.release(1);
                 claim.publish(place);
                 settle_copy(core, page, stored, place);
@@ -260,7 +258,7 @@ fn store_unmapped(
     for_disk
 }
 
-/// Where a page can go without being written: into DRAM (steps 6 and 7), or back to its copy.
+/// Returns a place without a write: in DRAM (steps 6 and 7), or the existing copy.
 fn place_without_write(
     core: &Core,
     context: &mut Context,
@@ -281,7 +279,7 @@ fn place_without_write(
     })
 }
 
-/// A page is at `place` now: its copy, if it had one, is that or given up.
+/// Keeps the copy if the page's place is that copy; otherwise frees it.
 fn settle_copy(core: &Core, page: PageNo, copy: Option<SlotCopy>, place: Place) {
     let Some(copy) = copy else { return };
     if place.in_slot().is_some_and(|now| now.is_same_place(copy)) {
@@ -291,29 +289,29 @@ fn settle_copy(core: &Core, page: PageNo, copy: Option<SlotCopy>, place: Place) 
     }
 }
 
-/// Stores every staged page, and empties all of the context's frames.
+/// Stores all staged pages, and empties the context's frames.
 fn store_and_empty(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outcome) {
     core.memory.budget.begin_to_leave(staged.count());
     store(core, context, staged, outcome);
-    // First: no page is to count for more than itself.
+    // Before the release: a page must not count as free and as leaving.
     core.memory.budget.end_to_leave(staged.count());
     empty_frames(core, context, outcome);
 }
 
-/// Empties all of the context's frames: what was in them has a place elsewhere.
+/// Empties the context's frames, whose pages are stored elsewhere.
 fn empty_frames(core: &Core, context: &Context, outcome: &mut Outcome) {
     core.memory.window.empty_frames(context.first_frame, BATCH_PAGES);
     core.memory.budget.release(std::mem::take(&mut outcome.in_frames));
 }
 
-/// Finds every staged page a place to stay.
+/// Stores all staged pages.
 fn store(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outcome) {
     let mut buffer = None;
     let mut for_disk = ForDisk::default();
     for in_frame in staged.pages() {
         let Some(mut held) = staging::claim_staged(core, in_frame) else { continue };
-        // 6. A page of equal words becomes that word.
-        // 7. One that packs, and is admitted, becomes an object of the pool.
+        // 6. Same-filled pages become their word.
+        // 7. Compressible, admitted pages become pool objects.
         let why = match compress::in_dram(core, context, in_frame.0, held.0.bytes()) {
             Ok(place) => {
                 let (content, claim) = held;
@@ -322,13 +320,13 @@ fn store(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outc
             }
             Err(why) => why,
         };
-        // 8. The rest is copied to a bounce buffer, and gets slots (`write_staged`).
+        // 8. The remaining pages are copied to a bounce buffer and get slots (`write_staged`).
         if buffer.is_none() {
             buffer = core.buffer(staged.count());
         }
         if buffer.is_none() {
-            // With no page of the batch claimed: who touches it is not to wait for
-            // the disk, nor who moves it, for whom the buffer's holder may wait.
+            // Wait without a claim: a touch must not wait for the disk, and the buffer's holder may
+            // wait for a thread that needs the claim.
             drop(held);
             buffer = Some(core.wait_for_buffer(staged.count()));
             let Some(again) = staging::claim_staged(core, in_frame) else { continue };
@@ -344,13 +342,12 @@ fn store(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outc
 }
 
 fn publish_in_dram<F>(content: F, claim: Claim<'_>, place: Place, outcome: &mut Outcome) {
-    // First: the next one who claims the page finds the frame free.
+    // The frame first, so that the next claimer finds it free.
     drop(content);
     claim.publish(place);
     outcome.note_in_frame(place);
 }
 
-/// Writes the copies in `buffer` and publishes their slots.
 fn write_staged(
     core: &Core,
     context: &mut Context,
@@ -374,9 +371,9 @@ fn write_staged(
         };
         let slots = slots.as_slice();
         let copies = &mut buffer[done * PAGE_SIZE..][..slots.len() * PAGE_SIZE];
-        // 9. Sealed for its slot, each; all of them written at once.
+        // 9. Seal each for its slot, and write all at once.
         let written = write_sealed(stores, &policies.admission, context, slots, copies);
-        // 10. What is written is in its slot from now on; what is not stays.
+        // 10. Publish the written pages; put the others back.
         for (at, slot) in slots.iter().enumerate() {
             let page = &pages[done + at];
             if written.has(at) {
@@ -413,7 +410,7 @@ fn publish_slot(
         claim.publish(place);
         outcome.note_in_frame(place);
     } else {
-        // Rescued while it was being written: the copy is stale.
+        // Rescued during the write: the slot's content is stale.
         core.stores.areas.give_back(slot, 1);
     }
 }

@@ -1,11 +1,9 @@
-//! What is brought in before it is touched: the windows of streams, by requests.
+//! Background readahead: reads the windows of streams by requests.
 //!
-//! Threads of its own do it, so that the device and other processors work while
-//! the program goes over what is there: several, because a device is seldom busy
-//! with one read, and while one request is put in place others are read. All of it
-//! is a guess: it waits for nobody's claim, and leaves whatever is wrong to the
-//! fault that may never come. Only a stream's window is worth taking others'
-//! room: where background reclaim does not keep up, the thread lends a hand.
+//! It has several threads, so that the device and other CPUs work while the program uses resident
+//! pages, and requests are read while others are installed. All of it is speculative: it does not
+//! wait for claims, and leaves errors to a fault. It may evict other pages only for windows of
+//! streams. If background reclaim is too slow, the thread reclaims by itself.
 
 use crate::base::access::Access;
 use crate::base::page::{Claim, PageNo, Place};
@@ -25,12 +23,12 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, now_ns};
 use std::ops::Range;
 
-/// How long a thread sleeps when nothing is asked for: it is woken before.
+/// Maximum sleep without a request, which would wake the thread.
 const NAP_NS: u64 = 1_000_000_000;
-/// Batches taken out, at most, to make room for a request.
+/// Maximum number of batches evicted for a request.
 const ROOM_ROUNDS: usize = 4;
 
-/// A charge to the budget; what is not spent is given back.
+/// A charge to the budget. The unused part is released on drop.
 struct Charge<'p> {
     core: &'p Core,
     pages: usize,
@@ -42,14 +40,14 @@ impl Drop for Charge<'_> {
     }
 }
 
-/// The work of one of the threads; returns when `go_on` says no.
+/// Runs one of the threads, until `go_on` returns false.
 pub(crate) fn run(core: &Core, contexts: &Contexts, thread: usize, go_on: impl Fn() -> bool) {
     core.policies.readahead.serve(true);
     core.stats.add(Counter::EngineThreads, 1);
     while go_on() {
         let seen = core.policies.readahead.kick();
         match core.policies.readahead.take() {
-            // The context anew for each, so that a fork can come in between.
+            // Claim per request, so that a fork can come in between.
             Some(request) => bring(core, &mut contexts.claim_prefetch(thread), request),
             None => core.policies.readahead.sleep(seen, NAP_NS),
         }
@@ -57,9 +55,8 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, thread: usize, go_on: impl F
     core.policies.readahead.serve(false);
 }
 
-/// Brings in all of a request but its marker: first what is read from the disk, then
-/// what is packed in the pool. Stops where there is no room for more, or something is
-/// wrong.
+/// Brings in a request without its marker: first from the disk, then from the pool. Stops if there
+/// is not enough memory, or on an error.
 fn bring(core: &Core, context: &mut Context, request: ReadRequest) {
     let Range { start, end } = request.range();
     let end = end.min(core.memory.window.pages() as PageNo);
@@ -78,11 +75,11 @@ fn bring(core: &Core, context: &mut Context, request: ReadRequest) {
         let in_a_row = if request.stride() == 1 { (end - page) as usize } else { 1 };
         let but_marker = in_a_row - usize::from(marker == Some(page + in_a_row as u64 - 1));
         let came = match core.memory.pages.load(page).place() {
-            // Only what is read is cached; others are as good as there.
+            // Only pages on the disk are cached; others are nearly as fast.
             Place::Pool { .. } if marker != Some(page) => {
                 from_pool(core, context, page, but_marker.min(REQUEST_PAGES))
             }
-            // There already, or nothing that could be unpacked.
+            // Resident, or not in the pool.
             _ => Some(1),
         };
         let Some(came) = came else { return };
@@ -90,9 +87,9 @@ fn bring(core: &Core, context: &mut Context, request: ReadRequest) {
     }
 }
 
-/// Reads those of `pages` that are in the swap area, all at once, and installs them,
-/// but not the marker; that is cached, in the first round. Returns the page to go on
-/// with, `end` where there is none, `None` to stop.
+/// Reads those of `pages` that are in the swap area, in one operation, and installs them except the
+/// marker. `to_cache` is the marker in the first round, which is cached. Returns the next page,
+/// `end` if none is left, `None` to stop.
 fn from_disk(
     core: &Core,
     context: &mut Context,
@@ -112,10 +109,10 @@ fn from_disk(
     let mut charge = charge(core, context, most)?;
     let mut buffer = core.stores.bounce.take_up_to(current_cpu(), most + cached)?;
     let most_read = ReadLimit::of(core, context, first.slot(), buffer.len());
-    // Claimed until it is cached: its toucher may be here any moment.
+    // Claimed until it is cached, because it may be touched at any moment.
     let caching = to_cache.and_then(|page| readahead::claim_stored(&core.memory.pages, page));
     let mut batch = SwapInBatch::new(caching.as_ref().map(|(stored, _)| *stored));
-    // Others may have come meanwhile for which nothing is charged.
+    // More pages may be wanted by now than were charged.
     let is_full = |page: &PageNo| batch.count() == most || !batch.add(core, *page, most_read);
     let full = wanted().find(is_full);
     let (reading, start) = (core.policies.admission.read(), now_ns());
@@ -129,7 +126,7 @@ fn from_disk(
     }
     let count = batch.count();
     if count == 0 && full.is_some_and(|page| Some(page) == wanted().next()) && to_cache.is_none() {
-        // A buffer for nothing.
+        // Nothing could be read.
         return None;
     }
     let came = batch.install(core, context, &mut buffer, Access::Read, true);
@@ -137,15 +134,14 @@ fn from_disk(
     (came == count).then(|| full.unwrap_or(end))
 }
 
-/// Installs and publishes neighbours from the pool, all of which are claimed. Returns
-/// how many.
+/// Installs and publishes adjacent claimed pages from the pool. Returns the number of pages.
 fn install_claimed(
     core: &Core,
     page: PageNo,
     bytes: &[u8],
     claims: &mut [Option<Claim<'static>>],
 ) -> usize {
-    // What holds for the first: one call installs all of them alike.
+    // Decided for the first page, because one call installs all alike.
     let place = claims[0].as_ref().map_or(Place::Vacant, |claim| claim.before().place());
     let stays = swap_cache::stays(core, page, place, Access::Read, false);
     let came = install::install_run(&core.memory, page, bytes, stays.writes()).pages;
@@ -162,8 +158,8 @@ fn install_claimed(
     came
 }
 
-/// Unpacks the page and those after it that are in the pool, and installs them
-/// together. As [`from_disk`].
+/// Decompresses and installs the page and those after it that are in the pool. Returns the number
+/// of pages, `None` to stop.
 fn from_pool(core: &Core, context: &mut Context, page: PageNo, most: usize) -> Option<usize> {
     let is_pooled = |next: &PageNo| {
         let seen = core.memory.pages.load(*next);
@@ -195,8 +191,8 @@ fn from_pool(core: &Core, context: &mut Context, page: PageNo, most: usize) -> O
     (came > 0).then_some(came)
 }
 
-/// Charges pages to the budget. Before there is a claim or a buffer: nobody who
-/// has one waits for room.
+/// Charges pages to the budget. Must be called without claims and buffers, because it may wait for
+/// memory.
 fn charge<'p>(core: &'p Core, context: &mut Context, pages: usize) -> Option<Charge<'p>> {
     for _ in 0..=ROOM_ROUNDS {
         if core.try_charge(&mut context.scratch, pages, core.other_bytes()) {
@@ -213,8 +209,8 @@ fn charge<'p>(core: &'p Core, context: &mut Context, pages: usize) -> Option<Cha
     None
 }
 
-/// Claims pages from `page` on that are in the pool and that nobody has. Returns
-/// how many.
+/// Claims consecutive pages that are in the pool and not busy, from `page` on. Returns their
+/// number.
 fn claim_pooled(core: &Core, page: PageNo, claims: &mut [Option<Claim<'static>>]) -> usize {
     for (index, place) in claims.iter_mut().enumerate() {
         let next = page + index as u64;

@@ -1,11 +1,10 @@
-//! Who takes pages out, and when.
+//! Background and direct reclaim.
 //!
-//! The background thread starts when free memory falls below the low watermark and stops
-//! at the high one. While pages that leave need no disk ([`crate::policy::write_load`]),
-//! free memory is kept at the high watermark: by the background thread, too, where the
-//! process leaves a processor to it; else, and where that does not keep up, by the
-//! threads that bring pages in. A thread that needs a page and finds none free takes a
-//! batch out as well (direct reclaim); that is rare and counted.
+//! The background thread starts when free memory falls below the low watermark and stops at the
+//! high one. While evicted pages do not need the disk ([`crate::policy::write_load`]), free memory
+//! is kept at the high watermark: by the background thread if the process leaves a CPU to it,
+//! otherwise, or if that is too slow, by the threads that bring pages in. A thread that finds no
+//! free memory evicts a batch, too (direct reclaim); this is rare and counted.
 
 use crate::base::stats::Counter;
 use crate::core::Core;
@@ -23,52 +22,49 @@ use softswap_sys::signals::{self, Mask};
 use softswap_sys::window::Crowding;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Copies of unchanged pages given up at once when the areas or the pool are full.
+/// Copies freed at once if the areas or the pool are full.
 const SHED_PAGES: usize = 4 * BATCH_PAGES;
-/// With fewer pages than this in DRAM touchers take none out ahead of need.
+/// Number of pages in DRAM below which program threads do not evict ahead of need.
 const LEAST_PAGES: usize = 8 * BATCH_PAGES;
-/// How long to wait for others' progress before trying again.
+/// Wait for the progress of other threads before a retry.
 const PAUSE_NS: u64 = 1_000_000;
-/// Memory counts as exhausted after so long without any progress.
+/// Time without progress after which memory counts as exhausted.
 const GIVE_UP_NS: u64 = 1_500_000_000;
-/// A try that takes longer counts for so long: a process that was stopped meanwhile, or
-/// whose disk was, has not tried.
+/// Maximum time counted for one try. A longer one means that the process or its disk was stopped.
 const LONGEST_TRY_NS: u64 = 100_000_000;
-/// A try that takes longer because a device did not answer in time, and then failed, counts
-/// for so long: a few of them are enough.
+/// Time counted for a try in which a device timed out and failed, so that a few of them suffice.
 const FAILED_TRY_NS: u64 = GIVE_UP_NS / 3 + 1;
 
-/// A lower limit for which nothing has left for so long is given up.
+/// Time without progress after which a lower limit is abandoned.
 const PATIENCE_NS: u64 = GIVE_UP_NS / 4;
 
-/// Pauses after which what is kept on standby makes room.
+/// Number of pauses after which standby pages are released.
 const PAUSES_TO_RELEASE: u32 = 4;
 
-/// How long the background thread sleeps when there is nothing to do, and the least
-/// between two steps of work for the swap areas and the pool.
+/// Sleep of the background thread when idle, and minimum interval between two steps of upkeep.
 const NAP_NS: u64 = 1_000_000_000;
 const PACE_NS: u64 = 5_000_000;
 
-/// What a round of reclaim came to.
+/// Result of a round of reclaim.
 pub(crate) enum Round {
-    /// There is more room, or will be: pages left, or the pool gives way.
+    /// Memory was freed, or a retry may free some.
     Progress,
-    /// Nothing could leave, because of the area if it says so.
+    /// No page could be evicted; the area's error, if that is the reason.
     Stuck(Option<NoSlot>),
 }
 
-/// Makes room in the pool when it is nearly full, and takes one batch out; only the first
-/// as long as a pool above its limit gives memory back.
+/// Frees memory of the pool if it is nearly full, and evicts one batch. Skips the batch if a pool
+/// above its limit released memory.
 pub(crate) fn round(core: &Core, context: &mut Context) -> Round {
     let mut area_full = None;
     let mut from_pool = 0;
-    // First: a slab less is room for a page more, and nothing is lost by it.
+    // First, because a freed slab costs nothing.
     pool_upkeep::compact(core, context);
     if is_pool_high(core) || are_pages_few(core) {
         let before_bytes = core.stores.pool.used_bytes();
         from_pool = take_from_pool(core, context, &mut area_full);
         let used_bytes = core.stores.pool.used_bytes();
-        // Pages in use need not leave for room that the pool has just given, and is to.
+        // Resident pages need not be evicted if the pool released memory that it had to release.
         let is_to_give = used_bytes > core.stores.pool.limit_bytes() || are_pages_few(core);
         if used_bytes < before_bytes && is_to_give {
             return Round::Progress;
@@ -79,16 +75,15 @@ pub(crate) fn round(core: &Core, context: &mut Context) -> Round {
         return Round::Progress;
     }
     match outcome.area_full.or(area_full) {
-        // What was not offered to the pool is, the next time.
+        // Pages that bypassed the pool will be offered to it in the next round.
         Some(NoSlot::Area(_)) if core.policies.admission.refuse() => Round::Progress,
         Some(NoSlot::Area(_)) if swap_cache::shed(core, SHED_PAGES) > 0 => Round::Progress,
         why => Round::Stuck(why),
     }
 }
 
-/// As [`round`], for somebody who needs room: where no page can leave, the pool may
-/// have what is missing, though it is below its limit, or may take more where the
-/// areas do not.
+/// As [`round`], for a thread that needs memory. If no page is evictable, also shrinks a pool below
+/// its limit, or raises the limit if the areas accept nothing.
 pub(crate) fn round_for_room(core: &Core, context: &mut Context) -> Round {
     let stuck = round(core, context);
     if let Round::Stuck(mut why) = stuck {
@@ -101,8 +96,8 @@ pub(crate) fn round_for_room(core: &Core, context: &mut Context) -> Round {
     stuck
 }
 
-/// Makes the pool smaller: by copies, or by what goes on to the disk, whichever is worth
-/// less, else by the other. Returns how many pages left it.
+/// Shrinks the pool by freeing copies or by write-back, first the one that costs less. Returns the
+/// number of pages removed.
 fn take_from_pool(core: &Core, context: &mut Context, area_full: &mut Option<NoSlot>) -> usize {
     if core.stores.pool.used_bytes() == 0 {
         return 0;
@@ -123,15 +118,15 @@ fn take_from_pool(core: &Core, context: &mut Context, area_full: &mut Option<NoS
     }
 }
 
-/// Batches taken out in vain, because others had the room first, after which signals are
-/// looked for.
+/// Number of rounds after which pending signals are checked, if other threads take the memory that
+/// they free.
 const ROUNDS_BETWEEN_LOOKS: u32 = 8;
 
-/// Charges `count` pages to the budget, reclaiming if there is no room. Where that takes
-/// long it ends early when one of the signals `open` is pending.
+/// Charges `count` pages to the budget, with reclaim if necessary. Returns early when one of the
+/// signals `open` is pending.
 ///
 /// # Errors
-/// When nothing could leave for a while, or a signal is to be taken first.
+/// If no page could be evicted for a while, or a signal must be taken first.
 pub(crate) fn make_room(
     core: &Core,
     context: &mut Context,
@@ -147,9 +142,9 @@ pub(crate) fn make_room(
     loop {
         let other = core.other_bytes();
         if core.try_charge(&mut context.scratch, count, other) {
-            // Whoever gave the room: the next wait is another one.
+            // Memory was freed, so the next wait starts anew.
             core.background.interrupted_wait.forget();
-            // Now, while the page is brought in.
+            // Wake it now, so that it runs while the page is brought in.
             if core.memory.budget.is_low(other) && !core.grow_budget() {
                 core.background.wake();
             }
@@ -174,17 +169,17 @@ pub(crate) fn make_room(
                 }
             }
             Round::Stuck(why) => {
-                // It may have just turned out that there is no area.
+                // The process may have just learnt that it has no area.
                 core.count_inherited(0);
                 stuck.pause(core, why, began_ns, open)?;
-                // It may take something again.
+                // The area may accept writes again.
                 context.refusal = None;
             }
         }
     }
 }
 
-/// Takes pages out while the process has as many mappings as it may have.
+/// Evicts pages while the process is at its limit on mappings.
 pub(crate) fn keep_mappings(core: &Core, context: &mut Context) {
     const MOST_ROUNDS: usize = 32;
     for _ in 0..MOST_ROUNDS {
@@ -195,7 +190,7 @@ pub(crate) fn keep_mappings(core: &Core, context: &mut Context) {
     }
 }
 
-/// For how long nothing could leave for somebody who waits for room.
+/// Time without progress of a thread that waits for memory.
 #[derive(Default)]
 struct Stuck {
     ns: u64,
@@ -204,8 +199,8 @@ struct Stuck {
 }
 
 impl Stuck {
-    /// After a try in vain that began then: waits for others' progress, unless that has been tried
-    /// for long enough, or a signal is to be taken.
+    /// Waits for progress of other threads after a failed try that began at `began_ns`. Fails if
+    /// the time is up or a signal is pending.
     fn pause(
         &mut self,
         core: &Core,
@@ -233,7 +228,7 @@ impl Stuck {
         if self.ns > GIVE_UP_NS {
             return Err(exhausted(core, why));
         }
-        // Nobody dies of a limit that cannot be kept.
+        // If the limit cannot be reached, keep the old one; do not kill the program.
         if self.ns > PATIENCE_NS && give_way(core) {
             return Ok(());
         }
@@ -246,12 +241,12 @@ impl Stuck {
     }
 }
 
-/// Keeps free memory at the high watermark, or has that done: while pages that leave need no
-/// disk, and nobody waits for it, who would leave a processor to others. Where there is
-/// such a processor the background thread packs what leaves, as long as it keeps up, else
-/// the thread that has brought a page in. `pinned` pages may not leave. Nothing is claimed.
+/// Reclaims up to the high watermark, or wakes background reclaim to do so, while evicted pages
+/// rarely need the disk. Background reclaim is used if a CPU is idle and it keeps up; otherwise the
+/// calling thread evicts a batch. `pinned` is the number of pages that are not evictable. Must be
+/// called without claims.
 pub(crate) fn keep_room(core: &Core, contexts: &Contexts, pinned: usize) {
-    // Of a handful of pages it would take out what it was just given, for ever.
+    // With very few pages it would evict the page that it just brought in, again and again.
     let are_many = || core.memory.budget.pages() >= pinned + LEAST_PAGES;
     let is_spared =
         || core.policies.write_load.spares_the_disk() && !core.policies.partition.disk_dominates();
@@ -284,7 +279,7 @@ pub(crate) fn keep_room(core: &Core, contexts: &Contexts, pinned: usize) {
     core.stats.add(Counter::ReclaimedAhead, u64::from(pages > 0));
 }
 
-/// Gives a lower limit up, if there is one that is not kept yet.
+/// Abandons a lower limit that is not reached yet. Returns false if there is none.
 fn give_way(core: &Core) -> bool {
     let has_given_way = core.memory.budget.give_way();
     if has_given_way {
@@ -294,8 +289,8 @@ fn give_way(core: &Core) -> bool {
     has_given_way
 }
 
-/// Whether the budget leaves so few pages in DRAM that an instruction might not have all that it
-/// touches at once. Then the pool gives way, however small it is.
+/// Returns true if so few pages are in DRAM that one instruction's pages might not fit at once.
+/// Then the pool shrinks regardless of its size.
 fn are_pages_few(core: &Core) -> bool {
     let budget = &core.memory.budget;
     budget.pages() < LEAST_PAGES && budget.is_low(core.other_bytes())
@@ -317,7 +312,7 @@ fn exhausted(core: &Core, why: Option<NoSlot>) -> Exhausted {
     }
 }
 
-/// The background thread's work; returns when `go_on` says no.
+/// Runs the background thread, until `go_on` returns false.
 pub(crate) fn run(core: &Core, contexts: &Contexts, go_on: impl Fn() -> bool) {
     let mut at_ease = AtEase::default();
     let mut cpu_ns = thread_cpu_ns();
@@ -339,7 +334,7 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, go_on: impl Fn() -> bool) {
         if core.grow_budget() {
             continue;
         }
-        // Claimed anew for every batch, so that fork can come in between.
+        // Claim per batch, so that a fork can come in between.
         let mut context = contexts.claim_background();
         let stuck = matches!(round_for_room(core, &mut context), Round::Stuck(_));
         drop(context);
@@ -356,18 +351,18 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, go_on: impl Fn() -> bool) {
     core.background.set_running(false);
 }
 
-/// Work for when memory is at ease, at its own pace: background reclaim may be woken for
-/// every batch, thousands of times a second.
+/// Upkeep while free memory is above the high watermark. It has its own interval, because
+/// background reclaim may be woken thousands of times a second.
 #[derive(Default)]
 struct AtEase {
     upkeep: Upkeep,
-    /// Whether there may be more to do, and no step before then.
+    /// True if there may be more to do; the next step is not before `next_ns`.
     has_more: bool,
     next_ns: u64,
 }
 
 impl AtEase {
-    /// Does a step if one is due; how long to sleep until the next is.
+    /// Does a step if one is due. Returns the time to sleep, in ns.
     fn step(&mut self, core: &Core, contexts: &Contexts) -> u64 {
         let now = now_ns();
         if now >= self.next_ns {
@@ -378,23 +373,21 @@ impl AtEase {
     }
 }
 
-/// Adds and takes away bounce buffers, and moves the pool's limit. In a context: a fork
-/// waits for that, so that no child has a pool that is half there and counted in full, or
-/// a slab that somebody looked at when it came to be.
+/// Adds and removes bounce buffers, and moves the pool's limit. Holds a context, so that a fork
+/// waits: a child must not inherit a half-built pool, or a slab whose lock is held.
 fn tend(core: &Core, contexts: &Contexts) {
     let context = contexts.claim_background();
     core.follow_budget();
     core.tend_buffers();
     core.balance_pool();
-    // Without address space for it nothing is kept.
+    // Without address space standby stays off.
     let _ = core.stores.standby.tend();
     drop(context);
-    // Without one: standard error may block.
+    // Without the context, because standard error may block.
     core.tell_of_full_buffers();
 }
 
-/// Sleeps until a fault finds memory low, or for so long: peaks are noted then,
-/// and a wake-up that came too early is made good.
+/// Sleeps until a fault finds memory low, or for `nap_ns`; then updates peaks.
 fn sleep_until_low(core: &Core, seen: u32, nap_ns: u64) {
     core.background.sleep(seen, nap_ns);
     core.report();

@@ -1,9 +1,7 @@
-//! What background reclaim does for the swap areas when memory is at ease.
+//! Upkeep of swap areas by background reclaim while memory is free.
 //!
-//! Small steps with pauses between them, so that neither the disk nor a CPU is
-//! taken from the program for long: pages of an area that has failed are
-//! brought elsewhere, emptied clusters are discarded, and storage at the end
-//! that is not needed is given back.
+//! It works in small steps with pauses, so that it hardly uses disk and CPU. It moves pages away
+//! from failed areas, discards emptied clusters, and shrinks swap files.
 
 use crate::base::page::{Claim, PageNo, Place};
 use crate::base::stats::Counter;
@@ -17,22 +15,22 @@ use crate::store::swap::area::Discarded;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::current_cpu;
 
-/// Entries looked at in one step, in search of pages to bring elsewhere.
+/// Entries examined per step in search of pages of failed areas.
 const SPAN_PAGES: u64 = 1 << 16;
 
-/// How far the work has come.
+/// Progress of the search.
 #[derive(Debug, Default)]
 pub(crate) struct Upkeep {
-    /// Where the search for pages of a failed area goes on.
+    /// Next page to examine.
     next: PageNo,
     moved_in_round: usize,
 }
 
 impl Upkeep {
-    /// Does one step; whether there may be more to do soon.
+    /// Does one step. Returns true if there may be more to do soon.
     pub(crate) fn step(&mut self, core: &Core, contexts: &Contexts) -> bool {
-        // Also for what needs no context: a fork waits for this one, and what is
-        // locked at a fork stays locked in the child.
+        // Held for all of the step: a fork waits for it, and a lock that is held at a fork stays
+        // locked in the child.
         let mut context = contexts.claim_background();
         if core.stores.areas.iter().any(Area::is_leaving) && self.move_away(core, &mut context) {
             return true;
@@ -45,10 +43,9 @@ impl Upkeep {
         discarded != Discarded::Nothing
     }
 
-    /// Brings some pages of failed areas elsewhere. What cannot be read stays
-    /// where it is: whoever touches it is told. When a whole round found
-    /// nothing that could go, the areas are left alone. False when nothing
-    /// could be done now.
+    /// Moves some pages of failed areas elsewhere. Unreadable pages stay and are reported by a
+    /// touch. If a whole round moved nothing, no more pages are moved from these areas. Returns
+    /// false if nothing can be done now.
     fn move_away(&mut self, core: &Core, context: &mut Context) -> bool {
         let Some(mut cluster) = core.buffer(BATCH_PAGES) else { return false };
         let Ok(slots) = core.stores.areas.alloc_elsewhere(current_cpu(), BATCH_PAGES) else {
@@ -71,7 +68,7 @@ impl Upkeep {
         true
     }
 
-    /// Claims the next pages that are to go and reads them. Returns how many.
+    /// Claims the next pages to move and reads them. Returns their number.
     fn gather(
         &mut self,
         core: &Core,
@@ -105,7 +102,7 @@ impl Upkeep {
     }
 }
 
-/// Claims a page if it is in an area that has failed.
+/// Claims a page in a failed area.
 fn claim_leaving(core: &Core, page: PageNo) -> Option<Claim<'static>> {
     let seen = core.memory.pages.load(page);
     let (Place::Slot { slot, .. } | Place::Packed { slot, .. }) = seen.place() else { return None };
@@ -113,8 +110,8 @@ fn claim_leaving(core: &Core, page: PageNo) -> Option<Claim<'static>> {
     wanted.then(|| core.memory.pages.try_claim(page, seen)).flatten()
 }
 
-/// Reads the page at a place in the swap areas; `None` when it is not what was
-/// written there, or for want of room to unpack it.
+/// Reads a page from the swap areas. `None` if it does not match its seal, or there is no memory to
+/// decompress it.
 fn read_copy(
     core: &Core,
     context: &mut Context,
@@ -127,7 +124,7 @@ fn read_copy(
         return None;
     }
     if let Place::Packed { part, .. } = place {
-        // Of pages none: these stay where they are.
+        // Charges only the memory of the codec.
         if !core.try_charge(&mut context.scratch, 0, core.other_bytes()) {
             return None;
         }

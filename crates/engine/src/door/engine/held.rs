@@ -1,15 +1,14 @@
-//! How much calls to the kernel hold in DRAM.
+//! Memory held by system calls.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-/// What is held now.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    /// In pages; a page held twice counts twice.
+    /// Pages held; a page held twice counts twice.
     pub(super) pages: AtomicUsize,
-    /// Threads that wait for others to let go.
+    /// Threads waiting for held pages.
     pub(super) waiting: AtomicU32,
-    /// Rises when some is let go while others wait.
+    /// Incremented when pages are released while threads wait.
     pub(super) rings: AtomicU32,
 }
 

@@ -1,5 +1,5 @@
-//! Memory that the program keeps in DRAM (`mlock`): pinned by the engine, and
-//! locked by the kernel, which knows limits and privileges and counts.
+//! Memory locked by the program (`mlock`): pinned by the engine, and locked by the kernel, which
+//! checks limits and privileges and counts it.
 
 use super::Engine;
 use crate::base::page::PageNo;
@@ -10,19 +10,19 @@ use softswap_sys::signals;
 use std::io;
 use std::ops::Range;
 
-/// Of the budget at most so many a part is locked: all else has to live in the rest.
+/// At most 1/this of the budget may be locked.
 pub(super) const SHARE: usize = 4;
 
 impl Engine {
-    /// How much can be locked.
+    /// Returns the maximum size of locked memory, in bytes.
     #[must_use]
     pub fn lock_limit_bytes(&self) -> usize {
         self.core.memory.budget.target_bytes() / SHARE
     }
 
-    /// Brings a range in and keeps it, within the kernel's limits and
-    /// [`Engine::lock_limit_bytes`]: beyond that ENOMEM; where a page cannot be had EAGAIN.
-    /// Then nothing is locked that was not before.
+    /// Brings a range in and locks it. Fails with ENOMEM beyond the kernel's limit or
+    /// [`Engine::lock_limit_bytes`], and with EAGAIN if a page cannot be brought in. On failure
+    /// nothing is newly locked.
     pub fn lock_range(&self, address: usize, len: usize) -> io::Result<()> {
         const EAGAIN: i32 = 11;
         let range = self.pages_of(address, len)?;
@@ -31,7 +31,7 @@ impl Engine {
         let mut failed = None;
         for part in &new {
             let (start, len) = self.bytes_of(part);
-            // Not held as a system call's pages are, which are to be few at a time.
+            // Not counted as held by calls, which may hold few pages.
             if failed.is_none() && self.pin(start, len, len).is_err() {
                 failed = Some(part.start);
             }
@@ -39,7 +39,7 @@ impl Engine {
         let Some(failed) = failed else { return Ok(()) };
         for part in &new {
             for were in mapping::unlock(&self.core.memory, part)? {
-                // Those before the one that failed are pinned.
+                // Only the pages before the failed part are pinned.
                 were.filter(|_| part.start < failed)
                     .for_each(|page| self.core.memory.pages.unpin(page));
             }
@@ -47,7 +47,7 @@ impl Engine {
         Err(io::Error::from_raw_os_error(EAGAIN))
     }
 
-    /// Drops the content of a range, and locks again what was locked of it.
+    /// Discards the content of a range, and locks again the locked parts of it.
     pub fn discard_locked(&self, address: usize, len: usize) -> io::Result<()> {
         let locked = self.unlock_pages(&self.pages_of(address, len)?)?;
         let done = self.discard(address, len);
@@ -58,23 +58,23 @@ impl Engine {
         done
     }
 
-    /// Ends what [`Engine::lock_range`] began.
+    /// Unlocks a range.
     pub fn unlock_range(&self, address: usize, len: usize) -> io::Result<()> {
         self.unlock_pages(&self.pages_of(address, len)?).map(drop)
     }
 
-    /// Ends all that [`Engine::lock_range`] began.
+    /// Unlocks all memory of the program.
     pub fn unlock_all(&self) -> io::Result<()> {
         self.unlock_pages(&(0..self.core.memory.window.pages() as PageNo)).map(drop)
     }
 
-    /// After the kernel has unlocked all that the process had locked: what the
-    /// engine itself keeps out of the kernel's swap is locked again.
+    /// Locks the engine's own secrets again, after the kernel has unlocked all memory of the
+    /// process.
     pub fn all_was_unlocked(&self) {
         self.core.stores.areas.sealers().for_each(Sealer::lock_again);
     }
 
-    /// Whether some page of a range is locked.
+    /// Returns true if any page of a range is locked.
     #[must_use]
     pub fn has_locked(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len).is_ok_and(|range| {
@@ -82,7 +82,7 @@ impl Engine {
         })
     }
 
-    /// Returns what was locked.
+    /// Unlocks and unpins a range. Returns the parts that were locked.
     pub(super) fn unlock_pages(&self, range: &Range<PageNo>) -> io::Result<Vec<Range<PageNo>>> {
         let were = mapping::unlock(&self.core.memory, range)?;
         for part in &were {

@@ -1,4 +1,5 @@
-//! The DRAM budget while the program runs: moved up at once, and down as pages leave.
+//! Changes of the DRAM budget at run time: a higher limit applies at once, a lower one as pages are
+//! evicted.
 
 use super::Engine;
 pub use crate::core::background::More;
@@ -13,11 +14,11 @@ use std::io;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// So long at most waits who lowers the limit for pages to leave.
+/// Maximum wait for evictions when the limit is lowered.
 const WAIT_NS: u64 = 100_000_000;
 const LOOK_NS: u64 = 1_000_000;
 
-/// Why the budget stays as it is.
+/// Refusal to change the limit.
 ///
 /// ```
 /// use softswap_engine::door::engine::memory_limit::LimitRefused;
@@ -26,35 +27,35 @@ const LOOK_NS: u64 = 1_000_000;
 /// ```
 #[derive(Debug, thiserror::Error)]
 pub enum LimitRefused {
-    /// Less than the engine itself needs.
+    /// Below the minimum of the engine.
     #[error(
         "{} is too little: softswap itself and a few pages need {}; give at least {}",
         text_of_size(*asked_bytes), text_of_size(*least_bytes), text_of_size(*least_bytes)
     )]
     TooSmall {
-        /// What was asked for.
+        /// The requested limit.
         asked_bytes: u64,
-        /// What is needed, in whole MiB.
+        /// The minimum, in whole MiB.
         least_bytes: u64,
     },
-    /// Less than what may not leave, and the rest.
+    /// Too little in relation to locked memory.
     #[error(
         "{} is too little: {} are locked in memory (mlock), which may be a quarter; give at least \
          {}, or have the program unlock some",
         text_of_size(*asked_bytes), text_of_size(*locked_bytes), text_of_size(*least_bytes)
     )]
     Locked {
-        /// What was asked for.
+        /// The requested limit.
         asked_bytes: u64,
-        /// What is locked.
+        /// Size of locked memory.
         locked_bytes: u64,
-        /// What is needed, in whole MiB.
+        /// The minimum, in whole MiB.
         least_bytes: u64,
     },
-    /// A forked child has nowhere to put what is over a smaller limit.
+    /// A forked child cannot evict pages for a lower limit.
     #[error("a forked child has no thread that makes room: its limit can only be raised")]
     ForkedChild,
-    /// No memory for larger tables.
+    /// No address space for larger tables.
     #[error("cannot reserve address space for larger tables ({0}); raise `ulimit -v`")]
     Tables(#[from] io::Error),
 }
@@ -64,13 +65,13 @@ fn whole_mib(bytes: usize) -> u64 {
 }
 
 impl Engine {
-    /// Moves the limit of the budget: up at once, at most to the machine's DRAM; down as pages
-    /// leave, which is waited for, not for long.
+    /// Changes the limit of the budget. A higher one applies at once, up to the machine's DRAM. For
+    /// a lower one, waits a short time for evictions.
     pub fn set_memory_limit(&self, asked_bytes: u64) -> Result<(), LimitRefused> {
         let core = &self.core;
         let bytes = asked_bytes.min(dram_bytes()).next_multiple_of(PAGE_SIZE as u64);
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        // A fork waits for that: no child has a lock that this thread was about to release.
+        // A fork waits for this lock, so that it is free in the child.
         let moves = self.remapping.lock().unwrap_or_else(PoisonError::into_inner);
         if bytes < core.memory.budget.target_bytes() {
             self.may_lower(bytes, asked_bytes)?;
@@ -92,7 +93,7 @@ impl Engine {
         if core.stores.areas.has_inherited() {
             return Err(LimitRefused::ForkedChild);
         }
-        // What calls hold they soon let go of: it may be more than a share for a while.
+        // Pages held by calls are ignored here: they are released soon.
         let least_bytes = whole_mib(core.least_bytes()).max(MIN_MEMORY_BYTES);
         if (bytes as u64) < least_bytes {
             return Err(LimitRefused::TooSmall { asked_bytes, least_bytes });
@@ -106,8 +107,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until the limit is where it is to be. The background thread sees to that, and who
-    /// touches pages meanwhile: not everybody who may call here can write to the disk.
+    /// Waits until the limit is reached. The background thread and faulting threads evict pages;
+    /// the calling thread may be unable to write to the disk.
     fn await_limit(&self) {
         let until = now_ns() + WAIT_NS;
         while self.core.memory.budget.is_moving() && now_ns() < until {
@@ -116,65 +117,65 @@ impl Engine {
         }
     }
 
-    /// From now on the budget is a part of one that processes share: whoever finds it short asks
-    /// `more` first.
+    /// Makes the budget part of one shared by processes. `more` is called when it is short.
     pub fn share_budget(&self, more: More) {
         self.core.background.more.get_or_init(|| more);
     }
 
-    /// The limit of a forked child that shares a budget: whatever it had by its parent.
+    /// Sets the limit of a forked child that shares a budget, replacing the parent's.
     pub fn begin_share(&self, bytes: usize) {
         self.core.memory.budget.begin_anew(bytes);
-        // No thread does that here, and the pool has its parent's limit.
+        // There is no thread that would do it, and the pool still has the parent's limit.
         self.core.follow_budget();
         self.core.report();
     }
 
-    /// What is in DRAM now is the parent's, in a forked child that has just got an engine: it
-    /// counts here as [`Engine::become_child`] says.
+    /// Charges the pages now in DRAM to the parent, in a forked child that has just got an engine.
+    /// See [`Engine::become_child`].
     pub fn leave_to_parent(&self) {
         self.core.memory.budget.inherit();
     }
 
-    /// A forked child that lives on has what it inherits to itself, sooner or later.
+    /// Charges inherited pages to a forked child that does not call exec soon.
     pub fn count_inherited(&self) {
         self.core.count_inherited(0);
     }
 
-    /// Whether this limit holds: pages have left for it.
+    /// Returns true if this limit was reached.
     #[must_use]
     pub fn keeps_limit(&self, bytes: usize) -> bool {
         let budget = &self.core.memory.budget;
         !budget.is_moving() && budget.limit_bytes() <= bytes.next_multiple_of(PAGE_SIZE)
     }
 
-    /// All that counts against the budget, in bytes.
+    /// Returns all memory charged to the budget, in bytes.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         self.core.used_bytes()
     }
 
-    /// Whether pages can be written to an area: not where a forked child can have none.
+    /// Returns true if pages can be written to an area. False in a forked child that cannot open
+    /// one.
     #[must_use]
     pub fn may_write(&self) -> bool {
         self.core.stores.may_write()
     }
 
-    /// Whether pages leave for want of memory, or are about to.
+    /// Returns true if free memory is below the high watermark.
     #[must_use]
     pub fn is_short_of_memory(&self) -> bool {
         !self.core.memory.budget.is_comfortable(self.core.other_bytes())
     }
 
-    /// What one MiB more of DRAM would have spared this process so far, in ns, about: how much
-    /// that rises in a second is what the process's memory is worth beside others'. Nothing is
-    /// known of it unless the pool's limit moves.
+    /// Returns the approximate time that one MiB more of DRAM would have saved this process so far,
+    /// in ns. Its increase per second is the benefit of memory, compared among processes. It is
+    /// constant unless the pool's limit adapts.
     #[must_use]
     pub fn spared_by_a_mib_ns(&self) -> u64 {
         self.core.policies.partition.spared_by_a_mib_ns()
     }
 
-    /// The limit of the budget, for people: what is to hold, and what does until then.
+    /// Returns the limit as text: the target, and the present limit until it is reached.
     #[must_use]
     pub fn memory_limit(&self) -> String {
         let budget = &self.core.memory.budget;

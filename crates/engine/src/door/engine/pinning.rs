@@ -1,10 +1,9 @@
-//! What calls to the kernel hold in DRAM: pages pinned where they are, and copies made of
-//! them in memory.
+//! Memory held by system calls: pinned pages, and copies of pages.
 //!
-//! None of it can leave. So all calls together hold a share of the budget at most, and each
-//! counts what it takes before it takes it: who is refused copies to where it costs no
-//! memory, does with less at a time, or waits until others have let go. Only a few pages,
-//! without which nothing could be done, are held whatever others do.
+//! It is not evictable. Therefore all calls together hold at most a share of the budget, and each
+//! call reserves what it takes. A call that is refused copies to other places, uses smaller pieces,
+//! or waits until other calls release memory. A few pages without which no call could proceed are
+//! held regardless.
 
 use super::Engine;
 use crate::base::access::Access;
@@ -16,43 +15,43 @@ use softswap_sys::signals::{self, Mask};
 use softswap_sys::{PAGE_SIZE, futex};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Of what the budget leaves for pages, calls may hold one part in so many.
+/// All calls together may hold 1/this of the budget for pages.
 const SHARE: usize = 4;
-/// So long at most sleeps who waits for others to let go: not everybody rings.
+/// Maximum sleep in a wait for other calls, because not all of them wake waiters.
 const NAP_NS: u64 = 5_000_000;
-/// Pages brought in for a call after which signals are looked for.
+/// Number of pages brought in for a call after which pending signals are checked.
 const PAGES_BETWEEN_LOOKS: usize = 16;
 
-/// How far the pinning of a buffer came, and why no further.
+/// Result of pinning a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pinned {
-    /// Bytes from its start that are pinned.
+    /// Number of bytes pinned, from the start.
     pub bytes: usize,
-    /// Why no more are.
+    /// Why it ended there.
     pub then: Then,
-    /// Where the last page came from that was brought in for it, if one was.
+    /// Previous place of the last page brought in for it, if any.
     pub from: Option<Tier>,
 }
 
-/// Why no more is pinned.
+/// Why pinning ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// All is that was asked for.
+    /// The whole buffer is pinned.
     Done,
-    /// The rest is not mapped, or not the engine's.
+    /// The next page is unmapped or unmanaged.
     Missing,
-    /// The thread is to take a signal first.
+    /// The thread must take a signal first.
     Signal,
 }
 
-/// How a page came that a call is to have.
+/// How a page was pinned.
 struct Came {
     was_there: bool,
     from: Option<Tier>,
 }
 
 impl Engine {
-    /// How much all calls together may hold.
+    /// Returns the maximum size that all calls together may hold.
     #[must_use]
     pub fn hold_limit_bytes(&self) -> usize {
         let budget = &self.core.memory.budget;
@@ -60,20 +59,20 @@ impl Engine {
         (budget.target_bytes().saturating_sub(spent_bytes) / SHARE) & !(PAGE_SIZE - 1)
     }
 
-    /// Half of the budget, in bytes: what is brought in ahead of touches on request.
+    /// Returns half of the budget, in bytes: the limit of prefetching on request.
     #[must_use]
     pub fn half_of_budget_bytes(&self) -> usize {
         self.core.memory.budget.target_bytes() / 2
     }
 
-    /// How much of it one call pins: an eighth of the budget, within bounds.
+    /// Returns the maximum size that one call pins: an eighth of the budget, within bounds.
     #[must_use]
     pub fn call_limit_bytes(&self) -> usize {
         let part_bytes = (self.core.memory.budget.target_bytes() / 8).clamp(64 << 10, 4 << 20);
         part_bytes.min(self.hold_limit_bytes()) & !(PAGE_SIZE - 1)
     }
 
-    /// Counts `pages` more as held, if the share of all calls allows it.
+    /// Reserves `pages` if the share of all calls allows it.
     #[must_use]
     pub fn try_hold(&self, pages: usize) -> bool {
         let most = self.hold_limit_bytes() / PAGE_SIZE;
@@ -81,12 +80,12 @@ impl Engine {
         self.held.pages.fetch_update(Relaxed, Relaxed, fits).is_ok()
     }
 
-    /// Counts `pages` more as held, whatever others hold: a few.
+    /// Reserves a few pages regardless of the share.
     pub fn hold(&self, pages: usize) {
         self.held.pages.fetch_add(pages, Relaxed);
     }
 
-    /// Ends what [`Engine::try_hold`] or [`Engine::hold`] began.
+    /// Releases pages of [`Engine::try_hold`] or [`Engine::hold`].
     pub fn let_go(&self, pages: usize) {
         let before = self.held.pages.fetch_sub(pages, Relaxed);
         debug_assert!(before >= pages, "more pages let go than were held");
@@ -96,8 +95,8 @@ impl Engine {
         }
     }
 
-    /// Counts `pages` of memory outside the window as held, and against the budget, if the
-    /// share of all calls allows it: others leave for them.
+    /// Reserves `pages` of memory outside the window and charges them to the budget, if the share
+    /// of all calls allows it. Other pages are evicted for them.
     #[must_use]
     pub fn try_hold_memory(&self, pages: usize) -> bool {
         let has_room = self.try_hold(pages);
@@ -110,19 +109,19 @@ impl Engine {
         has_room
     }
 
-    /// Ends what [`Engine::try_hold_memory`] began.
+    /// Releases pages of [`Engine::try_hold_memory`].
     pub fn let_go_memory(&self, pages: usize) {
         self.core.memory.budget.release(pages);
         self.let_go(pages);
     }
 
-    /// Pages that are held now.
+    /// Returns the number of pages held.
     #[must_use]
     pub fn held_pages(&self) -> usize {
         self.held.pages()
     }
 
-    /// Sleeps until others have let go of some, or for a moment.
+    /// Sleeps until another call releases pages, or for a short time.
     pub fn await_letting_go(&self) {
         let seen = self.held.rings.load(Relaxed);
         self.held.waiting.fetch_add(1, Relaxed);
@@ -130,15 +129,14 @@ impl Engine {
         self.held.waiting.fetch_sub(1, Relaxed);
     }
 
-    /// In a forked child: only what the thread that forked holds is held, `pages` pages.
+    /// Resets the held pages in a forked child to those of the thread that forked.
     pub fn inherit_held(&self, pages: usize) {
         self.held.pages.store(pages, Relaxed);
         self.held.waiting.store(0, Relaxed);
     }
 
     /// Brings in the pages of a range for a reader outside the program, up to a quarter of the
-    /// budget. Returns the length of that part of the range. Pages that are not the engine's are
-    /// left out.
+    /// budget. Returns the length of that part. Unmanaged pages are skipped.
     ///
     /// # Errors
     /// If a page cannot be brought in.
@@ -158,13 +156,14 @@ impl Engine {
         Ok(len)
     }
 
-    /// Brings in and pins the pages of a buffer, up to `most` bytes of it. Returns how many
-    /// bytes from its start are pinned: less than asked for when the rest is not mapped.
+    /// Brings in and pins the pages of a buffer, up to `most` bytes. Returns the number of bytes
+    /// pinned from its start, which is less if the rest is not mapped.
     pub fn pin(&self, address: usize, len: usize, most: usize) -> Result<usize, FaultError> {
         self.pin_until(address, len.min(most), 0).map(|pinned| pinned.bytes)
     }
 
-    /// Brings in and pins the pages of a buffer. `open` are the signals that end it early.
+    /// Brings in and pins the pages of a buffer. Ends early if one of the signals `open` is
+    /// pending.
     pub fn pin_until(&self, address: usize, len: usize, open: Mask) -> Result<Pinned, FaultError> {
         let (mut done, mut brought, mut from) = (0, 0, None);
         let end = |bytes: usize, then: Then, from| Ok(Pinned { bytes: bytes.min(len), then, from });
@@ -192,14 +191,14 @@ impl Engine {
         end(done, if done < len { Then::Missing } else { Then::Done }, from)
     }
 
-    /// Brings a page in and pins it; how it came, or `None` when it is not the engine's.
+    /// Brings in and pins a page. `None` if it is not managed.
     fn pin_page(&self, page: PageNo, open: Mask) -> Result<Option<Came>, FaultError> {
         let mut came = Came { was_there: true, from: None };
         while !self.core.memory.pages.try_pin(page) {
             came.was_there = false;
             match page_in::page_in(&self.core, &self.contexts, page, Access::Write, open) {
                 Ok(from) => came.from = from.or(came.from),
-                // The kernel says what is wrong, or brings it in by itself.
+                // The kernel will report the error or handle the page by itself.
                 Err(FaultError::NotMapped | FaultError::Foreign) => return Ok(None),
                 Err(error) => return Err(error),
             }
@@ -207,13 +206,13 @@ impl Engine {
         Ok(Some(came))
     }
 
-    /// Pins the page at a managed address if it is resident; whether it was.
+    /// Pins the page at a managed address if it is resident. Returns true if it was.
     #[must_use]
     pub fn pin_resident(&self, address: usize) -> bool {
         self.core.memory.pages.try_pin(self.page_of(address))
     }
 
-    /// Takes back what [`Engine::pin`] pinned, or [`Engine::pin_resident`].
+    /// Unpins pages pinned by [`Engine::pin`] or [`Engine::pin_resident`].
     pub fn unpin(&self, address: usize, len: usize) {
         if len == 0 {
             return;
@@ -223,7 +222,7 @@ impl Engine {
         }
     }
 
-    /// How many pages `len` bytes from `address` lie in.
+    /// Returns the number of pages that `len` bytes from `address` touch.
     #[must_use]
     pub fn pages_under(&self, address: usize, len: usize) -> usize {
         if len == 0 { 0 } else { (address % PAGE_SIZE + len).div_ceil(PAGE_SIZE) }

@@ -1,7 +1,6 @@
 //! `mremap` of managed memory to managed memory.
 //!
-//! What can be refused is refused before anything changes. Memory that is locked
-//! is so at its new place, too.
+//! All checks precede the first change. Locked memory stays locked at its new address.
 
 use super::{Engine, Move};
 use crate::base::access::Access;
@@ -15,7 +14,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::PoisonError;
 
-/// What becomes of the place that a mapping leaves.
+/// Treatment of the old address range of a moved mapping.
 ///
 /// ```
 /// use softswap_engine::door::engine::{Engine, remap::Source};
@@ -26,9 +25,9 @@ use std::sync::PoisonError;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// It is free.
+    /// It is unmapped.
     Unmapped,
-    /// It stays mapped, and reads as zeroes.
+    /// It stays mapped and reads as zeroes.
     Emptied,
 }
 
@@ -41,7 +40,7 @@ const ENOMEM: i32 = 12;
 const EFAULT: i32 = 14;
 
 impl Engine {
-    /// Whether a range is one mapping: all of it managed, and alike.
+    /// Returns true if a range is managed and uniform, so that it counts as one mapping.
     #[must_use]
     pub fn is_one_mapping(&self, address: usize, len: usize) -> bool {
         self.pages_of(address, len).is_ok_and(|range| {
@@ -50,8 +49,8 @@ impl Engine {
         })
     }
 
-    /// Changes a mapping's length, moving it if allowed. Returns its address.
-    /// When it fails, the mapping is what it was.
+    /// Changes a mapping's length, moving it if allowed. Returns its address. On failure the
+    /// mapping is unchanged.
     pub fn remap(
         &self,
         address: usize,
@@ -62,7 +61,7 @@ impl Engine {
         let old = self.pages_of(address, old_len)?;
         let count = new_len.div_ceil(PAGE_SIZE) as u64;
         if count <= old.end - old.start {
-            // What it shrinks by need not be one mapping.
+            // The part that is cut off need not be one mapping.
             if !self.core.memory.space.is_mapped(old.start) {
                 return Err(error(EFAULT));
             }
@@ -76,7 +75,7 @@ impl Engine {
         }
         if mapping::grow(&self.core.memory, old.clone(), count)? {
             if self.has_locked(address, old_len) {
-                // As Linux has it: refused, what is new is not locked.
+                // As in Linux: if locking fails, the new part stays unlocked.
                 let _ = self.lock_range(address, new_len);
             }
             return Ok(address);
@@ -88,8 +87,8 @@ impl Engine {
         Ok(self.address_of(target))
     }
 
-    /// Moves a mapping, and makes it as long as `new_len`: to `target`, displacing
-    /// what is there, or anywhere. The two do not overlap. Returns its address.
+    /// Moves a mapping to `target`, replacing what is mapped there, or anywhere, and changes its
+    /// length to `new_len`. The ranges must not overlap. Returns its address.
     pub fn remap_to(
         &self,
         address: usize,
@@ -121,8 +120,8 @@ impl Engine {
         Ok(self.address_of(start))
     }
 
-    /// Moves content, and what holds for it, from `old` to `new`, which is mapped
-    /// and empty; undone when it fails.
+    /// Moves content and attributes from `old` to `new`, which is mapped and empty. Undone on
+    /// failure.
     fn carry(&self, old: Range<PageNo>, new: Range<PageNo>, source: Source) -> io::Result<()> {
         let moves = old.start..old.end.min(old.start + (new.end - new.start));
         let locked = self.unlock_pages(&old)?;
@@ -141,7 +140,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The content is there whether or not it can be locked.
+    /// A failure to lock does not affect the content.
     fn lock_again(&self, ranges: &[Range<PageNo>]) {
         for range in ranges {
             let (start, len) = self.bytes_of(range);
@@ -149,8 +148,8 @@ impl Engine {
         }
     }
 
-    /// Maps pages for a mapping that grows: it will probably grow on. Small ones
-    /// get no room, which takes tables of its own.
+    /// Maps the target of a growing mapping, which will probably grow again. Small ones get no
+    /// room, because it needs tables of its own.
     fn map_target(
         &self,
         count: u64,
@@ -173,7 +172,7 @@ impl Engine {
         Ok(roomy)
     }
 
-    /// Moves a mapping's content to memory mapped at `to`.
+    /// Moves a mapping's content to the memory mapped at `to`.
     pub fn move_to(&self, from: usize, len: usize, to: usize) -> io::Result<()> {
         self.transfer(self.pages_of(from, len)?, self.page_of(to))
     }

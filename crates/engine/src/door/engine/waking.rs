@@ -1,4 +1,4 @@
-//! An engine for a process that has run without one until now.
+//! Start of an engine in a process that has run without one.
 
 use super::{Engine, StartError, held};
 use crate::base::stats::Stats;
@@ -11,26 +11,26 @@ use softswap_sys::window::{Occupied, Part};
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// What a process had before it woke.
+/// State of the process before it wakes.
 #[derive(Debug, Clone)]
 pub struct Before {
-    /// The first address of what becomes the window.
+    /// First address of the future window.
     pub base: usize,
-    /// Its length.
+    /// Length of the window in bytes.
     pub len: usize,
-    /// Addresses that are kept from other mappings.
+    /// Address range kept from other mappings.
     pub reserved: Option<Range<usize>>,
-    /// Whether the program has said what a forked child gets of its memory.
+    /// True if the program has set the treatment of memory in forked children.
     pub is_odd: bool,
 }
 
 impl Engine {
-    /// As [`Engine::start`], around what the process has in the window. The caller has
-    /// signals blocked, and calls [`Engine::fit`] as soon as it can take faults. Other threads
-    /// change no mapping meanwhile, and wait where they touch what is absent.
+    /// As [`Engine::start`], for a process that has mappings in the window. The caller has signals
+    /// blocked, and calls [`Engine::fit`] as soon as it can take faults. Meanwhile other threads
+    /// must not change mappings; they wait if they touch absent pages.
     ///
     /// # Errors
-    /// As [`Engine::start`]. The program's memory is as it was then.
+    /// As [`Engine::start`]. The program's memory is unchanged then.
     pub fn start_around(
         config: &Config,
         storage: Vec<Backing>,
@@ -50,13 +50,13 @@ impl Engine {
         let held = held::Held::default();
         let engine = Engine { core, contexts, remapping: Mutex::new(()), held };
         for mapping in mappings.iter().filter(|it| it.is_private_anonymous && it.is_locked) {
-            // Refused only beyond the limit, which the kernel has kept already.
+            // Fails only beyond the limit, which the kernel has enforced already.
             let _ = engine.lock_range(mapping.range.start, mapping.range.len());
         }
         Ok(engine)
     }
 
-    /// Takes pages out until the budget is kept.
+    /// Evicts pages until the budget is met.
     pub fn fit(&self) {
         adopt::fit(&self.core, &self.contexts);
     }

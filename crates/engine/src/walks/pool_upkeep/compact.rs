@@ -1,4 +1,4 @@
-//! Compaction: what is left in sparse slabs moves together.
+//! Compaction of sparse slabs.
 
 use super::objects::{claim_stored, copy_packed};
 use crate::base::page::PageNo;
@@ -9,8 +9,8 @@ use crate::policy::mechanism::Mechanism;
 use crate::steps::swap_cache;
 use crate::store::pool::Handle;
 
-/// Empties the sparsest slab into the gaps of others, where that is worth while.
-/// Returns how many pages moved.
+/// Moves the objects of the sparsest slab into gaps of others, if that pays. Returns the number of
+/// pages moved.
 pub(crate) fn compact(core: &Core, context: &mut Context) -> usize {
     if !core.policies.has(Mechanism::Compaction) {
         return 0;
@@ -25,8 +25,8 @@ pub(crate) fn compact(core: &Core, context: &mut Context) -> usize {
     moved
 }
 
-/// Moves one page's object; false where it stays, because somebody has the page
-/// or there is no gap. What is damaged stays, too: whoever touches it is told.
+/// Moves a page's object. Returns false if the page is busy, there is no gap, or the object is
+/// damaged, which is reported by a touch.
 fn move_object(core: &Core, context: &mut Context, page: PageNo, handle: Handle) -> bool {
     let Some(claim) = claim_stored(core, page, handle) else { return false };
     let packed = copy_packed(core, context, handle);

@@ -1,5 +1,4 @@
-//! What reclaim does inside the pool: the oldest pages are written back to the swap area,
-//! and what is left in sparse slabs moves together.
+//! Reclaim within the pool: write-back of the oldest pages, and compaction of sparse slabs.
 
 mod objects;
 mod write_back;

@@ -1,11 +1,11 @@
-//! Objects of the pool are claimed by way of the pages that they belong to.
+//! Claims objects of the pool through their pages.
 
 use crate::base::page::{Claim, PageNo, Place, StoredCopy};
 use crate::core::Core;
 use crate::memory::context::Context;
 use crate::store::pool::Handle;
 
-/// An object's bytes, copied into the context; `None` when it is damaged.
+/// Copies an object to the context. `None` if it is damaged.
 pub(super) fn copy_packed<'c>(
     core: &Core,
     context: &'c mut Context,
@@ -16,8 +16,7 @@ pub(super) fn copy_packed<'c>(
     Some(room)
 }
 
-/// Claims a page if it is still where the pool says, or what the pool has is a copy of it, and
-/// nobody else has it.
+/// Claims a page if it is this object, or has it as its copy, and is not busy.
 pub(super) fn claim_stored(core: &Core, page: PageNo, handle: Handle) -> Option<Claim<'static>> {
     let bits = handle.to_bits();
     let is_copy = |place: Place| place.copy() == Some(StoredCopy::pooled(bits));
@@ -29,7 +28,7 @@ pub(super) fn claim_at(
     page: PageNo,
     is_it: impl Fn(Place) -> bool,
 ) -> Option<Claim<'static>> {
-    // A damaged header may name any owner.
+    // A damaged header may contain any owner.
     if page >= core.memory.window.pages() as u64 {
         return None;
     }

@@ -1,5 +1,4 @@
-//! Write-back: the oldest pages of the pool go to the swap area, still compressed, several to
-//! a slot.
+//! Write-back of the pool's oldest pages to the swap area, compressed, several to a slot.
 
 use super::objects::copy_packed;
 use crate::base::page::{PageNo, Place};
@@ -18,16 +17,16 @@ use softswap_sys::raw::thread_cpu_ns;
 
 const _: () = assert!(MAX_PACKED_BYTES <= MAX_PART_BYTES, "each has a place in an empty page");
 
-/// Moves the oldest pages of the pool to the swap area, still compressed, several to a
-/// page where they fit. Returns how many went.
+/// Writes the oldest pages of the pool to the swap area, compressed, several to a slot if they fit.
+/// Returns the number of pages.
 ///
-/// The entries stay claimed while the write is under way: a page must not be
-/// changed and packed again into the same place meanwhile.
+/// The entries stay claimed during the write, so that a page cannot change and be compressed to the
+/// same place again.
 pub(crate) fn write_back(core: &Core, context: &mut Context) -> Result<usize, NoSlot> {
     let Some(mut cluster) = core.buffer(BATCH_PAGES) else { return Ok(0) };
     let before_ns = thread_cpu_ns();
-    // The slots first: asking for the oldest closes their slab to new pages,
-    // which would be for nothing if they had nowhere to go.
+    // Allocate slots first: searching for the oldest objects closes their slab to new ones, which
+    // would be useless without slots.
     let slots = allocate(&core.stores, context, BATCH_PAGES)?;
     let mut moved = [const { None }; WRITE_BACK_PAGES];
     let batch = Batch::new(&mut cluster, slots.as_slice().len());
@@ -40,7 +39,7 @@ pub(crate) fn write_back(core: &Core, context: &mut Context) -> Result<usize, No
     Ok(gone)
 }
 
-/// Fills a batch with the oldest pages and those beside them. Returns how many.
+/// Fills a batch with the oldest pages and their neighbours. Returns the number of pages.
 fn fill_batch(
     core: &Core,
     context: &mut Context,
@@ -48,18 +47,18 @@ fn fill_batch(
     moved: &mut [Option<Relocating<'static>>; WRITE_BACK_PAGES],
 ) -> usize {
     let mut count = 0;
-    // Most of those asked for after the first of a slab are neighbours that are
-    // in the batch already, or have left.
+    // Most objects after the first of a slab belong to neighbours that are in the batch already or
+    // were moved.
     for _ in 0..WRITE_BACK_PAGES {
         let mut oldest = [(0, Handle::default())];
         if core.stores.pool.oldest(&mut oldest) == 0 {
             break;
         }
         let (owner, handle) = oldest[0];
-        // Else its slab, which takes nothing more, would stay for it.
+        // Free a copy, because the closed slab must become empty.
         swap_cache::shed_one(core, owner, handle);
         let first = owner / GROUP_PAGES as u64 * GROUP_PAGES as u64;
-        // A damaged header may name any owner.
+        // A damaged header may contain any owner.
         let end = (first + GROUP_PAGES as u64).min(core.memory.window.pages() as u64);
         for page in first..end {
             if count < moved.len() {
@@ -72,7 +71,7 @@ fn fill_batch(
                 }
             }
             if count == moved.len() || batch.is_full {
-                // Perhaps it has no place in this batch any more.
+                // It may not have fitted in this batch.
                 core.stores.pool.return_oldest(handle);
                 return count;
             }
@@ -81,13 +80,13 @@ fn fill_batch(
     count
 }
 
-/// A bounce buffer that is being filled with pages of the pool.
+/// A bounce buffer being filled with objects of the pool.
 struct Batch<'b> {
     pages: &'b mut [[u8; PAGE_SIZE]],
-    /// Pages begun, and how full the last one is.
+    /// Number of started pages, and the fill state of the last one.
     count: usize,
     last: SlotPacker,
-    /// The last page is begun, and something did not fit there.
+    /// The last page is started, and an object did not fit there.
     is_full: bool,
 }
 
@@ -97,14 +96,12 @@ impl<'b> Batch<'b> {
         Batch { pages: &mut all[..pages], count: 0, last: SlotPacker::FULL, is_full: false }
     }
 
-    /// Whether an object of so many bytes has a place.
     fn has_room(&self, packed_bytes: usize) -> bool {
         self.last.fits(packed_bytes) || self.count < self.pages.len()
     }
 
-    /// Claims a page of the pool and copies it into the batch. `None` when it is
-    /// elsewhere, somebody has it, it does not fit any more, or it is damaged:
-    /// whoever touches it will be told.
+    /// Claims a page of the pool and copies it to the batch. `None` if it is elsewhere or busy,
+    /// does not fit, or is damaged, which is reported by a touch.
     fn add(
         &mut self,
         core: &Core,
@@ -123,8 +120,8 @@ impl<'b> Batch<'b> {
         Some(Relocating { claim, at, part: Some(part) })
     }
 
-    /// Adds a part to the page begun last, or to another: in the order in which
-    /// the pages lie, so that those of one slot are neighbours.
+    /// Adds a part to the last page, or starts another. Pages are added in address order, so the
+    /// parts of one slot are neighbours.
     fn pack(&mut self, tag: u8, packed: &[u8]) -> Option<(usize, u8)> {
         let last = self.count.wrapping_sub(1);
         if let Some(page) = self.pages.get_mut(last)
