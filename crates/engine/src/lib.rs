@@ -24,7 +24,7 @@
 //! allocated later.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
-// Loom builds only the lock-free state, most of it is unused there.
+// Loom builds only the lock-free state, most of which is unused there.
 #![cfg_attr(feature = "loom", allow(dead_code, unreachable_pub, unused_imports))]
 
 // Needed by the testkit file that unit tests include.

@@ -405,7 +405,6 @@ impl Stats {
         counters.into_iter().for_each(|counter| self.set(counter, 0));
     }
 
-    /// Raises a peak.
     pub(crate) fn peak(&self, counter: Counter, value: u64) {
         let word = &self.words[counter as usize];
         if word.load(Relaxed) < value {
@@ -517,7 +516,6 @@ pub fn bucket_floor(index: usize) -> u64 {
     (4 + quarter) << (octave - 2)
 }
 
-/// Returns the middle of a bucket, in ns.
 fn middle_of(index: usize) -> u64 {
     (bucket_floor(index) + bucket_floor(index + 1)) / 2
 }

@@ -90,7 +90,6 @@ const ZSTD: u8 = 2;
 const AUTO: u8 = u8::MAX;
 
 impl Selector {
-    /// Creates a selector with an initial choice.
     #[must_use]
     pub(crate) fn new(choice: Choice) -> Selector {
         Selector(AtomicU8::new(code_of(choice)))

@@ -42,7 +42,6 @@ fn leaf(node: &Node, level: u32, epoch: u32) -> Zeroizing<Node> {
         .fold(Zeroizing::new(*node), |node, level| below(&node, turns_right(epoch, level)))
 }
 
-/// Returns the key of an epoch.
 pub(super) fn key(root: &Node, epoch: u32) -> Zeroizing<Node> {
     leaf(root, 0, epoch)
 }

@@ -47,13 +47,11 @@ impl Codec {
         self as u8
     }
 
-    /// Returns the codec of a tag; `None` for an unknown tag.
     #[must_use]
     pub(crate) fn from_tag(tag: u8) -> Option<Codec> {
         Codec::ALL.get(usize::from(tag)).copied()
     }
 
-    /// Returns the codec's name.
     #[must_use]
     pub(crate) fn name(self) -> &'static str {
         ["lz4", "zstd"][self as usize]

@@ -35,7 +35,6 @@ const _: () = assert!(MAX_PART_BYTES <= LENGTH_MASK as usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a packed page has no part {part}")]
 pub struct NoPart {
-    /// The requested part.
     pub(crate) part: usize,
 }
 

@@ -165,7 +165,6 @@ impl Sealer {
         Ok(Sealer { keys: Some(Keys::new()?) })
     }
 
-    /// Returns true if pages are encrypted.
     #[must_use]
     pub(crate) fn encrypts(&self) -> bool {
         self.keys.is_some()
@@ -287,7 +286,6 @@ mod tests {
         [Sealer::checking(), Sealer::encrypting().unwrap()]
     }
 
-    /// Returns a page in its sealed form, and its seal.
     fn sealed(sealer: &Sealer, slot: u64, generation: u32) -> (Vec<u8>, Seal) {
         let mut stored = page();
         let seal = sealer.seal(slot, generation, &mut stored).unwrap();

@@ -250,7 +250,6 @@ proptest! {
             let _ = decompress(packer.codec(), &out[..kept.index(len)], target, scratch);
             prop_assert!(back[..PAGE_BYTES].iter().all(|&byte| byte == 0xA5));
             prop_assert!(back[2 * PAGE_BYTES..].iter().all(|&byte| byte == 0xA5));
-            // The next page decompresses correctly.
             let len = compress(packer, &page, &mut out, scratch).unwrap();
             let target = back.first_chunk_mut().unwrap();
             decompress(packer.codec(), &out[..len], target, scratch).unwrap();

@@ -58,13 +58,11 @@ impl Background {
         self.is_asleep.store(false, Ordering::Relaxed);
     }
 
-    /// Returns true if the background thread exists (approximate).
     #[must_use]
     pub(crate) fn is_running(&self) -> bool {
         self.is_running.load(Ordering::Relaxed)
     }
 
-    /// Records the start or exit of the background thread.
     pub(crate) fn set_running(&self, is_running: bool) {
         self.is_running.store(is_running, Ordering::Relaxed);
     }

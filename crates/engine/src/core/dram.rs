@@ -44,7 +44,6 @@ impl Core {
         self.memory.space.metadata_bytes() + self.policies.clock.metadata_bytes()
     }
 
-    /// Returns all bytes charged to the budget.
     #[must_use]
     pub(crate) fn used_bytes(&self) -> usize {
         self.memory.budget.used_bytes(self.other_bytes())
@@ -165,7 +164,6 @@ impl Core {
         }
     }
 
-    /// Adds and removes bounce buffers as needed.
     pub(crate) fn tend_buffers(&self) {
         let (now, bounce) = (now_ns(), &self.stores.bounce);
         if bounce.wants_pool() {

@@ -14,7 +14,6 @@ pub(crate) struct Memory {
     /// The managed window and the staging frames.
     pub(crate) window: Window,
     pub(crate) pages: PageTable<'static>,
-    /// Mapped pages.
     pub(crate) space: AddressSpace,
     pub(crate) budget: Budget,
     /// The budget for which tables and policies are sized, in bytes.
@@ -27,10 +26,6 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Creates the state with all pages of `window` vacant.
-    ///
-    /// # Errors
-    /// If no address space is left for the tables.
     pub(crate) fn new(window: Window, budget: Budget) -> io::Result<Memory> {
         Ok(Memory {
             pages: PageTable::new(reserve_u64(window.pages())?),

@@ -44,16 +44,13 @@ pub struct Policies {
     pub admission: Admission,
     /// The pool's share of the budget.
     pub partition: Partition,
-    /// Share of evicted pages that need the disk.
     pub(crate) write_load: WriteLoad,
     /// Streams.
     pub readahead: Readahead,
-    /// Pages that are touched together.
     pub(crate) offset_prefetch: OffsetPrefetch,
     pub(crate) advised: Advised,
     /// Copies of resident pages.
     pub stored_copies: StoredCopies,
-    /// Configured codec; may change at any time.
     pub(crate) codec: Selector,
     /// Codec choice in `auto` mode.
     pub tier: CompressionTier,

@@ -146,7 +146,6 @@ impl Recorder {
         }
     }
 
-    /// Records a touch at the start of a fault.
     pub(crate) fn touched(&self, page: PageNo, access: Access) {
         let cpu_ns = process_cpu_ns().saturating_sub(self.cpu_ns.load(Relaxed));
         self.note(Event::Touch { page, access, cpu_ns });
@@ -177,7 +176,6 @@ impl Recorder {
         self.note(Event::Moved { page, to });
     }
 
-    /// Stops the recording.
     pub(crate) fn stop(&self) {
         self.is_on.store(false, Relaxed);
     }

@@ -35,7 +35,6 @@ impl Core {
             && self.policies.bypasses_pool(page, slots_are_plenty, || self.pool_view())
     }
 
-    /// Returns the current state of the pool.
     #[must_use]
     pub(crate) fn pool_view(&self) -> PoolView {
         let pool = &self.stores.pool;

@@ -13,7 +13,6 @@ impl Core {
         }
     }
 
-    /// Updates all counters that reports show.
     pub(crate) fn report(&self) {
         self.stores.report_buffers();
         self.report_peaks();

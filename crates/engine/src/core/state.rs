@@ -14,13 +14,11 @@ pub(crate) struct Core {
     pub(crate) stores: Stores,
     pub(crate) policies: Policies,
     pub(crate) background: Background,
-    /// Records page events, if requested.
     pub(crate) recorder: Option<Recorder>,
     pub(crate) stats: Stats,
 }
 
 impl Core {
-    /// Aborts the process, because continuing would lose a page.
     pub(crate) fn die(&self, why: &str) -> ! {
         die(self.stats, why)
     }

@@ -26,7 +26,6 @@ pub(crate) struct Stores {
     pub(crate) bounce: bounce::Pools,
     /// Memory of the codecs outside their scratch.
     pub(crate) workspaces: Arc<Workspaces>,
-    /// Areas that a forked child may open.
     pub(crate) child_areas: ChildAreas,
     /// False in a forked child that has no area of its own and can open none.
     pub(crate) may_write: AtomicBool,
@@ -66,7 +65,6 @@ impl Stores {
         self.standby.take((slot, self.areas.generation(slot)), page)
     }
 
-    /// Frees the storage of a place.
     pub(crate) fn free(&self, place: Place) {
         match place {
             Place::Pool { handle } => self.pool.free(Handle::from_bits(handle)),
@@ -76,7 +74,6 @@ impl Stores {
         }
     }
 
-    /// Returns the DRAM used, in bytes.
     #[must_use]
     pub(crate) fn used_bytes(&self) -> usize {
         self.pool.used_bytes()
@@ -94,7 +91,6 @@ impl Stores {
         }
     }
 
-    /// Updates the counters of swap areas.
     pub(crate) fn report_areas(&self) {
         let failed = self.areas.iter().filter(|area| area.has_failed()).count();
         self.stats.set(Counter::AreasFailed, failed as u64);

@@ -135,7 +135,6 @@ pub(crate) fn build(
     Ok((core, contexts))
 }
 
-/// Returns the number of CPUs that this process may use.
 fn usable_processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -161,7 +160,6 @@ fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape 
     }
 }
 
-/// Opens the swap areas, each with its polling mode.
 fn open_areas(
     config: &Config,
     storage: Vec<Backing>,

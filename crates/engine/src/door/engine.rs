@@ -121,12 +121,12 @@ impl Engine {
     pub fn set_pool_limit(&self, limit: PoolLimit) {
         let (partition, pool) = (&self.core.policies.partition, &self.core.stores.pool);
         let is_auto = limit == PoolLimit::Auto;
-        // A fork waits for this lock, so that the child's limit is consistent.
+        // A fork waits for this lock, because the child moves the limit, too.
         let _moves = self.remapping.lock().unwrap_or_else(PoisonError::into_inner);
         partition.set(limit, is_auto, |limit_bytes| pool.set_limit_bytes(limit_bytes));
     }
 
-    /// Returns the configured limit of the pool.
+    /// Returns the limit of the pool: automatic, or its present size.
     #[must_use]
     pub(crate) fn pool_limit(&self) -> PoolLimit {
         match self.core.policies.partition.is_on() {

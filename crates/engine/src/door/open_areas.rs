@@ -92,7 +92,7 @@ pub fn discard_of(area: &Activated, asked: Discard) -> Discard {
     if area.is_device { asked } else { Discard::None }
 }
 
-/// Returns the pages described by a header: in file order, contiguous.
+/// Returns the pages described by a header, at their offsets in the file or device.
 fn pages_of(header: &Header) -> FixedPages {
     FixedPages {
         pages: header.pages(),

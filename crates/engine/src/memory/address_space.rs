@@ -31,9 +31,9 @@ const GROUP_CHUNKS: u64 = 512;
 const GROUP_PAGES: u64 = GROUP_CHUNKS * CHUNK_PAGES;
 /// Maximum number of pages by which a search start is randomised (256 GiB).
 const MOST_SCATTER: u64 = 1 << 26;
-/// Room after a mapping, as a multiple of its size,
+/// Room after a mapping, as a multiple of its size.
 const ROOM_FACTOR: u64 = 7;
-/// limited to between these fractions of the window (of a terabyte: 1 GiB and 64 GiB).
+/// Bounds of the room, as fractions of the window (of 1 TiB: 1 GiB and 64 GiB).
 const LEAST_ROOM_SHARE: u64 = 1024;
 const MOST_ROOM_SHARE: u64 = 16;
 
@@ -131,7 +131,6 @@ impl AddressSpace {
         self.layout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if the page is mapped.
     #[must_use]
     pub(crate) fn is_mapped(&self, page: PageNo) -> bool {
         // Check the group first: `split` sets the bits before it clears WHOLE.
@@ -139,13 +138,11 @@ impl AddressSpace {
             || self.mapped[page as usize / 64].load(Ordering::SeqCst) & 1 << (page % 64) != 0
     }
 
-    /// Returns true if all pages of the range are mapped.
     #[must_use]
     pub(crate) fn is_range_mapped(&self, range: &Range<PageNo>) -> bool {
         self.words(range).all(|(_, bits, mapped)| mapped & bits == bits)
     }
 
-    /// Returns true if any page of the range is mapped.
     #[must_use]
     pub(crate) fn is_any_mapped(&self, range: &Range<PageNo>) -> bool {
         self.words(range).any(|(_, bits, mapped)| mapped & bits != 0)
@@ -216,7 +213,6 @@ impl AddressSpace {
         self.high.load(Ordering::Acquire)
     }
 
-    /// Returns the number of bytes mapped.
     #[must_use]
     pub(crate) fn mapped_bytes(&self) -> usize {
         self.mapped_pages.load(Ordering::Relaxed) * softswap_sys::PAGE_SIZE
@@ -252,7 +248,6 @@ impl AddressSpace {
         self.chunks[(page / CHUNK_PAGES) as usize].fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Returns true if the page's chunk has resident pages.
     #[must_use]
     pub(crate) fn has_resident(&self, page: PageNo) -> bool {
         self.chunks[(page / CHUNK_PAGES) as usize].load(Ordering::Relaxed) & !TOUCHED != 0
@@ -398,7 +393,6 @@ impl AddressSpace {
         Some((found.clone(), found.end..half.end))
     }
 
-    /// Returns true if all of `range` is inside the window and free.
     #[must_use]
     pub(crate) fn is_free(&self, layout: &Layout, range: &Range<PageNo>) -> bool {
         range.end <= self.pages && !layout.taken.overlaps(range)
@@ -500,7 +494,6 @@ impl Layout {
         self.sealed.insert(range);
     }
 
-    /// Returns the first sealed page of a range.
     #[must_use]
     pub(crate) fn first_sealed(&self, range: &Range<PageNo>) -> Option<PageNo> {
         self.sealed.overlapping(range.clone()).next().map(|sealed| sealed.start.max(range.start))
@@ -518,19 +511,16 @@ impl Layout {
         })
     }
 
-    /// Returns true if any page of the range is locked in memory.
     #[must_use]
     pub(crate) fn has_locked(&self, range: &Range<PageNo>) -> bool {
         self.locked.overlaps(range)
     }
 
-    /// Returns the ranges locked in memory.
     #[must_use]
     pub(crate) fn locked(&self) -> Vec<Range<PageNo>> {
         self.locked.iter().cloned().collect()
     }
 
-    /// Records the protection of a range.
     pub(crate) fn set_protection(&mut self, range: Range<PageNo>, protection: Protection) {
         if protection == READ_WRITE {
             self.protections.remove(range);
@@ -545,7 +535,6 @@ impl Layout {
         self.protections.overlaps(range)
     }
 
-    /// Returns the protection of a page.
     #[must_use]
     pub(crate) fn protection(&self, page: PageNo) -> Protection {
         self.protections.get(&page).copied().unwrap_or(READ_WRITE)
@@ -606,20 +595,17 @@ impl Layout {
         Some(new)
     }
 
-    /// Unlocks a range. Returns the parts that were locked.
     pub(crate) fn unlock_range(&mut self, range: &Range<PageNo>) -> Vec<Range<PageNo>> {
         let were = self.locked.overlapping(range.clone()).map(|l| clip(l, range)).collect();
         self.locked.remove(range.clone());
         were
     }
 
-    /// Marks a range as an unmanaged mapping.
     pub(crate) fn set_foreign(&mut self, range: Range<PageNo>) {
         self.reserve(range.clone());
         self.foreign.insert(range);
     }
 
-    /// Returns the unmanaged parts of `range`.
     #[must_use]
     pub(crate) fn foreign_in(&self, range: &Range<PageNo>) -> Vec<Range<PageNo>> {
         self.foreign.overlapping(range.clone()).map(|f| clip(f, range)).collect()

@@ -56,7 +56,6 @@ impl Budget {
         }
     }
 
-    /// Returns the current limit in bytes.
     #[must_use]
     pub(crate) fn limit_bytes(&self) -> usize {
         self.limit_bytes.load(Relaxed)
@@ -124,7 +123,6 @@ impl Budget {
         gives_way
     }
 
-    /// Returns the fixed part in bytes.
     #[must_use]
     pub(crate) fn fixed_bytes(&self) -> usize {
         self.fixed_bytes.load(Relaxed)
@@ -199,7 +197,6 @@ impl Budget {
         self.pages.fetch_add(count, Relaxed);
     }
 
-    /// Releases `count` pages.
     pub(crate) fn release(&self, count: usize) {
         let before = self.pages.fetch_sub(count, Relaxed);
         debug_assert!(before >= count, "more pages released than were charged");

@@ -92,7 +92,6 @@ impl Contexts {
         lock(&self.slots[cpu % shared])
     }
 
-    /// Returns the number of contexts.
     #[must_use]
     pub(crate) fn count(&self) -> usize {
         self.slots.len()
@@ -104,12 +103,10 @@ impl Contexts {
         Arc::clone(&self.workspaces)
     }
 
-    /// Claims the context of background reclaim.
     pub(crate) fn claim_background(&self) -> MutexGuard<'_, Context> {
         lock(&self.slots[self.slots.len() - OWN_CONTEXTS])
     }
 
-    /// Claims the context of one of the [`PREFETCH_THREADS`].
     pub(crate) fn claim_prefetch(&self, thread: usize) -> MutexGuard<'_, Context> {
         lock(&self.slots[self.slots.len() - OWN_CONTEXTS + 1 + thread % PREFETCH_THREADS])
     }
@@ -131,7 +128,6 @@ impl Contexts {
         claimed
     }
 
-    /// Ends the state of [`Contexts::claim_for_fork`], in parent and child.
     pub(crate) fn end_fork(&self) {
         self.forker.store(0, Ordering::Relaxed);
     }

@@ -73,10 +73,6 @@ pub struct Reading<'p> {
 }
 
 impl Admission {
-    /// Creates the state for a window of `pages` pages.
-    ///
-    /// # Errors
-    /// If no address space is left for the table.
     pub(crate) fn new(pages: usize) -> io::Result<Admission> {
         Ok(Admission {
             chunks: reserve_u32(2 * (pages / CHUNK_PAGES as usize + 1))?,
@@ -159,14 +155,12 @@ impl Admission {
         self.refused.swap(REFUSED_PAGES, Relaxed) == 0 && self.has_passed.swap(false, Relaxed)
     }
 
-    /// Records that a page has bypassed the pool.
     pub(crate) fn note_passed(&self) {
         if !self.has_passed.load(Relaxed) {
             self.has_passed.store(true, Relaxed);
         }
     }
 
-    /// Records that a page was offered to the pool.
     fn note_offered(&self) {
         if self.refused.load(Relaxed) > 0 {
             let less = |left: u32| left.checked_sub(1);

@@ -84,7 +84,6 @@ impl Clock {
         })
     }
 
-    /// Changes the maximum number of resident pages.
     pub(crate) fn resize(&self, most_resident: usize) {
         self.refaults.resize(most_resident);
     }
@@ -123,13 +122,11 @@ impl Clock {
         self.refaults.note_eviction(page);
     }
 
-    /// Returns the approximate number of warm resident pages.
     #[must_use]
     pub(crate) fn warm(&self) -> usize {
         self.warm.load(Relaxed)
     }
 
-    /// Returns the DRAM used by its tables, in bytes.
     #[must_use]
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.refaults.metadata_bytes()

@@ -53,7 +53,6 @@ impl CompressionTier {
         tier
     }
 
-    /// Adapts to a changed budget.
     pub(crate) fn resize(&self, budget_bytes: usize) {
         let fits = |contexts| contexts * CONTEXT_BYTES <= budget_bytes / BUDGET_SHARE;
         self.may_be_dense.store(self.contexts.is_some_and(fits), Relaxed);

@@ -146,7 +146,6 @@ mod tests {
         pass(&passing_over, 50, 50, 20_000);
         pass(&passing_over, 5, 50, 20_000);
         assert_eq!(passing_over.times(), 1);
-        // Equal costs: no change.
         pass(&passing_over, 10, 40, 20_000);
         assert_eq!(passing_over.times(), 1);
     }

@@ -35,7 +35,6 @@ const UNITS: usize = 256;
 /// mappings, where each page of marks holds few. For dense mappings it suffices for 64 times the
 /// resident pages.
 const MARKS_SHARE: usize = 32;
-/// Marks in a page of memory.
 const MARKS: usize = PAGE_SIZE / size_of::<AtomicU16>();
 const _: () = assert!(GRANTS.len() <= 1 << (u16::BITS - TIME_BITS));
 
@@ -54,15 +53,9 @@ pub(crate) struct Refaults {
     unit_pages: AtomicU64,
 }
 
-/// Fraction bits of the time.
 const FRACTION_BITS: u32 = 32;
 
 impl Refaults {
-    /// Creates the state for a window of `pages` pages, of which at most `most_resident` are
-    /// resident.
-    ///
-    /// # Errors
-    /// If no address space is left for the marks.
     pub(crate) fn new(pages: usize, most_resident: usize) -> io::Result<Refaults> {
         let refaults = Refaults {
             marks: reserve_u16(pages)?,
@@ -87,7 +80,6 @@ impl Refaults {
         self.unit_pages.load(Relaxed)
     }
 
-    /// Records the eviction of a page.
     pub(crate) fn note_eviction(&self, page: PageNo) {
         let step = (1_u64 << FRACTION_BITS).div_ceil(self.unit_pages());
         let now = (self.time.fetch_add(step, Relaxed) >> FRACTION_BITS) % TIMES;
@@ -141,7 +133,6 @@ impl Refaults {
         }
     }
 
-    /// Returns the DRAM used by the marks, in bytes.
     #[must_use]
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.touched_pages.load(Relaxed) * PAGE_SIZE

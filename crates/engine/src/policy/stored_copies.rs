@@ -37,10 +37,6 @@ pub struct StoredCopies {
 }
 
 impl StoredCopies {
-    /// Creates the state for a window of `pages` pages.
-    ///
-    /// # Errors
-    /// If no address space is left for the table.
     pub(crate) fn new(pages: usize) -> io::Result<StoredCopies> {
         Ok(StoredCopies {
             chunks: reserve_u32(2 * (pages / CHUNK_PAGES as usize + 1))?,
@@ -121,7 +117,6 @@ impl Stays {
         }
     }
 
-    /// Returns the treatment of writes.
     #[must_use]
     pub(crate) fn writes(self) -> Writes {
         if self == Stays::Nothing { Writes::Allowed } else { Writes::Caught }

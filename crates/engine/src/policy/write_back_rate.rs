@@ -46,7 +46,6 @@ impl WriteBackRate {
         [&self.left, &self.written_back, &self.passed, &self.came_back, &self.held].into_iter()
     }
 
-    /// Clears all counts.
     pub(crate) fn forget(&self) {
         self.counts().chain([&self.age]).for_each(|count| count.store(0, Relaxed));
     }
@@ -70,7 +69,6 @@ impl WriteBackRate {
         self.written_back.fetch_add(pages, Relaxed);
     }
 
-    /// Records a page that bypassed the pool because it was full.
     pub(crate) fn note_passed(&self) {
         self.passed.fetch_add(1, Relaxed);
     }
@@ -80,7 +78,6 @@ impl WriteBackRate {
         self.written_back.load(Relaxed) + self.passed.load(Relaxed)
     }
 
-    /// Records a touched page found in the pool.
     pub(crate) fn note_held(&self) {
         self.held.fetch_add(1, Relaxed);
     }

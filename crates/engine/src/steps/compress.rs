@@ -34,7 +34,6 @@ pub(crate) fn in_dram(
     fill(core.stats, content).map_or_else(|| into_pool(core, context, page, content), Ok)
 }
 
-/// Records the page's sizes for the recorder.
 fn record(recorder: &Recorder, context: &mut Context, page: PageNo, content: &[u8; PAGE_SIZE]) {
     if same_filled::same_filled_word(content).is_some() {
         return recorder.filled(page);

@@ -13,7 +13,6 @@ use softswap_sys::window::Writes;
 pub(crate) const MAX_FRESH_PAGES: usize = 64;
 static ZEROES: [u8; MAX_FRESH_PAGES * PAGE_SIZE] = [0; MAX_FRESH_PAGES * PAGE_SIZE];
 
-/// Returns the content of `pages` fresh pages, at most [`MAX_FRESH_PAGES`].
 pub(crate) fn zeroes(pages: usize) -> &'static [u8] {
     &ZEROES[..pages * PAGE_SIZE]
 }

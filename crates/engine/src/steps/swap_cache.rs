@@ -61,7 +61,6 @@ pub(crate) fn stays(
     core.policies.stays(page, place, is_room, is_touched)
 }
 
-/// Returns true if a copy may stay in the pool.
 fn may_stay(core: &Core, handle: Handle) -> bool {
     let (used, limit) = (core.stores.pool.used_bytes(), core.stores.pool.limit_bytes());
     let has_share = core.policies.stored_copies.has_share(

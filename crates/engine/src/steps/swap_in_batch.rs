@@ -26,7 +26,6 @@ use std::ops::Range;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) page: PageNo,
-    /// Access that caused the fault.
     pub(crate) access: Access,
     /// How much of its copy to keep if it is not written.
     pub(crate) stays: Stays,
@@ -114,7 +113,6 @@ impl Slots {
         }
     }
 
-    /// Returns the page read from a slot.
     fn page<'b>(&self, slot: u64, bytes: &'b mut [u8]) -> &'b mut [u8] {
         &mut bytes[self.at(slot) * PAGE_SIZE..][..PAGE_SIZE]
     }
@@ -195,7 +193,6 @@ impl SwapInBatch {
         if self.slots.count == 0 { 0 } else { self.count.max(self.slots.count) }
     }
 
-    /// Returns the sealed page read from a slot.
     pub(crate) fn sealed<'b>(&self, stored: SlotCopy, buffer: &'b mut [u8]) -> &'b [u8] {
         self.slots.page(stored.slot(), buffer)
     }
@@ -421,7 +418,6 @@ fn bring_touched(
     Ok(true)
 }
 
-/// Installs the page from the content of its slot.
 fn put(
     core: &Core,
     context: &mut Context,

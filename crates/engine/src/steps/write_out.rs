@@ -122,7 +122,6 @@ pub(crate) fn write_sealed(
     written
 }
 
-/// Writes pages in one operation and counts failures.
 fn write(
     stores: &Stores,
     admission: &Admission,

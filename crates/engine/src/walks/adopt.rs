@@ -71,7 +71,6 @@ fn learn(core: &Core, run: Range<PageNo>) {
     memory.pages.begin(run, Place::resident(FRESH));
 }
 
-/// Splits a range at chunk boundaries.
 fn by_chunk(range: Range<PageNo>) -> impl Iterator<Item = Range<PageNo>> {
     (range.start / CHUNK_PAGES..range.end.div_ceil(CHUNK_PAGES)).map(move |chunk| {
         let first = chunk * CHUNK_PAGES;

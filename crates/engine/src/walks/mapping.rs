@@ -44,7 +44,6 @@ pub(crate) fn map_roomy(
     Ok(Some(range.start))
 }
 
-/// Maps free pages.
 fn add(
     memory: &Memory,
     layout: &mut Layout,
@@ -153,7 +152,6 @@ pub(crate) fn lock(
     Ok(new)
 }
 
-/// Returns the size of locked memory, in bytes.
 pub(crate) fn locked_bytes(memory: &Memory) -> usize {
     let locked = memory.space.lock().locked();
     locked.iter().map(|range| (range.end - range.start) as usize * softswap_sys::PAGE_SIZE).sum()
@@ -254,7 +252,6 @@ pub(crate) fn grow(memory: &Memory, range: Range<PageNo>, count: u64) -> io::Res
     Ok(true)
 }
 
-/// Splits `range` into segments of one kind.
 pub(crate) fn segments(memory: &Memory, range: &Range<PageNo>) -> Vec<(Range<PageNo>, Kind)> {
     memory.space.segments(&memory.space.lock(), range)
 }

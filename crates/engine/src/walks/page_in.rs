@@ -251,7 +251,6 @@ fn fetch(
     fetched.inspect_err(|_| memory.budget.release(1))
 }
 
-/// Installs a same-filled page.
 fn fill(
     memory: &Memory,
     context: &mut Context,

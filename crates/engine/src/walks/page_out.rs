@@ -26,7 +26,6 @@ use crate::store::bounce::Buffer;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::{current_cpu, thread_cpu_ns};
 
-/// Result of one batch.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     /// Pages evicted, including those compressed in DRAM.
@@ -42,7 +41,6 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Counts a page evicted to `place`.
     fn note(&mut self, place: Place) {
         self.pages_out += 1;
         self.incompressible += usize::from(PassingOver::is_incompressible(place));
@@ -110,7 +108,6 @@ fn clean_first<'v, 't>(
     victims.split_at_mut(clean)
 }
 
-/// Reports the result of a batch of `found` victims.
 fn tell_policies(core: &Core, found: usize, outcome: &Outcome, start_ns: u64) {
     let left = outcome.pages_out as u64;
     // Without pages that had to be put back.
@@ -304,7 +301,6 @@ fn empty_frames(core: &Core, context: &Context, outcome: &mut Outcome) {
     core.memory.budget.release(std::mem::take(&mut outcome.in_frames));
 }
 
-/// Stores all staged pages.
 fn store(core: &Core, context: &mut Context, staged: &Staged, outcome: &mut Outcome) {
     let mut buffer = None;
     let mut for_disk = ForDisk::default();

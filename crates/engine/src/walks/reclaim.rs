@@ -45,7 +45,6 @@ const PAUSES_TO_RELEASE: u32 = 4;
 const NAP_NS: u64 = 1_000_000_000;
 const PACE_NS: u64 = 5_000_000;
 
-/// Result of a round of reclaim.
 pub(crate) enum Round {
     /// Memory was freed, or a retry may free some.
     Progress,

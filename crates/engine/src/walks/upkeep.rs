@@ -102,7 +102,6 @@ impl Upkeep {
     }
 }
 
-/// Claims a page in a failed area.
 fn claim_leaving(core: &Core, page: PageNo) -> Option<Claim<'static>> {
     let seen = core.memory.pages.load(page);
     let (Place::Slot { slot, .. } | Place::Packed { slot, .. }) = seen.place() else { return None };

@@ -7,7 +7,6 @@ const PAYLOAD_SHIFT: u32 = 6;
 /// Exclusive upper bound of payloads.
 pub(crate) const PAYLOAD_LIMIT: u64 = 1 << (64 - PAYLOAD_SHIFT);
 pub(super) const HEAT_SHIFT: u32 = PAYLOAD_SHIFT;
-/// Maximum heat.
 pub(crate) const MAX_HEAT: u8 = 15;
 pub(super) const HEAT: u64 = (MAX_HEAT as u64) << HEAT_SHIFT;
 const PROTECTED: u64 = 1 << (HEAT_SHIFT + 4);
@@ -113,13 +112,11 @@ impl SlotCopy {
         SlotCopy { slot, part: if is_incompressible { INCOMPRESSIBLE } else { NOT_TRIED } }
     }
 
-    /// Returns the slot number.
     #[must_use]
     pub(crate) fn slot(self) -> u64 {
         self.slot
     }
 
-    /// Returns true if both are the same slot and part.
     #[must_use]
     pub(crate) fn is_same_place(self, other: SlotCopy) -> bool {
         (self.slot, self.part()) == (other.slot, other.part())
@@ -289,7 +286,6 @@ impl Entry {
         }
     }
 
-    /// Returns true while a thread holds the claim.
     #[must_use]
     pub(crate) fn is_busy(self) -> bool {
         self.0 & BUSY != 0

@@ -145,7 +145,7 @@ impl<'t> PageTable<'t> {
             return true;
         }
         let cooler = seen.0 - (1 << HEAT_SHIFT);
-        // If the exchange fails, the entry was just used.
+        // A lost race means that the page is in use.
         let _ = self.words[page as usize].compare_exchange(
             seen.0,
             cooler,
@@ -161,7 +161,7 @@ impl PageTable<'_> {
     pub(crate) fn chill(&self, page: PageNo) {
         let seen = self.load(page);
         if seen.is_resident() && !seen.is_busy() {
-            // If the exchange fails, the entry was just used.
+            // A lost race means that the page is in use.
             let _ = self.words[page as usize].compare_exchange(
                 seen.0,
                 seen.0 & !HEAT,
@@ -195,7 +195,6 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// Ends a claim: wakes the waiting threads.
 fn end(word: &AtomicU64, old: u64) {
     debug_assert!(old & BUSY != 0, "an entry was released that nobody held");
     if old & WAITERS != 0 {

@@ -28,7 +28,6 @@ pub(super) struct Plan {
 #[derive(Debug, Default, Clone, Copy)]
 struct Gain {
     ns: f64,
-    /// Number of samples summed up.
     looks: u32,
 }
 
@@ -138,7 +137,6 @@ mod tests {
             })
         };
         assert_eq!((look(), look()), (None, Some((Towards::Resident, 2))));
-        // The sums start again.
         assert_eq!(look(), None);
     }
 

@@ -31,7 +31,6 @@ const WINDOW_NS: u64 = 10_000_000;
 /// If threads wait less than 1/this of the interval, they count as not waiting.
 const LEAST_WAITED: u64 = 16;
 
-/// Measures the duration of a fault.
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
     start_ns: u64,
@@ -39,7 +38,6 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts the measurement.
     #[must_use]
     pub(crate) fn start() -> Stopwatch {
         let start_ns = now_ns();
@@ -130,7 +128,6 @@ impl FaultCosts {
         each_ns.into_iter().for_each(|ns| follow_capped(&self.pass_on_ns, ns, 16));
     }
 
-    /// Records CPU time used by background reclaim.
     pub(crate) fn reclaimed_behind(&self, cpu_ns: u64) {
         self.behind_ns.fetch_add(cpu_ns, Relaxed);
     }
@@ -178,12 +175,10 @@ impl FaultCosts {
         follow(&self.idle_share, (share.min(1.0) * f64::from(WHOLE)) as u64, 4);
     }
 
-    /// Returns the CPU time to evict a page.
     pub(super) fn leave_ns(&self) -> u64 {
         self.leave_ns.load(Relaxed)
     }
 
-    /// Returns the CPU time to write back a page from the pool.
     pub(crate) fn pass_on_ns(&self) -> u64 {
         self.pass_on_ns.load(Relaxed)
     }

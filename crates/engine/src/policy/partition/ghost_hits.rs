@@ -93,7 +93,6 @@ impl GhostHits {
         self.unsettled.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
-    /// Returns true if faults count again.
     pub(super) fn is_settled(&self) -> bool {
         self.unsettled.load(Relaxed) == 0
     }
@@ -103,13 +102,11 @@ impl GhostHits {
         self.events.load(Relaxed)
     }
 
-    /// Clears all counts.
     pub(super) fn forget(&self) {
         let _ = self.take();
         self.settle(0);
     }
 
-    /// Takes the counts and clears them.
     pub(super) fn take(&self) -> Seen {
         self.events.store(0, Relaxed);
         let (from, until) = (sums(&self.lost_from), sums(&self.lost_until));

@@ -70,7 +70,6 @@ fn mark_bytes(limit_bytes: usize) -> usize {
     limit_bytes / 100 * WRITE_BACK_PERCENT
 }
 
-/// Returns the step of the limit for a budget.
 fn step_in(budget_bytes: usize) -> usize {
     (budget_bytes / STEPS).max(1)
 }
@@ -126,7 +125,6 @@ impl Partition {
         &self.write_back_rate
     }
 
-    /// Returns true if the limit adapts.
     #[must_use]
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Relaxed)
@@ -258,8 +256,8 @@ impl Partition {
         // The pool writes back its oldest objects first.
         let younger_bytes = self.ages.younger(distance, used_bytes);
         let room_bytes = mark_bytes(limit_bytes).saturating_sub(younger_bytes);
-        // A smaller pool loses its oldest objects. It also loses those whose pages then stay
-        // resident, which saves their memory.
+        // A smaller pool loses its oldest objects, but gains the memory of objects whose pages
+        // then stay resident.
         let resident_share = younger_bytes as f64 / distance_bytes.max(1) as f64;
         let lost_bytes = mark_bytes(step_bytes) as f64 - resident_share * step_bytes as f64;
         let until_lost =
@@ -371,7 +369,6 @@ impl Look<'_> {
         ((steps - 1) * step_bytes < room).then(|| room.min(steps * step_bytes))
     }
 
-    /// Returns the estimate for a move, if it is possible.
     fn plan(&self, towards: Towards, steps: usize) -> Option<Plan> {
         let bytes = self.bytes(towards, steps)?;
         let (pool_ns, disk_ns) = self.prices_ns;
@@ -464,7 +461,6 @@ impl PoolView {
         self.used_bytes >= self.limit_bytes / 100 * NEARLY_FULL_PERCENT
     }
 
-    /// Returns the average compressed size of a page.
     fn average_bytes(self) -> usize {
         (self.used_bytes / self.objects.max(1)).clamp(1, PAGE_SIZE)
     }

@@ -10,7 +10,6 @@ const SAMPLES: usize = 128;
 /// Tries per wanted object, because not every place holds one.
 const TRIES: usize = 4;
 
-/// Ages of sampled objects.
 #[derive(Debug)]
 pub(super) struct Samples {
     distances: [u64; SAMPLES],
@@ -26,7 +25,6 @@ impl Default for Samples {
 }
 
 impl Samples {
-    /// Clears the samples.
     pub(super) fn forget(&mut self) {
         self.count = 0;
     }
@@ -76,12 +74,10 @@ impl ObjectAges {
         }
     }
 
-    /// Returns true if the ages are known.
     pub(super) fn are_known(&self) -> bool {
         self.0.iter().all(|age| age.load(Relaxed) != u64::MAX)
     }
 
-    /// Makes the ages unknown.
     pub(super) fn forget(&self) {
         self.0.iter().for_each(|age| age.store(u64::MAX, Relaxed));
     }

@@ -150,7 +150,6 @@ fn pages_that_had_stayed_resident_take_it_back_for_what_that_costs() {
         assert_eq!(next, MOST - STEP);
         looks
     };
-    // Write-back has a cost.
     let (cheap, dear) = (looks(1_000), looks(8_000));
     assert!(dear > cheap, "{dear} and {cheap} looks");
 }
@@ -188,7 +187,6 @@ fn as_many_faults_as_pages_got_room_do_not_count() {
         let found = || balance.found_in_pool(100, next, pool.used_bytes);
         (0..freed_bytes / PAGE_SIZE).for_each(|_| found());
         assert_eq!(balance.ghost_hits.events(), 0);
-        // The pool has changed.
         balance.step(|| full(next), |random| Some(random % AGE), |_| unreachable!("no fault"));
         found();
         assert_eq!(balance.ghost_hits.events(), 1);

@@ -41,7 +41,6 @@ impl Accuracy {
         self.most.load(Relaxed)
     }
 
-    /// Changes the upper bound of the window size.
     pub(crate) fn resize(&self, most: usize) {
         self.most.store(most, Relaxed);
         self.longest.fetch_min(most, Relaxed);
@@ -52,13 +51,11 @@ impl Accuracy {
         self.longest.load(Relaxed)
     }
 
-    /// Records a window that its stream reached.
     pub(crate) fn reached(&self, pages: usize) {
         self.reached_pages.fetch_add(pages as u64, Relaxed);
         self.look();
     }
 
-    /// Records a window that was never reached.
     pub(crate) fn lost(&self, pages: usize) {
         self.lost_pages.fetch_add(pages as u64, Relaxed);
         self.look();

@@ -22,19 +22,13 @@ pub enum Order {
     Random,
 }
 
-/// Bits per chunk.
 const BITS: u64 = 2;
 const PER_WORD: u64 = u32::BITS as u64 / BITS;
 
-/// Orders of all chunks.
 #[derive(Debug)]
 pub(crate) struct Advised(&'static [AtomicU32]);
 
 impl Advised {
-    /// Creates the table for a window of `pages` pages.
-    ///
-    /// # Errors
-    /// If no address space is left for the table.
     pub(crate) fn new(pages: usize) -> io::Result<Advised> {
         Ok(Advised(reserve_u32(pages / (CHUNK_PAGES * PER_WORD) as usize + 1)?))
     }

@@ -43,32 +43,27 @@ impl Offsets {
         Offsets((0..OFFSETS.len()).fold(0, |bits, at| bits | bit(at)))
     }
 
-    /// Returns the pages at these offsets from `page`.
     pub(crate) fn pages(self, page: PageNo) -> impl Iterator<Item = PageNo> {
         let is_in = move |at: &usize| self.0 >> at & 1 == 1;
         let at = (0..OFFSETS.len()).filter(is_in);
         at.filter_map(move |at| page.checked_add_signed(OFFSETS[at]))
     }
 
-    /// Returns the number of offsets.
     #[must_use]
     pub(crate) fn count(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Returns true if the set is empty.
     #[must_use]
     pub(crate) fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Returns the intersection.
     #[must_use]
     pub(crate) fn and(self, others: Offsets) -> Offsets {
         Offsets(self.0 & others.0)
     }
 
-    /// Returns the difference.
     #[must_use]
     pub(crate) fn without(self, others: Offsets) -> Offsets {
         Offsets(self.0 & !others.0)
@@ -87,10 +82,6 @@ pub(crate) struct OffsetPrefetch {
 }
 
 impl OffsetPrefetch {
-    /// Creates the state for a window of `pages` pages.
-    ///
-    /// # Errors
-    /// If no address space is left for the table.
     pub(crate) fn new(pages: usize) -> io::Result<OffsetPrefetch> {
         Ok(OffsetPrefetch {
             chunks: reserve_u64(pages / CHUNK_PAGES as usize + 1)?,
@@ -184,7 +175,6 @@ mod tests {
         Offsets::of(100, |near| of.contains(&(near as i64 - 100)))
     }
 
-    /// Records touches without prefetching.
     fn note(prefetch: &OffsetPrefetch, pages: &[PageNo]) {
         pages.iter().for_each(|page| prefetch.note(*page, all()));
     }

@@ -120,11 +120,8 @@ pub struct Readahead {
     asleep: AtomicU32,
     /// Maximum pages of the next windows of all streams together.
     all: AtomicUsize,
-    /// Maximum number of queued requests.
     most_requests: AtomicUsize,
-    /// Results of past windows, which limit the size of new ones.
     accuracy: Accuracy,
-    /// Recent touches that belong to no stream.
     strides: Strides,
     /// The most recent requested windows; a ring.
     under_way: [AtomicU64; UNDER_WAY],
@@ -132,7 +129,6 @@ pub struct Readahead {
 }
 
 impl Readahead {
-    /// Creates the state for a budget in pages.
     #[must_use]
     pub(crate) fn new(budget_pages: usize, without: Without) -> Readahead {
         let readahead = Readahead {
@@ -154,7 +150,6 @@ impl Readahead {
         readahead
     }
 
-    /// Adapts to a changed budget.
     pub(crate) fn resize(&self, budget_pages: usize) {
         let requests = (budget_pages / QUEUE_SHARE / REQUEST_PAGES).clamp(1, MAX_REQUESTS);
         self.most_requests.store(requests, Ordering::Relaxed);
@@ -185,7 +180,6 @@ impl Readahead {
         if is_young { Touch::Marker(window) } else { Touch::Alone }
     }
 
-    /// Classifies a page that is no marker.
     fn unmarked(&self, page: PageNo, now: u64) -> Touch {
         let is_under_way = |place: &AtomicU64| {
             let bits = place.load(Ordering::Relaxed);

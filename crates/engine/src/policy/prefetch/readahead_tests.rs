@@ -28,7 +28,6 @@ fn nearest(window: Window) -> Option<ReadRequest> {
     window.requests().next()
 }
 
-/// Takes all requests.
 fn all(streams: &Readahead) -> Vec<ReadRequest> {
     std::iter::from_fn(|| streams.take()).collect()
 }

@@ -10,7 +10,6 @@ use crate::base::page::PageNo;
 use crate::policy::prefetch::window::{MAX_STRIDE, Stride};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Number of recorded touches.
 const TOUCHES: usize = 16;
 /// Number of earlier touches that must be equally spaced.
 const BEFORE: u64 = 3;
@@ -60,7 +59,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Returns the result for each touch.
     fn told(touches: impl IntoIterator<Item = PageNo>) -> Vec<Option<Stride>> {
         let strides = Strides::new();
         touches.into_iter().map(|page| strides.note(page)).collect()

@@ -76,7 +76,6 @@ impl Window {
         self.marker.checked_add_signed(self.stride * steps as Stride)
     }
 
-    /// Returns true if the page is in the window.
     pub(crate) fn has(self, page: PageNo) -> bool {
         let ahead = page as Stride - self.marker as Stride;
         let ahead = if self.stride < 0 { -ahead } else { ahead };
@@ -175,7 +174,6 @@ impl ReadRequest {
         (start + skipped..end.min(range.end)).step_by(self.stride as usize)
     }
 
-    /// Returns the distance between the pages.
     #[must_use]
     pub(crate) fn stride(self) -> u64 {
         self.stride
