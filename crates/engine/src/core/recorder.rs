@@ -126,10 +126,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Creates a new file, replacing an earlier recording.
-    ///
-    /// # Errors
-    /// If the file cannot be created or mapped, or is not a recording.
+    /// Creates a new file, replacing an earlier recording. Fails if the file holds something else.
     pub(crate) fn create(path: &Path) -> io::Result<Recorder> {
         let words = shared::map_new_file(path, WORDS, MAGIC)?;
         words[0].store(MAGIC, Relaxed);

@@ -52,10 +52,7 @@ impl Core {
             + LEAST_PAGES_BYTES
     }
 
-    /// Enlarges tables for a budget.
-    ///
-    /// # Errors
-    /// If no address space is left for them.
+    /// Enlarges tables for a budget. Fails if no address space is left for them.
     pub(crate) fn grow_tables(&self, budget_bytes: usize) -> io::Result<()> {
         let pool_bytes = self.stores.pool.grow(PoolLimit::LARGEST.bytes_of(budget_bytes))?;
         let cached_bytes = self.stores.read_ahead_pages.grow(budget_bytes / PAGE_SIZE);

@@ -5,8 +5,7 @@
 //! the reserve (a slab for the pool, a page of tables).
 //!
 //! The limit can change. It rises at once. It falls as memory is reclaimed: each batch lowers it.
-//! So no thread waits for more than one batch, and a target that cannot be reached costs nothing
-//! more.
+//! So no thread waits for more than one batch, and a target that cannot be reached does no harm.
 
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;

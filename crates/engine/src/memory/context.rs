@@ -132,7 +132,7 @@ impl Contexts {
         self.forker.store(0, Ordering::Relaxed);
     }
 
-    /// Closes the rings of all lanes in a forked child, because the parent uses them.
+    /// Detaches all lanes from their rings in a forked child, because the parent uses the rings.
     pub(crate) fn give_up_rings(&self, claimed: &mut [MutexGuard<'_, Context>]) {
         let mut own = lock(&self.slots[self.slots.len() - 1]);
         for context in claimed.iter_mut().map(|guard| &mut **guard).chain([&mut *own]) {

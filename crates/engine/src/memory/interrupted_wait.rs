@@ -1,4 +1,4 @@
-//! Waits for free memory that are interrupted by signals.
+//! Waits for free memory, interrupted by signals.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,12 +1,12 @@
 //! Refault distances, and the heat that pages earn by them.
 //!
-//! The use of resident pages cannot be observed, but a refault shows that a page is used: the
-//! sooner after its eviction, the better it had stayed. Time is counted in evicted pages (the
-//! refault distance of Linux's working-set detection). The limit for an early refault depends on
-//! the warm pages. While most resident pages are cold, a few times their number is early. The more
-//! are warm, the lower the limit; if all are, no refault is early. So the most used pages stay. Of
-//! a loop over more pages than fit, which all have the same distance, some pages stay and the
-//! others are evicted, instead of all being evicted just before their use.
+//! The use of resident pages cannot be observed, but a refault shows that a page is used. The
+//! sooner a page refaults, the more useful it would have been to keep it. Time is counted in
+//! evicted pages (the refault distance of Linux's working-set detection). A refault is early if its
+//! distance is below a multiple of the resident pages that are not warm. So the more pages are
+//! warm, the lower the limit. Therefore the most used pages stay resident. Of a loop over more
+//! pages than fit, which all have the same distance, some pages stay resident and the others are
+//! evicted, instead of all being evicted just before their use.
 
 use crate::base::page::{MAX_HEAT, PageNo};
 use softswap_sys::PAGE_SIZE;

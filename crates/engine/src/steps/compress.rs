@@ -21,9 +21,6 @@ pub(crate) enum NotInDram {
 }
 
 /// Stores the page as a same-filled word or in the pool.
-///
-/// # Errors
-/// The reason, if neither is possible.
 pub(crate) fn in_dram(
     core: &Core,
     context: &mut Context,

@@ -8,10 +8,7 @@ use crate::core::errors::UnpackError;
 use crate::memory::context::Context;
 use crate::store::pool::Handle;
 
-/// Decompresses a pool object.
-///
-/// # Errors
-/// If it is damaged; also counted.
+/// Decompresses a pool object. Damage is counted.
 pub(crate) fn pooled(
     stores: &Stores,
     context: &mut Context,
@@ -22,10 +19,7 @@ pub(crate) fn pooled(
     counted(stores, unpacked)
 }
 
-/// Decompresses one part of a packed slot.
-///
-/// # Errors
-/// If the part does not exist or is damaged; also counted.
+/// Decompresses one part of a packed slot. A missing or damaged part is counted.
 pub(crate) fn part(
     stores: &Stores,
     context: &mut Context,

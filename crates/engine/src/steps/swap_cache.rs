@@ -76,9 +76,9 @@ fn may_stay(core: &Core, handle: Handle) -> bool {
 }
 
 /// Returns true if a copy in a full pool is worth more than the page written back for it. The copy
-/// saves one compression, at its page's eviction, after about as many evictions as there are
-/// resident pages. The other page saves a read, which costs several times as much, if it is
-/// touched; so far it was not touched for the age at which pages are written back.
+/// saves one compression when its page is evicted, after about as many evictions as there are
+/// resident pages. The written-back page would save a read, which costs several times as much, if
+/// it were touched. It has not been touched for as many evictions as its age.
 #[must_use]
 pub(crate) fn outweigh(core: &Core) -> bool {
     // If this process cannot write, nothing is written back.
@@ -132,10 +132,8 @@ fn part_from(core: &Core, copy: StoredCopy) -> Option<Place> {
     }
 }
 
-/// Makes a claimed page writable: removes the protection and frees its copy.
-///
-/// # Errors
-/// If the kernel refuses; then nothing is changed.
+/// Makes a claimed page writable: removes the protection and frees its copy. If the kernel refuses,
+/// nothing is changed.
 pub(crate) fn make_writable(core: &Core, page: PageNo, claim: Claim<'_>) -> io::Result<()> {
     let Place::Resident { heat, copy } = claim.before().place() else { return Ok(()) };
     // Also without a copy, in case a protection was left over.

@@ -36,9 +36,7 @@ const _: () = assert!(BATCH_PAGES == u32::BITS as usize && BATCH_PAGES <= SlotBa
 const _: () = assert!(packed_slot::MAX_PARTS <= PART_LIMIT as usize);
 
 /// Allocates up to `want` slots, not from an area that refused this context's last write.
-///
-/// # Errors
-/// If there is none, or this process may not write to the area.
+/// Fails if there is none, or this process may not write to the area.
 pub(crate) fn allocate(
     stores: &Stores,
     context: &Context,

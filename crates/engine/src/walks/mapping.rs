@@ -412,7 +412,7 @@ fn drop_content(core: &Core, range: Range<PageNo>) -> io::Result<()> {
                 run[len] = Some(claim);
                 len += 1;
             }
-            // The batch empties the frame, but takes the page for rescued and does not uncharge it.
+            // The batch empties the frame, but counts the page as rescued and does not uncharge it.
             // So uncharge it here.
             Place::Staged { .. } => {
                 core.memory.budget.release(1);

@@ -117,8 +117,7 @@ fn take_from_pool(core: &Core, context: &mut Context, area_full: &mut Option<NoS
     }
 }
 
-/// Number of rounds after which pending signals are checked, if other threads take the memory that
-/// they free.
+/// Rounds of reclaim between checks for signals, while other threads take the freed memory.
 const ROUNDS_BETWEEN_LOOKS: u32 = 8;
 
 /// Charges `count` pages to the budget, with reclaim if necessary. Returns early when one of the

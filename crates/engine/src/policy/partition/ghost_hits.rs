@@ -20,7 +20,7 @@ pub(super) struct GhostHits {
     resident: Counts,
     /// The same for faults from the disk on incompressible pages, which no pool could hold.
     incompressible: Counts,
-    /// Other faults from the pool that a smaller pool would have made faults from the disk: the
+    /// Faults from the pool that a smaller pool would have made faults from the disk: the
     /// number of steps from which on, and the number at which the page would be resident instead.
     lost_from: Counts,
     lost_until: Counts,
