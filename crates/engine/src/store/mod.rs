@@ -1,4 +1,4 @@
-//! Where a page can be, and what carries it there.
+//! The places where a page can be stored, and the I/O that moves it there.
 
 pub mod bounce;
 #[cfg(not(feature = "loom"))]

@@ -1,10 +1,9 @@
-//! Pages that streams reach next, read already but not there yet.
+//! Cache of pages that were read ahead but not installed.
 //!
-//! The first page of a window stays where it is, so that touching it is a fault
-//! and tells that the window has been reached. What is read of it, with those
-//! after it, is cached here: the fault then need not read. As sealed as it came:
-//! a slot that holds something else by now has another seal, so that cached
-//! bytes can be out of date, but never taken for what they are not.
+//! The first page of a readahead window stays absent: its fault shows that the stream has reached
+//! the window. Its stored bytes, and those of the pages after it, are cached here, so that fault
+//! does not read. Cached bytes are still sealed. A slot that was reused has another seal, so stale
+//! bytes fail the check.
 
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{Page, reserve_pages};
@@ -12,40 +11,40 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Of a budget of so many pages, what is cached may take one.
+/// Pages of the budget for each cached page.
 const BUDGET_SHARE: usize = 256;
-/// Most pages cached: two for each of many streams.
+/// Most cached pages: two for each of many streams.
 const MAX_PLACES: usize = 64;
 
-/// Pages that may be cached in a budget of so many.
+/// Returns the number of pages that may be cached for a budget in pages.
 fn places_in(budget_pages: usize) -> usize {
     (budget_pages / BUDGET_SHARE).clamp(1, MAX_PLACES)
 }
 
 struct Place {
-    /// `u64::MAX` when nothing is cached.
+    /// `u64::MAX` if the place is empty.
     slot: u64,
     page: &'static mut Page,
 }
 
-/// What is cached, by slot.
+/// The cached pages, by slot.
 pub(crate) struct ReadAheadPages {
     places: Box<[Mutex<Place>]>,
-    /// Of these, those in use.
+    /// Places in use, from the first.
     used: AtomicUsize,
 }
 
 impl ReadAheadPages {
-    /// For a budget of so many pages.
+    /// Creates the cache for a budget in pages.
     ///
     /// # Errors
-    /// When there is no address space.
+    /// If no address space is left.
     pub(crate) fn new(budget_pages: usize) -> io::Result<ReadAheadPages> {
         ReadAheadPages::with_places(places_in(budget_pages), MAX_PLACES)
     }
 
-    /// The budget has so many pages from now on; how many bytes more that takes. Places that
-    /// are in use stay so: they are few.
+    /// Adapts to a larger budget, in pages. Returns the additional bytes of DRAM. The cache never
+    /// shrinks, because it is small.
     pub(crate) fn grow(&self, budget_pages: usize) -> usize {
         let places = places_in(budget_pages).min(self.places.len());
         places.saturating_sub(self.used.fetch_max(places, Relaxed)) * PAGE_SIZE
@@ -63,15 +62,15 @@ impl ReadAheadPages {
         self.used.load(Relaxed) * PAGE_SIZE
     }
 
-    /// Neighbouring slots have places of their own. Locks are only tried: what is
-    /// not cached is read again.
+    /// Returns the place of a slot; neighbouring slots have different places. Callers only try the
+    /// lock: on contention the page is read again.
     fn place(&self, slot: u64) -> &Mutex<Place> {
-        // Windows are powers of two long.
+        // Window lengths are powers of two, so the low bits alone would collide.
         let spread = slot ^ slot >> 4 ^ slot >> 8 ^ slot >> 12;
         &self.places[spread as usize % self.used.load(Relaxed)]
     }
 
-    /// Parks what a slot holds, in place of what was there.
+    /// Caches the sealed bytes of a slot and replaces the previous page of its place.
     pub(crate) fn cache(&self, slot: u64, bytes: &[u8]) {
         if let Ok(mut place) = self.place(slot).try_lock() {
             place.page.0.copy_from_slice(bytes);
@@ -79,7 +78,8 @@ impl ReadAheadPages {
         }
     }
 
-    /// Takes what a slot held, perhaps some time ago. False when it is not cached.
+    /// Removes the cached bytes of a slot and copies them to `bytes`. The slot may have been reused
+    /// since. Returns false if they are not cached.
     #[must_use]
     pub(crate) fn take(&self, slot: u64, bytes: &mut [u8]) -> bool {
         let Ok(mut place) = self.place(slot).try_lock() else { return false };

@@ -1,23 +1,19 @@
-//! Pages that have just left for the swap area and are kept in DRAM for a while
-//! longer.
+//! Standby list: evicted pages that stay in DRAM for a while.
 //!
-//! Nobody tells which resident pages are used, so the clock takes out pages that are:
-//! soon they are wanted again. Here such a page is had for a copy instead of a
-//! read, and it is known then that it is used. This is the second list of
-//! *segmented FIFO* (R. Turner and H. Levy, 1981), by which systems without accessed
-//! bits come near to LRU; others call it a standby list or victim cache. It
-//! takes a share of the budget from the resident pages, and only while that pays.
+//! Without accessed bits the clock evicts some pages that are in use, and these refault soon. A
+//! page on the standby list is copied back instead of read, and its refault shows that it is in
+//! use. This is the second list of *segmented FIFO* (R. Turner and H. Levy, 1981), which comes near
+//! to LRU without accessed bits; it is also called a victim cache. The list takes a share of the
+//! budget from the resident pages, but only while that pays.
 //!
-//! It pays while some pages are used much more than others: then many of those that
-//! come back were away for a small part of what pages are away on average. Where
-//! all are used alike, few are; in a loop, none is.
+//! It pays while some pages are used much more often than others: many refaults then come after a
+//! small part of the average time. With uniform use few refaults are that early; in a loop none is.
 //!
-//! Pages that mostly come back in streams are not kept ([`crate::core::Core`] asks): they
-//! are read ahead, many at once, and nobody waits for one of them.
+//! Pages that mostly refault in streams are not kept ([`crate::core::Core`] checks): readahead
+//! fetches them in batches, so no thread waits for a single one.
 //!
-//! What is kept is what a slot holds since it was last handed out, named by its
-//! generation. That never changes, so nothing here can be out of date: a slot
-//! that holds something else has another generation.
+//! An entry is named by slot and generation. The content of a generation never changes, so an entry
+//! is never stale: a reused slot has another generation.
 
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::{give_back, reserve_bytes};
@@ -26,43 +22,41 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-/// Of a budget of so many pages, one may be kept.
+/// Pages of the budget for each page that may be kept.
 const BUDGET_SHARE: usize = 8;
-/// Pages of a set: a slot's page is kept in the set that its number says. In a
-/// set the oldest page makes room for the next.
+/// Pages in a set. The slot's number selects the set; the oldest page of a full set is replaced.
 const WAYS: usize = 8;
-/// A page is back soon when less than a part of those that are out have left after
-/// it, one in so many. Were all used alike, one in 16 would be back by then.
+/// A refault is soon if fewer than 1/16 of the pages now out were evicted after the page. With
+/// uniform use 1/16 of the refaults are.
 const SOON_SHARE: u64 = 16;
-/// Of the pages that come back, one in so many has to be back soon for keeping pages to
-/// begin, and to go on.
+/// Keeping pages starts if at least 1/8 of the refaults are soon, and stops below 1/12.
 const BEGIN_SHARE: u32 = 8;
 const END_SHARE: u32 = 12;
-/// They are counted over so many.
+/// Refaults between two decisions.
 const LOOK_EVERY: u32 = 256;
-/// Tables that may be made, each at least twice as large as the one before.
+/// Most tables; each has at least twice as many pages as the one before.
 const TABLES: usize = 16;
-/// Pages that found no place for each one that takes DRAM: else a batch that
-/// leaves would free nothing.
+/// A page takes new DRAM for every second page that finds no place. At one for one, a batch of
+/// evictions would free no memory.
 const GROWTH: usize = 2;
-/// Pages whose DRAM is given back in one go: somebody may wait.
+/// Most pages whose DRAM one call releases, because a thread may wait for it.
 const RELEASE_PAGES: usize = 512;
 
-/// Of a slot's many tenants, one: the slot's number and its generation.
+/// The content of a slot between two allocations: the slot's number and its generation.
 pub(crate) type Tenant = (u64, u32);
 
-/// What a place in a set holds.
+/// A place in a set.
 #[derive(Debug, Clone, Copy)]
 struct Way {
     tenant: Option<Tenant>,
-    /// The larger, the later it was kept.
+    /// The larger, the later the page was kept.
     age: u32,
     has_dram: bool,
 }
 
 const EMPTY: Way = Way { tenant: None, age: 0, has_dram: false };
 
-/// Pages that may be kept in a budget of so many.
+/// Returns the number of pages that may be kept for a budget in pages.
 fn most_in(budget_pages: usize) -> usize {
     (budget_pages / BUDGET_SHARE).next_multiple_of(WAYS)
 }
@@ -73,7 +67,7 @@ struct Set {
     pages: &'static mut [[u8; PAGE_SIZE]],
 }
 
-/// Pages that have left lately.
+/// The standby list.
 ///
 /// ```
 /// use softswap_engine::store::standby::Standby;
@@ -83,24 +77,24 @@ struct Set {
 /// ```
 pub struct Standby {
     most_pages: AtomicUsize,
-    /// Made when they are first wanted, and again where more may be kept: the last are in
-    /// use, and the others are empty.
+    /// Created on first use, and again for a larger budget. The last one is in use; the others are
+    /// empty.
     tables: [OnceLock<Box<[Mutex<Set>]>>; TABLES],
     made: AtomicUsize,
     /// Pages that have DRAM.
     pages: AtomicUsize,
-    /// Pages that found no place since one last took DRAM.
+    /// Pages that found no place since a page last took DRAM.
     homeless: AtomicUsize,
     is_on: AtomicBool,
-    /// Pages that came back, and those of them that came soon.
+    /// Refaults since the last decision, and those of them that were soon.
     seen: AtomicU32,
     soon: AtomicU32,
-    /// Where giving back goes on.
+    /// The set where the next release starts.
     next_set: AtomicUsize,
 }
 
 impl Standby {
-    /// For a budget of so many pages.
+    /// Creates the list for a budget in pages.
     #[must_use]
     pub fn new(budget_pages: usize) -> Standby {
         Standby {
@@ -116,7 +110,7 @@ impl Standby {
         }
     }
 
-    /// DRAM of what is kept and of the tables, in bytes.
+    /// Returns the DRAM of the pages and tables, in bytes.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         let tables = self.tables.iter().filter_map(OnceLock::get);
@@ -124,14 +118,14 @@ impl Standby {
             + self.pages.load(Relaxed) * PAGE_SIZE
     }
 
-    /// Whether pages that leave are to be kept.
+    /// Returns true if evicted pages should be kept.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.is_on.load(Relaxed)
     }
 
-    /// Notes that a page is touched again after `left` others have left, while so
-    /// many are `out`, and decides from time to time whether keeping pages pays.
+    /// Records a refault: `left` pages were evicted after this one, and `out` pages are evicted
+    /// now. Decides every `LOOK_EVERY` refaults if keeping pages pays.
     pub fn note_return(&self, left: u64, out: u64) {
         if left < (out / SOON_SHARE).min(self.most_pages.load(Relaxed) as u64) {
             self.soon.fetch_add(1, Relaxed);
@@ -139,26 +133,26 @@ impl Standby {
         if self.seen.fetch_add(1, Relaxed) + 1 < LOOK_EVERY {
             return;
         }
-        // Who notes at the same moment may be counted twice or not at all.
+        // A concurrent call may be counted twice or not at all.
         self.seen.store(0, Relaxed);
         let soon = self.soon.swap(0, Relaxed);
         let share = if self.is_on() { END_SHARE } else { BEGIN_SHARE };
         self.is_on.store(soon >= LOOK_EVERY / share, Relaxed);
     }
 
-    /// Does what a fault may not: makes the tables when they are wanted, and gives
-    /// DRAM back when pages are not to be kept. True while there is more to do.
+    /// Does work that a fault may not do: creates the tables if keeping is on, and releases DRAM if
+    /// it is off. Returns true while more work remains.
     ///
     /// # Errors
-    /// When there is no address space for what is to be kept.
+    /// If no address space is left for the tables.
     pub fn tend(&self) -> io::Result<bool> {
         if self.is_on() {
             let most = self.most_pages.load(Relaxed);
-            // Less than twice as many would make tables in turn.
+            // A smaller increase would create table after table.
             let is_small = self.sets().is_none_or(|sets| 2 * sets.len() * WAYS <= most);
             let made = self.made.load(Relaxed);
             if is_small && made < TABLES {
-                // Nobody else makes them.
+                // Only one thread runs this function.
                 let _ = self.tables[made].set(Standby::make_sets(most)?);
                 self.made.store(made + 1, Release);
             }
@@ -168,7 +162,7 @@ impl Standby {
         Ok(self.release() > 0)
     }
 
-    /// The budget has so many pages from now on.
+    /// Adapts to a new budget, in pages.
     pub(crate) fn resize(&self, budget_pages: usize) {
         self.most_pages.store(most_in(budget_pages), Relaxed);
     }
@@ -184,8 +178,8 @@ impl Standby {
         Ok(pages.chunks_exact_mut(WAYS).map(set).collect())
     }
 
-    /// Neighbouring slots have sets of their own. Locks are only tried: what is not
-    /// kept is read.
+    /// Locks the set of a slot; neighbouring slots have different sets. Only tries the lock: on
+    /// contention the page is not kept, or is read from the slot.
     fn set(&self, slot: u64) -> Option<MutexGuard<'_, Set>> {
         let sets = self.sets()?;
         match sets[slot as usize % sets.len()].try_lock() {
@@ -195,8 +189,8 @@ impl Standby {
         }
     }
 
-    /// Keeps what a slot's tenant leaves there: `fill` writes it, and says whether it
-    /// could. `has_room` says whether there is a page more in the budget.
+    /// Keeps the page of a slot's tenant. `fill` writes it and returns false if it cannot.
+    /// `has_room` returns true if the budget has another page.
     pub fn keep(
         &self,
         tenant: Tenant,
@@ -222,7 +216,8 @@ impl Standby {
         is_within && self.homeless.fetch_add(1, Relaxed) + 1 >= GROWTH
     }
 
-    /// Takes what a slot's tenant left there, if it is kept.
+    /// Removes the page of a slot's tenant from the list and copies it to `bytes`. Returns false if
+    /// it is not kept.
     #[must_use]
     pub fn take(&self, tenant: Tenant, bytes: &mut [u8; PAGE_SIZE]) -> bool {
         let Some(mut set) = self.set(tenant.0) else { return false };
@@ -232,9 +227,9 @@ impl Standby {
         true
     }
 
-    /// Gives the DRAM of some pages back. Returns how many; none when there is none.
+    /// Releases the DRAM of some pages and returns their number; 0 if there are none.
     pub(crate) fn release(&self) -> usize {
-        // Who kept a page as its table was replaced has it in an older one.
+        // Includes older tables: a page may have been kept there while a table was replaced.
         let sets = || self.tables.iter().filter_map(OnceLock::get).flatten();
         let count = sets().count();
         let mut released = 0;
@@ -256,8 +251,8 @@ impl Set {
         self.ways.iter().position(|way| way.tenant == Some(tenant))
     }
 
-    /// Where a page is to lie: where it is, else where nothing is and DRAM is taken,
-    /// else where DRAM may be taken, else where the oldest page is.
+    /// Returns the way for a page: its present one, else an empty one with DRAM, else one that may
+    /// take DRAM, else that of the oldest page.
     fn place(&self, tenant: Tenant, may_grow: impl FnOnce() -> bool) -> Option<usize> {
         let taken = || self.ways.iter().enumerate().filter(|(_, way)| way.has_dram);
         let free = || taken().find(|(_, way)| way.tenant.is_none()).map(|(at, _)| at);
@@ -297,7 +292,7 @@ mod tests {
         standby
     }
 
-    /// DRAM for every page that is to be kept.
+    /// Keeps a page that takes DRAM at once if it needs it.
     fn keep_at_once(standby: &Standby, slot: u64, generation: u32, fill: u8) {
         standby.homeless.store(GROWTH, Relaxed);
         keep(standby, slot, generation, fill, true);
@@ -349,7 +344,7 @@ mod tests {
         assert_eq!(used_pages(&standby), 0);
         (0..100).for_each(|slot| keep(&standby, slot, 1, 1, true));
         assert_eq!(used_pages(&standby), 50);
-        // What finds a place earns nobody a page.
+        // A page that finds a place does not count towards more DRAM.
         for _ in 0..1000 {
             keep(&standby, 99, 1, 1, true);
             assert_eq!(take(&standby, 99, 1), Some(1));
@@ -400,8 +395,7 @@ mod tests {
         }
     }
 
-    /// Pages come back, one of `soon_in` after 100 others have left, and the others
-    /// after all that are out.
+    /// Records refaults: one in `soon_in` after 100 evictions, the others after `out`.
     fn back(standby: &Standby, soon_in: u64, out: u64) -> bool {
         let left = |at: u64| if at.is_multiple_of(soon_in) { 100 } else { out };
         (0..256).for_each(|at| standby.note_return(left(at), out));
@@ -421,7 +415,7 @@ mod tests {
     fn what_is_soon_depends_on_how_many_are_out() {
         let standby = Standby::new(256 * BUDGET_SHARE);
         assert!(!back(&standby, 2, 1000));
-        // A loop over a little more than fits: each is back when all others were.
+        // A loop over slightly more than fits: each page refaults after all others were evicted.
         (0..2000).for_each(|_| standby.note_return(100, 100));
         assert!(!standby.is_on());
     }
@@ -439,7 +433,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes in whatever order, what is had is what was kept last.
+        /// For any sequence of steps, a page taken equals the page kept last.
         #[test]
         fn nothing_is_taken_for_what_it_is_not(
             steps in prop::collection::vec((0..4u8, 0..600u64, 0..3u32, any::<u8>()), 0..500)
@@ -449,7 +443,7 @@ mod tests {
             for (step, slot, generation, fill) in steps {
                 match step {
                     0 | 1 => {
-                        // What a generation of a slot holds never changes.
+                        // The content of a generation never changes.
                         let fill = *known.entry((slot, generation)).or_insert(fill);
                         keep(&standby, slot, generation, fill, true);
                     }

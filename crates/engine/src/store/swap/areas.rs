@@ -1,10 +1,7 @@
-//! All swap areas of an engine as one: who is asked for slots first, and whose
-//! a slot is.
+//! All swap areas of an engine: the order of allocation, and the area of each slot.
 //!
-//! Areas of the highest priority are filled first; among equals each batch goes
-//! to the next one in turn, so that their devices work side by side. A slot's
-//! number has its area in the upper bits, so that everything that knows slots
-//! need not know areas.
+//! Areas with the highest priority are filled first. Areas of equal priority take batches in turn,
+//! so their devices work in parallel. The upper bits of a slot's number are its area.
 
 mod own;
 
@@ -28,24 +25,24 @@ const SLOT_BITS: u32 = MAX_SLOTS.trailing_zeros();
 pub use super::cluster::MAX_AREAS;
 const _: () = assert!(MAX_AREAS == 1 << (40 - SLOT_BITS));
 
-/// Where an area's pages go.
+/// Layout of an area's storage.
 pub enum Layout {
-    /// A file that grows and shrinks, up to a limit if there is one.
+    /// A file that grows and shrinks, up to an optional limit.
     Growing {
-        /// The most it may take, in bytes.
+        /// Largest size, in bytes.
         limit_bytes: Option<u64>,
-        /// What stays free on the file system, in bytes.
+        /// Space that stays free on the file system, in bytes.
         reserve_bytes: u64,
-        /// What it grows by, in bytes.
+        /// Growth step, in bytes.
         chunk_bytes: u64,
     },
-    /// Pages that somebody set aside.
+    /// Preallocated pages.
     Fixed(FixedPages),
-    /// Such pages, which a tree of processes shares.
+    /// Preallocated pages, shared by a tree of processes.
     Shared(SharedPages),
 }
 
-/// Pages that somebody set aside, shared by a tree of processes.
+/// Preallocated pages, shared by a tree of processes.
 ///
 /// ```
 /// use softswap_engine::store::swap::{FixedPages, SharedPages};
@@ -60,20 +57,20 @@ pub enum Layout {
 /// ```
 #[derive(Debug, Clone)]
 pub struct SharedPages {
-    /// Which pages.
+    /// The pages.
     pub pages: Arc<FixedPages>,
-    /// Whose they are.
+    /// The owners of the clusters.
     pub table: ClusterTable,
-    /// What this process's own are marked with there, as the open file is: see
+    /// The mark of this process's clusters and of its open file: see
     /// [`softswap_shared::cluster_table`].
     pub mark: u64,
-    /// That open file; without, nobody is ever taken for dead.
+    /// The marked open file. Without it no owner is ever considered dead.
     pub file: Option<Arc<SwapFile>>,
-    /// The descriptor of the file that all of the tree inherit.
+    /// The descriptor of the file that all processes of the tree inherit.
     pub inherited: i32,
 }
 
-/// What an area is made of.
+/// The storage and settings of one area.
 ///
 /// ```
 /// use softswap_engine::store::swap::Backing;
@@ -83,20 +80,20 @@ pub struct SharedPages {
 /// assert_eq!(preferred.poll, None); // It is waited for as is usual.
 /// ```
 pub struct Backing {
-    /// What holds the pages.
+    /// The device that stores the pages.
     pub device: Box<dyn Device>,
-    /// Where on it.
+    /// The pages on the device.
     pub layout: Layout,
-    /// Areas with a higher one are filled first.
+    /// Areas with a higher priority are filled first.
     pub priority: i32,
-    /// When it is told what is not needed.
+    /// Which unused storage is discarded.
     pub discard: Discard,
-    /// How a thread waits for a single page from it; `None`: as for all.
+    /// How a thread waits for a single page; `None` for the general setting.
     pub poll: Option<Mode>,
 }
 
 impl Backing {
-    /// A file of its own on `device`, which grows by 64 MiB at a time.
+    /// Returns a file of its own on `device` that grows by 64 MiB at a time.
     #[must_use]
     pub fn growing(
         device: Box<dyn Device>,
@@ -108,10 +105,10 @@ impl Backing {
         Backing { device, layout, priority: 0, discard: Discard::None, poll: None }
     }
 
-    /// Makes an area of it.
+    /// Creates the area.
     ///
     /// # Errors
-    /// When it has no room, or there is no address space for the tables.
+    /// If it has no free space, or no address space is left for the tables.
     fn into_area(
         self,
         cpus: usize,
@@ -140,17 +137,17 @@ struct Equals {
     next: AtomicUsize,
 }
 
-/// A channel to each area, for one owner at a time.
+/// Channels to all areas, for one owner at a time.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     list: Box<[Lane]>,
-    /// To those that were added later.
+    /// For areas that were added later.
     plain: Lane,
 }
 
 impl Lanes {
-    /// In a forked child: no ring may be used that the parent uses too. They
-    /// are not dropped: their completions are the parent's.
+    /// Replaces all rings in a forked child, because the parent uses them too. They are not
+    /// dropped: their completions belong to the parent.
     pub(crate) fn give_up_rings(&mut self) {
         for lane in &mut self.list {
             std::mem::forget(std::mem::replace(lane, Lane::Plain));
@@ -158,7 +155,7 @@ impl Lanes {
     }
 }
 
-/// An area, and what seals its pages.
+/// An area and the sealer of its pages.
 #[derive(Debug)]
 struct Entry {
     area: Area,
@@ -168,25 +165,25 @@ struct Entry {
 /// The swap areas.
 #[derive(Debug)]
 pub(crate) struct Areas {
-    /// [`MAX_AREAS`], of which the first `count` are there.
+    /// [`MAX_AREAS`] entries; the first `count` are set.
     list: Box<[OnceLock<Entry>]>,
     count: AtomicUsize,
-    /// Those before it are a parent's.
+    /// Areas with a lower index are a parent's.
     first_own: AtomicUsize,
-    /// Freezes that have not ended.
+    /// Number of active freezes.
     freezes: Mutex<u32>,
     /// The highest priority first.
     order: Box<[Equals]>,
-    /// So many areas, from the first on, are reached through rings.
+    /// Areas reached through rings, counted from the first.
     with_rings: usize,
 }
 
 impl Areas {
-    /// Makes areas of what there is, at least one and at most [`MAX_AREAS`],
-    /// each with statistics from `polling`. `sealer` seals the pages of all.
+    /// Creates between one and [`MAX_AREAS`] areas, each with statistics from `polling`. `sealer`
+    /// seals the pages of all.
     ///
     /// # Errors
-    /// Those of the first area that cannot be made.
+    /// Those of the first area that cannot be created.
     pub(crate) fn new(
         storage: Vec<Backing>,
         cpus: usize,
@@ -222,9 +219,8 @@ impl Areas {
         })
     }
 
-    /// Leaves rings out for the areas for which `most` descriptors would not do;
-    /// for the first one, twice as many. `contexts`: how often lanes will be
-    /// opened.
+    /// Disables rings for areas that would need more than `most` descriptors in all; the first area
+    /// may use twice as many. `contexts` is the number of lanes to each area.
     #[must_use]
     pub(crate) fn within_descriptors(mut self, contexts: usize, most: usize) -> Areas {
         let rings = self.iter().map(rings_of).scan(0, |sum, rings| {
@@ -238,18 +234,18 @@ impl Areas {
         self
     }
 
-    /// Rings that lanes to all areas have.
+    /// Returns the number of rings of one set of lanes.
     #[must_use]
     pub(crate) fn rings(&self) -> usize {
         self.iter().take(self.with_rings).map(rings_of).sum()
     }
 
-    /// Each of them.
+    /// Iterates over all areas.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Area> {
         self.list.iter().map_while(OnceLock::get).map(|entry| &entry.area)
     }
 
-    /// Says where most buffers will lie, before lanes are opened.
+    /// Announces the address range of most buffers, before lanes are opened.
     pub(crate) fn expect_buffers(&mut self, range: StaticRange) {
         let entries = self.list.iter_mut().filter_map(OnceLock::get_mut);
         for (index, Entry { area, .. }) in entries.enumerate() {
@@ -257,7 +253,7 @@ impl Areas {
         }
     }
 
-    /// Opens a channel to each.
+    /// Opens a channel to each area.
     #[must_use]
     pub(crate) fn open_lanes(&self) -> Lanes {
         let lane = |(index, area): (usize, &Area)| match index < self.with_rings {
@@ -267,7 +263,7 @@ impl Areas {
         Lanes { list: self.iter().enumerate().map(lane).collect(), plain: Lane::Plain }
     }
 
-    /// How the devices are reached: see [`Facts::of_all`].
+    /// Returns how the devices are reached: see [`Facts::of_all`].
     #[must_use]
     pub(crate) fn facts(&self) -> Facts {
         let facts = Facts::of_all(self.iter().map(Area::facts));
@@ -275,7 +271,7 @@ impl Areas {
         Facts { io_uring: facts.io_uring && have_rings, ..facts }
     }
 
-    /// How reads of single pages are waited for, area by area.
+    /// Returns the polling settings of each area.
     pub(crate) fn knobs(&self) -> impl Iterator<Item = &Knobs> {
         self.iter().map(|area| area.polling().knobs())
     }
@@ -283,17 +279,17 @@ impl Areas {
     /// Takes up to `want` adjacent slots from the best area that has any.
     ///
     /// # Errors
-    /// When none has; says what stopped them.
+    /// If no area has a free slot; the error names the reason.
     pub(crate) fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
-        // Those that failed come last: one may have recovered.
+        // Failed areas come last: they may have recovered.
         self.alloc_among(cpu, want, false).or_else(|full| {
             let is_any_last = self.own().any(Area::is_last);
             if is_any_last { self.alloc_among(cpu, want, true) } else { Err(full) }
         })
     }
 
-    /// Takes up to `want` slots from the best area that has any, in as few runs as
-    /// can be had without searching far.
+    /// Takes up to `want` slots from the best area that has any, in few runs, without searching
+    /// far.
     ///
     /// # Errors
     /// As [`Areas::alloc_run`].
@@ -301,15 +297,15 @@ impl Areas {
         self.complete(cpu, want, |want| self.alloc_run(cpu, want))
     }
 
-    /// As [`Areas::alloc_batch`], but in no area that is asked last.
+    /// As [`Areas::alloc_batch`], but skips areas that failed or refused a write recently.
     ///
     /// # Errors
-    /// When none of the others has any.
+    /// If none of the other areas has a free slot.
     pub(crate) fn alloc_elsewhere(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
         self.complete(cpu, want, |want| self.alloc_among(cpu, want, false))
     }
 
-    /// The first run that can be had, and what its area has beside it, up to so many slots.
+    /// Takes a first run, then further runs of its area, up to `want` slots.
     fn complete(
         &self,
         cpu: usize,
@@ -327,7 +323,7 @@ impl Areas {
         Ok(batch)
     }
 
-    /// Asks the areas that are asked last, or the others.
+    /// Tries only the areas whose [`Area::is_last`] equals `last`.
     fn alloc_among(&self, cpu: usize, want: usize, last: bool) -> Result<Run, AreaFull> {
         if self.has_inherited() {
             return self.alloc_added(cpu, want, last);
@@ -355,7 +351,7 @@ impl Areas {
         })
     }
 
-    /// As [`Areas::alloc_among`], in the areas that were added, one after the other.
+    /// As [`Areas::alloc_among`], in the added areas one after the other.
     fn alloc_added(&self, cpu: usize, want: usize, last: bool) -> Result<Run, AreaFull> {
         let mut refused = AreaFull::Failed;
         for index in self.first_own()..self.count() {
@@ -371,60 +367,58 @@ impl Areas {
         Err(refused)
     }
 
-    /// Gives slots back. Their content may be overwritten at once, unless the
-    /// areas are frozen.
+    /// Frees slots. Their content may be overwritten at once, unless the areas are frozen.
     pub(crate) fn free(&self, first: u64, len: usize) {
         let (area, first) = self.of(first);
         area.free(first, len);
     }
 
-    /// Notes which parts of a slot's page are in use.
+    /// Records which parts of a slot's page are in use.
     pub(crate) fn set_parts(&self, slot: u64, parts: u32) {
         let (area, slot) = self.of(slot);
         area.set_parts(slot, parts);
     }
 
-    /// Gives one part of a slot's page back, and with the last the slot.
+    /// Frees one part of a slot's page; the last part frees the slot.
     pub(crate) fn free_part(&self, slot: u64, part: u8) {
         let (area, slot) = self.of(slot);
         area.free_part(slot, part);
     }
 
-    /// Gives slots back that were taken and never used: at once, since nobody
-    /// knows of them.
+    /// Frees slots that were allocated but never used. No page refers to them, so a freeze does not
+    /// delay it.
     pub(crate) fn give_back(&self, first: u64, len: usize) {
         let (area, first) = self.of(first);
         area.give_back(first, len);
     }
 
-    /// Takes slots out of service whose storage failed.
+    /// Retires slots whose storage failed.
     pub(crate) fn retire(&self, first: u64, len: usize) {
         let (area, first) = self.of(first);
         area.retire(first, len);
     }
 
-    /// Notes the seal of what a slot holds.
+    /// Records the seal of a slot's content.
     pub(crate) fn set_seal(&self, slot: u64, seal: Seal) {
         let (area, slot) = self.of(slot);
         area.set_seal(slot, seal);
     }
 
-    /// The seal last noted for a slot.
+    /// Returns the seal last recorded for a slot.
     #[must_use]
     pub(crate) fn seal(&self, slot: u64) -> Seal {
         let (area, slot) = self.of(slot);
         area.seal(slot)
     }
 
-    /// How often a slot was handed out.
+    /// Returns how often a slot was allocated.
     #[must_use]
     pub(crate) fn generation(&self, slot: u64) -> u32 {
         let (area, slot) = self.of(slot);
         area.generation(slot)
     }
 
-    /// Writes one page to each of `slots`, all of which lie in one area: as
-    /// [`Area::write_each`].
+    /// Writes one page to each of `slots`, all of one area, as [`Area::write_each`].
     ///
     /// # Errors
     /// As [`Area::write_each`].
@@ -454,8 +448,7 @@ impl Areas {
         area.read(lane_of(lanes, first), slot, buf)
     }
 
-    /// Reads one page from each of `slots`, all of which lie in one area: as
-    /// [`Area::read_each`].
+    /// Reads one page from each of `slots`, all of one area, as [`Area::read_each`].
     ///
     /// # Errors
     /// As [`Area::read`].
@@ -472,19 +465,19 @@ impl Areas {
         area.read_each(lane_of(lanes, *first), |at| self.of(slots[at]).1, buf, waits)
     }
 
-    /// How many runs of slots of the area of `slot` are read at once.
+    /// Returns how many runs of slots one call reads from the area of `slot`.
     #[must_use]
     pub(crate) fn reads_at_once(&self, lanes: &Lanes, slot: u64) -> usize {
         lanes.list.get(index_of(slot)).unwrap_or(&lanes.plain).reads_at_once()
     }
 
-    /// Whether two slots lie in one area.
+    /// Returns true if both slots belong to the same area.
     #[must_use]
     pub(crate) fn are_together(&self, one: u64, other: u64) -> bool {
         index_of(one) == index_of(other)
     }
 
-    /// Reads one page that the calling thread has nothing to do without.
+    /// Reads one page that the calling thread waits for.
     ///
     /// # Errors
     /// As [`Area::read_page`].
@@ -498,66 +491,67 @@ impl Areas {
         area.read_page(lane_of(lanes, slot), local, page)
     }
 
-    /// Why the area of `slot` takes nothing now, where an error of a write says that.
+    /// Returns why the area of `slot` refuses all writes; `None` if `error` concerns single slots
+    /// only.
     #[must_use]
     pub(crate) fn refusal(&self, slot: u64, error: &IoError) -> Option<AreaFull> {
         self.of(slot).0.refusal(error)
     }
 
-    /// Whether a slot's area has failed.
+    /// Returns true if a slot's area has failed.
     #[must_use]
     pub(crate) fn has_failed(&self, slot: u64) -> bool {
         self.of(slot).0.has_failed()
     }
 
-    /// Whether a slot's area can do without the slots of pages that are in DRAM.
+    /// Returns true if a slot's area has enough free slots to keep those of resident pages.
     #[must_use]
     pub(crate) fn has_spare(&self, slot: u64) -> bool {
         self.of(slot).0.has_spare()
     }
 
-    /// Whether slots are plenty: there is an area that works and is less than half full.
+    /// Returns true if a working area is less than half full.
     #[must_use]
     pub(crate) fn have_spare(&self) -> bool {
         self.own().any(Area::has_spare)
     }
 
-    /// Whether a slot's area is one whose pages are to be brought elsewhere.
+    /// Returns true if the pages of a slot's area must move to another area.
     #[must_use]
     pub(crate) fn is_leaving(&self, slot: u64) -> bool {
         self.of(slot).0.is_leaving()
     }
 
-    /// Discards one cluster of any area that has one waiting.
+    /// Discards one waiting cluster of any area.
     pub(crate) fn discard_one(&self) -> Discarded {
         let mut results = self.own().map(Area::discard_one);
         results.find(|done| *done != Discarded::Nothing).unwrap_or(Discarded::Nothing)
     }
 
-    /// Gives storage back that is not needed. Returns the bytes given back.
+    /// Releases unused storage. Returns its size in bytes.
     pub(crate) fn shrink(&self) -> u64 {
         self.own().map(Area::shrink).sum()
     }
 
-    /// Slots taken, those freed in a freeze included.
+    /// Returns the number of used slots, including those freed during a freeze.
     #[must_use]
     pub(crate) fn used_slots(&self) -> u64 {
         self.iter().map(Area::used_slots).sum()
     }
 
-    /// Backing claimed so far, in bytes.
+    /// Returns the storage claimed so far, in bytes.
     #[must_use]
     pub(crate) fn size_bytes(&self) -> u64 {
         self.iter().map(Area::size_bytes).sum()
     }
 
-    /// Slots out of service because writing to them failed.
+    /// Returns the number of slots retired after failed writes.
     #[must_use]
     pub(crate) fn retired_slots(&self) -> u64 {
         self.iter().map(Area::retired_slots).sum()
     }
 
-    /// DRAM that the tables take by now, in bytes.
+    /// Returns the DRAM of the tables, in bytes.
     #[must_use]
     pub(crate) fn metadata_bytes(&self) -> u64 {
         self.iter().map(Area::metadata_bytes).sum()
@@ -571,13 +565,13 @@ impl Areas {
         &self.entry(index).area
     }
 
-    /// One that is there: who has a slot of an area has seen that it was added.
+    /// Returns an existing entry: a slot's owner has seen that its area was added.
     fn entry(&self, index: usize) -> &Entry {
         self.list[index].get().expect("a slot of an area that was never added")
     }
 }
 
-/// Rings of a lane: two more where the device can be asked for completions.
+/// Rings of a lane: two more if the device supports polling for completions.
 fn rings_of(area: &Area) -> usize {
     let facts = area.facts();
     match (facts.io_uring, facts.device_polling) {

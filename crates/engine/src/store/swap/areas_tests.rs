@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
 
-/// Areas of so many MiB and these priorities, each on a disk of its own.
+/// Creates areas with these sizes in MiB and priorities, each on a disk of its own.
 fn areas(of: &[(u64, i32)]) -> (Vec<SimDevice>, Areas) {
     let disks: Vec<_> = of.iter().map(|_| SimDevice::new(64 * MIB, 1)).collect();
     let storage = of.iter().zip(&disks).map(|(&(mib, priority), disk)| Backing {
@@ -31,7 +31,7 @@ fn write_run(areas: &Areas, lanes: &mut Lanes, run: Run, pages: &[u8]) -> Result
     areas.write_each(lanes, SlotBatch::of(run).as_slice(), pages)
 }
 
-/// Batches of 32 until nothing is left: in which area each lay.
+/// Allocates batches of 32 until the areas are full; returns the area of each.
 fn fill_up(areas: &Areas) -> (Vec<usize>, AreaFull) {
     let mut order = Vec::new();
     loop {
@@ -90,7 +90,7 @@ fn pages_are_read_together_wherever_their_slots_are() {
     }
     let slots: Vec<_> = (run.first..run.first + 64).collect();
     areas.write_each(&mut lanes, &slots, pages).unwrap();
-    // More pieces than one request has, runs and backward steps among them.
+    // More pieces than fit in one request, including runs and backward steps.
     let steps = (0..50_u64).map(|at| if at % 5 == 4 { at - 1 } else { at * 13 % 64 });
     let slots: Vec<u64> = steps.map(|at| run.first + at % run.len as u64).collect();
     let read = reserve_bytes(slots.len() * PAGE_SIZE).unwrap();
@@ -252,7 +252,7 @@ fn an_area_that_takes_nothing_now_is_asked_last() {
         assert_eq!(index_of(run.first), 0);
         write_run(&areas, &mut lanes, run, page).unwrap_err();
         areas.give_back(run.first, 1);
-        // The next is in the other one; and in this one where that is full.
+        // The next is in the other area, and in this one when that is full.
         let run = areas.alloc_run(0, 1).unwrap();
         assert_eq!(index_of(run.first), 1);
         let (order, full) = fill_up(&areas);
@@ -283,7 +283,7 @@ fn a_batch_is_whole_where_no_run_is_and_lies_in_one_area() {
         found.extend_from_slice(slots);
         batches.push(slots.len());
     }
-    // What is left of an area comes by itself.
+    // The rest of an area is a batch of its own.
     assert!(batches.iter().filter(|len| **len < 32).count() <= 2, "{batches:?}");
     let mut page = vec![0; PAGE_SIZE];
     for slot in &found {
@@ -295,7 +295,7 @@ fn a_batch_is_whole_where_no_run_is_and_lies_in_one_area() {
     assert_eq!(found, gaps);
 }
 
-/// Adds an area of so many MiB, as a forked child does.
+/// Adds an area of `mib` MiB, as a forked child does.
 fn add(areas: &Areas, mib: u64) -> Result<(), AreaError> {
     let stats = Stats::new(reserve_u64(STATS_WORDS).unwrap());
     let polling = Polling::new(Mode::Auto, 2, Pressure::shared(2, None), 0, stats);
@@ -320,7 +320,7 @@ fn a_child_takes_slots_of_its_own_areas_only_under_a_key_of_their_own() {
         assert!(!areas.are_together(own.first, before.first));
         assert!(areas.sealer(own.first).encrypts() && !areas.sealer(before.first).encrypts());
         assert_eq!(areas.own_used_slots(), 4);
-        // Its own child has all of them from it.
+        // A child of this process inherits all of them.
         areas.inherit();
         assert_eq!((areas.first_own(), areas.own_used_slots()), (1 + round, 0));
     }

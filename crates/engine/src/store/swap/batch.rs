@@ -1,10 +1,9 @@
-//! Slots that a batch of pages goes to at once, side by side or not: where an area is
-//! fragmented, a batch in one piece would be a short one.
+//! Slots for a batch of pages, adjacent or not: in a fragmented area a single run would be short.
 
 use super::Run;
 use crate::store::io::MAX_PIECES;
 
-/// Slots of one area, taken for pages that are written together.
+/// Slots of one area, allocated for pages that are written together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotBatch {
     slots: [u64; SlotBatch::MOST],
@@ -12,13 +11,13 @@ pub(crate) struct SlotBatch {
 }
 
 impl SlotBatch {
-    /// As many can be written at once, wherever they lie.
+    /// Most pages of one write, even if none are adjacent.
     pub(crate) const MOST: usize = MAX_PIECES;
 
-    /// The slots of one run.
+    /// Creates a batch from one run.
     ///
     /// # Panics
-    /// When there are more than [`SlotBatch::MOST`].
+    /// With more than [`SlotBatch::MOST`] slots.
     #[must_use]
     pub(crate) fn of(run: Run) -> SlotBatch {
         let mut batch = SlotBatch { slots: [0; SlotBatch::MOST], count: 0 };
@@ -26,24 +25,24 @@ impl SlotBatch {
         batch
     }
 
-    /// Adds those of another run of the same area.
+    /// Adds another run of the same area.
     ///
     /// # Panics
-    /// When there are more than [`SlotBatch::MOST`] then.
+    /// With more than [`SlotBatch::MOST`] slots in all.
     pub(crate) fn add(&mut self, run: Run) {
         let to = &mut self.slots[self.count..self.count + run.len];
         to.iter_mut().zip(run.first..).for_each(|(to, slot)| *to = slot);
         self.count += run.len;
     }
 
-    /// The slots, in the order in which they were taken.
+    /// Returns the slots in the order of allocation.
     #[must_use]
     pub(crate) fn as_slice(&self) -> &[u64] {
         &self.slots[..self.count]
     }
 }
 
-/// The runs of neighbours that slots make up, in their order.
+/// Iterates over the runs of adjacent slots, in their order.
 pub(crate) fn runs(slots: &[u64]) -> impl Iterator<Item = Run> + '_ {
     let follows = |one: &u64, next: &u64| one + 1 == *next;
     slots.chunk_by(follows).map(|run| Run { first: run[0], len: run.len() })

@@ -1,11 +1,10 @@
-//! Swap areas that a forked child opens when it needs them: in the directories and on the
-//! servers where its parent has some, and in the named areas that its tree shares. What is one
-//! process's alone is the parent's.
+//! Swap areas that a forked child opens on demand: in the directories and on the servers of its
+//! parent, and in the named areas that its tree shares. Areas of the parent alone are not
+//! available.
 //!
-//! That happens where the child makes room for a page, so perhaps in a fault: all that
-//! is allocated is the engine's, and no lock is held that a fork waits for but a
-//! context. The calls that it takes pass the guard as any others do, so it is not done on
-//! a stack that is managed.
+//! The child opens them when it makes room for a page, perhaps in a fault. So all allocations use
+//! the engine's heap, and no lock is held that a fork waits for, except a context. The system calls
+//! pass the guard as any others, so areas are never opened on a managed stack.
 
 use super::areas::{Areas, Backing, Layout, SharedPages};
 use crate::base::stats::Stats;
@@ -22,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where a child may have an area of its own.
+/// A place for a child's own area.
 pub(crate) enum Place {
     /// Storage of its own, which grows.
     Growing(Growing),
@@ -30,7 +29,7 @@ pub(crate) enum Place {
     Shared { pages: SharedPages, poll: Mode },
 }
 
-/// An area that grows, as it is opened.
+/// Parameters of a growing area.
 pub(crate) struct Growing {
     pub(crate) medium: Medium,
     pub(crate) limit_bytes: Option<u64>,
@@ -38,17 +37,16 @@ pub(crate) struct Growing {
     pub(crate) poll: Mode,
 }
 
-/// What an area grows on.
+/// The medium of a growing area.
 pub(crate) enum Medium {
-    /// A file in this directory; a cluster keeps it once more where there is the descriptor of an
-    /// request queue.
+    /// A file in this directory. With the descriptor of a request queue, a cluster stores a second
+    /// copy.
     Directory(PathBuf, Option<i32>),
-    /// Memory of other machines: the descriptor of the request queue of the helper that speaks to
-    /// them.
+    /// Memory of other machines: the descriptor of the request queue to `softswap-remote`.
     Remote(i32),
 }
 
-/// How areas are opened.
+/// Parameters for opening areas.
 pub(crate) struct ChildAreas {
     /// The best one first.
     pub(crate) places: Box<[Place]>,
@@ -59,48 +57,48 @@ pub(crate) struct ChildAreas {
     pub(crate) encrypt: bool,
     /// Addresses of managed memory.
     pub(crate) managed: Range<usize>,
-    /// Not under a filter of the program's, which would judge that.
+    /// False under a filter of the program's, which would judge the system calls.
     pub(crate) may_open: AtomicBool,
     pub(crate) state: Mutex<State>,
 }
 
-/// What came of opening an area.
+/// Result of opening an area.
 pub(crate) enum Opened {
-    /// There is one more.
+    /// There is another area.
     Yes,
-    /// None can be had.
+    /// No area can be opened.
     No,
-    /// None can be had here; the next fault can.
+    /// None can be opened on this stack; the next fault can do it.
     NotHere,
 }
 
-/// How far a process has come.
+/// Progress of a process.
 #[derive(Default)]
 pub(crate) struct State {
     /// The place to try next.
     next: usize,
-    /// Why the last one was refused.
+    /// Reason of the last refusal.
     refusal: Option<String>,
 }
 
 impl ChildAreas {
-    /// In a forked child: whether it may open areas.
+    /// Resets the state in a forked child. Returns true if it may open areas.
     pub(crate) fn begin(&self, areas: &Areas) -> bool {
         *self.lock() = State::default();
         self.may_open.load(Relaxed) && areas.have_room() && !self.places.is_empty()
     }
 
-    /// Nothing is opened from now on.
+    /// Forbids opening areas.
     pub(crate) fn forbid(&self) {
         self.may_open.store(false, Relaxed);
     }
 
-    /// Why there is no area, or not one more.
+    /// Returns why no area, or no further one, was opened.
     pub(crate) fn refusal(&self) -> Option<String> {
         self.lock().refusal.clone()
     }
 
-    /// Adds an area, unless there are more than `seen` by now.
+    /// Adds an area, unless there are already more than `seen`.
     pub(crate) fn open(&self, areas: &Areas, seen: usize, stats: Stats) -> Opened {
         let here = 0_u8;
         if self.managed.contains(&(&raw const here).addr()) {
@@ -141,7 +139,7 @@ impl ChildAreas {
         let backing = match &growing.medium {
             Medium::Directory(path, mirror) => {
                 let file = SwapFile::open(path).map_err(|error| error.to_string())?;
-                // Rings would be wanted for each context.
+                // No rings: they would need descriptors for each context.
                 let device = MirrorDevice::over(FileDevice::new(file, true), *mirror);
                 Backing::growing(device, growing.limit_bytes, self.reserve_bytes)
             }
@@ -159,8 +157,8 @@ impl ChildAreas {
     }
 }
 
-/// An area in what the tree shares. Where it cannot be opened it is reached, and marked, as the
-/// parent's is: then clusters come back when both are gone.
+/// Opens an area in shared pages. If the file cannot be opened again, the child uses the parent's
+/// file and mark; its clusters are then freed after both have exited.
 fn shared(pages: &SharedPages) -> Result<Backing, String> {
     let opened = SwapFile::reopened(pages.inherited).ok().map(Arc::new).and_then(|file| {
         let mark = pages.table.mark(|mark| open_mark::put(&*file, mark).ok())?;
@@ -170,6 +168,6 @@ fn shared(pages: &SharedPages) -> Result<Backing, String> {
     let (file, mark) = opened.or_else(inherited).ok_or("the swap area cannot be opened")?;
     let device = Box::new(FileDevice::new(Arc::clone(&file), true));
     let layout = Layout::Shared(SharedPages { mark, file: Some(file), ..pages.clone() });
-    // Nobody discards in a child.
+    // A child has no background thread that discards.
     Ok(Backing { device, layout, priority: 0, discard: Discard::None, poll: None })
 }

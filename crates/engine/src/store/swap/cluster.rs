@@ -1,14 +1,13 @@
-//! The bits of one cluster: which of its slots are in use, and where the next
-//! run of free ones is.
+//! The bits of one cluster: a set bit for each used slot, and a search for free runs.
 
 use softswap_sys::PAGE_SIZE;
 use std::ops::Range;
 
-/// Slots in a cluster: 2 MiB of pages, and a cache line of bits. A word of bits
-/// in models, which look at every order in which words can be read.
+/// Slots in a cluster: 2 MiB of pages, and one cache line of bits. In loom models one word, because
+/// loom explores every order of reads.
 pub const CLUSTER_SLOTS: usize = if cfg!(feature = "loom") { 64 } else { 512 };
 
-/// Most areas: a page entry has no room for more.
+/// Most areas: a page entry has no bits for more.
 pub const MAX_AREAS: usize = softswap_shared::cluster_table::MOST_AREAS;
 
 pub(crate) const PAGE_BYTES: u64 = PAGE_SIZE as u64;
@@ -17,10 +16,10 @@ pub(crate) const CLUSTER_BYTES: u64 = CLUSTER_SLOTS as u64 * PAGE_BYTES;
 
 pub(crate) const WORDS: usize = CLUSTER_SLOTS / 64;
 
-/// A set bit is a slot in use.
+/// A set bit is a used slot.
 pub(crate) type Bits = [u64; WORDS];
 
-/// The first run of `want` free slots or, if there is none, the longest one.
+/// Returns the first run of `want` free slots or, if there is none, the longest one.
 pub(crate) fn find_run(used: &Bits, want: usize) -> Option<Range<usize>> {
     let mut best = 0..0;
     let mut at = 0;
@@ -37,7 +36,7 @@ pub(crate) fn find_run(used: &Bits, want: usize) -> Option<Range<usize>> {
     (!best.is_empty()).then_some(best)
 }
 
-/// The first slot from `from` on that is in use, or that is free.
+/// Returns the first slot at or after `from` that is used, or that is free.
 fn next(used: &Bits, from: usize, in_use: bool) -> Option<usize> {
     let flip = if in_use { 0 } else { u64::MAX };
     let mut keep = u64::MAX << (from % 64);
@@ -51,7 +50,7 @@ fn next(used: &Bits, from: usize, in_use: bool) -> Option<usize> {
     None
 }
 
-/// The words that a run of slots touches, each with the run's bits in it.
+/// Iterates over the words of a run of slots, each with the run's bits.
 pub(crate) fn masks(run: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     let first = run.start / 64;
     let last = run.end.div_ceil(64);

@@ -1,21 +1,20 @@
-//! What a file or device holds, by the magic numbers at its beginning.
+//! Content of a file or device, recognised by magic numbers in its first bytes.
 
 use softswap_sys::PAGE_SIZE;
 
-/// Bytes from the start that must be known: they reach past the btrfs
-/// superblock, the last of those known here.
+/// Bytes that must be read: up to the end of the btrfs superblock, the last one known.
 pub const HEAD_BYTES: usize = 0x1_1000;
 const _: () = assert!(HEAD_BYTES.is_multiple_of(PAGE_SIZE));
 
-/// What kind of contents a magic number stands for.
+/// Kind of content that a magic number identifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Somebody's data.
+    /// User data.
     Data,
     /// A swap area.
     Swap,
-    /// A boot sector or a partition table of the old kind. A swap area leaves
-    /// the first 1024 bytes to these, so it may lie beside one.
+    /// A boot sector or an old partition table. A swap area does not use its first 1024 bytes, so
+    /// both can coexist.
     BootSector,
 }
 
@@ -27,13 +26,13 @@ pub(crate) enum Kind {
 /// ```
 #[derive(Debug, PartialEq, Eq)]
 pub struct Magic {
-    /// What it stands for, with its article.
+    /// Name of the format, with its article.
     pub name: &'static str,
-    /// Where it lies.
+    /// Offset in bytes.
     pub offset: usize,
-    /// What is there.
+    /// The magic bytes.
     pub bytes: &'static [u8],
-    /// What kind of contents that is.
+    /// Kind of content.
     pub(crate) kind: Kind,
 }
 
@@ -45,7 +44,7 @@ const fn swap(name: &'static str, offset: usize, bytes: &'static [u8]) -> Magic 
     Magic { name, offset, bytes, kind: Kind::Swap }
 }
 
-/// The ones that say most come first: a boot sector is part of many.
+/// The most specific come first: many formats include a boot sector.
 static MAGICS: &[Magic] = &[
     data("an ext2/3/4 file system", 0x438, b"\x53\xef"),
     data("an XFS file system", 0, b"XFSB"),
@@ -76,8 +75,8 @@ static MAGICS: &[Magic] = &[
     Magic { name: "a partition table", offset: 0x1fe, bytes: b"\x55\xaa", kind: Kind::BootSector },
 ];
 
-/// The magic numbers in the first bytes of a file or device, at best
-/// [`HEAD_BYTES`] of them; what says most comes first.
+/// Iterates over the magic numbers in the first bytes of a file or device, the most specific first.
+/// `head` should have [`HEAD_BYTES`].
 pub fn recognise(head: &[u8]) -> impl Iterator<Item = &'static Magic> {
     MAGICS.iter().filter(|magic| {
         let end = magic.offset + magic.bytes.len();

@@ -1,9 +1,9 @@
-//! When the storage of an area is told what is not needed.
+//! Setting for the discard of an area's unused storage.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// As `swapon --discard` has it.
+/// Discard policy, as in `swapon --discard`.
 ///
 /// ```
 /// use softswap_engine::store::swap::Discard;
@@ -14,9 +14,9 @@ pub enum Discard {
     /// Never.
     #[default]
     None,
-    /// All of it, before it is first used.
+    /// All of it, before its first use.
     Once,
-    /// Clusters, when they have become free.
+    /// Clusters that have become free.
     Pages,
     /// Both.
     Both,
@@ -30,13 +30,13 @@ impl Discard {
         (Discard::Both, "both"),
     ];
 
-    /// Whether all of the area is discarded before it is used.
+    /// Returns true if all of the area is discarded before its first use.
     #[must_use]
     pub(crate) fn at_start(self) -> bool {
         matches!(self, Discard::Once | Discard::Both)
     }
 
-    /// Whether clusters are discarded when they have become free.
+    /// Returns true if clusters are discarded after they have become free.
     #[must_use]
     pub(crate) fn of_clusters(self) -> bool {
         matches!(self, Discard::Pages | Discard::Both)
@@ -50,7 +50,7 @@ impl fmt::Display for Discard {
     }
 }
 
-/// Not one of the words.
+/// Error for an unknown word.
 ///
 /// ```
 /// use softswap_engine::store::swap::Discard;

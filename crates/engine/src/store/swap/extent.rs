@@ -1,18 +1,17 @@
-//! Extents: from a slot of the area to the block of the device that holds it.
+//! Extents: map a slot of the area to a block of the device.
 //!
-//! An area is one run of pages, `0..pages`, cut into extents that each lie in
-//! one piece on the device. Extents are appended in ascending order without
-//! gaps, so an extent ends where the next one begins and its length need not
-//! be stored: an entry is two words, and making the last extent longer is one
-//! store to the page count.
+//! An area is one run of pages, `0..pages`, divided into extents that are contiguous on the device.
+//! Extents are appended in ascending order without gaps. An extent ends where the next one begins,
+//! so its length is not stored: an entry is two words, and extending the last extent is one store
+//! to the page count.
 //!
-//! A look-up asks `hints` which few entries to search: at most 4 bytes more an
-//! extent, and the search is short whatever lengths the extents have. What a
-//! hint says is checked against the entries, so it may be out of date.
+//! A look-up gets a few candidate entries from `hints`. Hints take at most 4 bytes an extent, and
+//! keep the search short for any lengths of extents. They are checked against the entries, so they
+//! may be stale.
 //!
-//! Look-ups take no lock, also while the area grows. An entry is complete
-//! before the entry count that covers it is published, and that before the
-//! page count that makes it reachable; a reader loads them the other way round.
+//! Look-ups take no lock, even while the area grows. A writer completes an entry, then publishes
+//! the entry count that covers it, then the page count that makes it reachable; a reader loads them
+//! in reverse order.
 
 mod hints;
 
@@ -25,11 +24,11 @@ use std::sync::PoisonError;
 /// Limits that keep sums of pages in 64 bits, and entry numbers in 32.
 const MAX_PAGES: u64 = 1 << 40;
 const MAX_EXTENTS: usize = 1 << 23;
-/// What an entry takes: the page it starts at, and the block.
+/// Words of an entry: its first page and its first block.
 const ENTRY_WORDS: usize = 2;
 const ENTRY_BYTES: u64 = 8 * ENTRY_WORDS as u64;
 
-/// Where a page is, and for how many pages that goes on.
+/// Block of a page, and the rest of its extent.
 ///
 /// ```
 /// use softswap_engine::store::swap::extent::ExtentMap;
@@ -45,19 +44,18 @@ pub struct Mapping {
     pub(crate) pages_left: u64,
 }
 
-/// A part of a range of pages that lies in one piece on the device.
+/// A part of a range of pages that is contiguous on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// Its first page.
     pub(crate) page: u64,
-    /// Where that page is, in pages of the device.
+    /// The block of that page, in pages of the device.
     pub(crate) block: u64,
-    /// Its length, at least one.
+    /// Number of pages, at least one.
     pub(crate) nr_pages: u64,
 }
 
-/// A page that no extent holds was asked for: a bug of the caller, never a
-/// state of the area.
+/// Error for a page outside all extents: a bug of the caller, never a state of the area.
 ///
 /// ```
 /// use softswap_engine::store::swap::extent::ExtentMap;
@@ -67,13 +65,13 @@ pub(crate) struct Piece {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("page {page} lies outside the area of {pages} pages, a bug in softswap")]
 pub struct Unmapped {
-    /// The page asked for.
+    /// The page looked up.
     pub(crate) page: u64,
-    /// The pages that are mapped.
+    /// Number of mapped pages.
     pub(crate) pages: u64,
 }
 
-/// Why an extent was not appended.
+/// Reason why an extent was not appended.
 ///
 /// ```
 /// use softswap_engine::store::swap::extent::{AppendError, ExtentMap};
@@ -82,15 +80,15 @@ pub struct Unmapped {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
-    /// The extent does not begin where the last one ends.
+    /// The extent does not begin at the end of the last one.
     #[error("extent begins at page {start_page}, but the area ends at page {pages}")]
     NotAdjacent {
-        /// Where the extent begins.
+        /// First page of the extent.
         start_page: u64,
-        /// Where it should begin.
+        /// Expected first page.
         pages: u64,
     },
-    /// It has no pages, or its numbers do not fit.
+    /// It has no pages, or its numbers are too large.
     #[error("extent has no pages, or ends beyond the largest block number")]
     BadLength,
     /// The table is full.
@@ -117,15 +115,15 @@ pub struct ExtentMap {
     /// Mapped pages. Stored last when appending.
     pages: AtomicU64,
     count: AtomicU64,
-    /// Start page and start block of each extent, side by side: a look-up that
-    /// finds nothing in the caches waits for one line of this table, not two.
+    /// First page and first block of each extent, adjacent: a look-up that misses the caches loads
+    /// one line of this table, not two.
     entries: &'static [AtomicU64],
     hints: Hints,
-    /// Held by whoever changes the map.
+    /// Held while the map changes.
     change: Mutex<()>,
 }
 
-/// An entry, and the page at which the next one takes over.
+/// An entry, and the first page of the next one.
 #[derive(Clone, Copy)]
 struct Extent {
     index: usize,
@@ -145,10 +143,10 @@ impl Extent {
 }
 
 impl ExtentMap {
-    /// An empty map with room for `limit` extents.
+    /// Creates an empty map for up to `limit` extents.
     ///
     /// # Errors
-    /// When the address space for it cannot be reserved.
+    /// If the address space for it cannot be reserved.
     pub fn new(limit: usize) -> io::Result<Self> {
         let limit = limit.min(MAX_EXTENTS);
         Ok(Self {
@@ -160,24 +158,24 @@ impl ExtentMap {
         })
     }
 
-    /// Mapped pages.
+    /// Returns the number of mapped pages.
     #[must_use]
     pub(crate) fn pages(&self) -> u64 {
         self.pages.load(Ordering::Acquire)
     }
 
-    /// Extents they lie in.
+    /// Returns the number of extents.
     #[must_use]
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire) as usize
     }
 
-    /// Appends `nr_pages` at `start_block`; they become part of the last
-    /// extent if they continue it on the device.
+    /// Appends `nr_pages` at `start_block`. They extend the last extent if they are contiguous with
+    /// it on the device.
     ///
     /// # Errors
-    /// When the extent leaves a gap, has an impossible length, or the table
-    /// is full. The map is then unchanged.
+    /// If the extent leaves a gap, has an impossible length, or the table is full. The map is then
+    /// unchanged.
     pub fn append(
         &self,
         start_page: u64,
@@ -216,8 +214,8 @@ impl ExtentMap {
 
     /// Unmaps everything from `page` on.
     ///
-    /// The caller sees to it that nobody looks up a removed page meanwhile;
-    /// look-ups of other pages are not disturbed.
+    /// The caller ensures that no thread looks up a removed page meanwhile; look-ups of other pages
+    /// continue.
     pub(crate) fn remove_tail(&self, page: u64) {
         let _held = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         if page >= self.pages.load(Ordering::Relaxed) {
@@ -226,27 +224,25 @@ impl ExtentMap {
         self.pages.store(page, Ordering::Release);
         let count = self.count.load(Ordering::Relaxed) as usize;
         let kept = page.checked_sub(1).map_or(0, |last| self.search(last, 0, count) + 1);
-        // A reader that still sees the old count meets starts at or beyond
-        // `page` in the entries given up, now and after they are used again,
-        // so that it never takes one of them for a page that was kept.
+        // A reader with the old count reads starts at or beyond `page` in the removed entries, even
+        // after they are reused. So it never takes one of them for a page that was kept.
         self.count.store(kept as u64, Ordering::Release);
         self.hints.shrink(page, kept, |index| self.start(index));
     }
 
-    /// The block that holds `page`.
+    /// Returns the block of `page`.
     ///
     /// # Errors
-    /// When no extent holds it.
+    /// If it is in no extent.
     #[inline]
     pub fn lookup(&self, page: u64) -> Result<Mapping, Unmapped> {
         let extent = self.find(page)?;
         Ok(Mapping { block: extent.block_of(page), pages_left: extent.end - page })
     }
 
-    /// The pieces in which `nr_pages` from `first_page` on lie, in order.
+    /// Iterates over the contiguous pieces of `nr_pages` from `first_page` on, in order.
     ///
-    /// From the second on each is found where the one before it ended, without
-    /// a search. A page that no extent holds ends the walk with an error.
+    /// Only the first needs a search. A page outside all extents ends the iteration with an error.
     pub(crate) fn pieces(&self, first_page: u64, nr_pages: u64) -> Pieces<'_> {
         let end = first_page.saturating_add(nr_pages);
         Pieces { map: self, page: first_page, end, after: None }
@@ -269,19 +265,19 @@ impl ExtentMap {
         self.find_without_hints(page, pages, count)
     }
 
-    /// For a reader whom the hints misled, because they were being made anew.
+    /// Searches all entries, for a reader that read hints during their rebuild.
     #[cold]
     fn find_without_hints(&self, page: u64, pages: u64, count: usize) -> Result<Extent, Unmapped> {
-        // Without an entry that holds it, the page has been removed meanwhile.
+        // If no entry holds it, the page has been removed meanwhile.
         let found = (count > 0).then(|| self.extent(self.search(page, 0, count), pages, count));
         found.filter(|extent| extent.holds(page)).ok_or(Unmapped { page, pages: self.pages() })
     }
 
-    /// The last of the `candidates` entries from `first` on that starts at or
-    /// before `page`, or `first` if none does.
+    /// Returns the last of the `candidates` entries from `first` on that starts at or before
+    /// `page`, or `first` if none does.
     ///
-    /// It is chance which half the page is in, so the processor is to compute
-    /// it: guessing wrong would cost more than all the rest.
+    /// The branch would be unpredictable, and a misprediction costs more than the rest of the
+    /// search, so the choice is a conditional move.
     #[inline]
     fn search(&self, page: u64, first: usize, candidates: usize) -> usize {
         let (mut low, mut left) = (first, candidates);
@@ -303,13 +299,13 @@ impl ExtentMap {
     fn extent(&self, index: usize, pages: u64, count: usize) -> Extent {
         let start = self.start(index);
         let block = self.entries[ENTRY_WORDS * index + 1].load(Ordering::Relaxed);
-        // An extent that was appended after `pages` was read starts there or
-        // later, and this reader may not look beyond it.
+        // An extent appended after `pages` was read starts there or later; this reader must not see
+        // it.
         let end = if index + 1 < count { self.start(index + 1).min(pages) } else { pages };
         Extent { index, start, end, block }
     }
 
-    /// DRAM that the entries and hints in use take.
+    /// Returns the DRAM of the used entries and hints, in bytes.
     #[must_use]
     pub fn metadata_bytes(&self) -> u64 {
         let (pages, count) = (self.pages(), self.count());
@@ -317,7 +313,7 @@ impl ExtentMap {
     }
 }
 
-/// A walk over the pieces of a range; see [`ExtentMap::pieces`].
+/// Iterator over the pieces of a range; see [`ExtentMap::pieces`].
 #[derive(Debug)]
 pub(crate) struct Pieces<'m> {
     map: &'m ExtentMap,
@@ -328,8 +324,8 @@ pub(crate) struct Pieces<'m> {
 }
 
 impl Pieces<'_> {
-    /// The extent of the next page: the successor of the last one, unless the
-    /// map has changed there.
+    /// Returns the extent of the next page: the successor of the last one, unless the map has
+    /// changed.
     fn successor(&self) -> Result<Extent, Unmapped> {
         let (page, pages) = (self.page, self.map.pages());
         let count = self.map.count();

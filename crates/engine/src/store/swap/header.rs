@@ -1,7 +1,7 @@
-//! The header of a swap area that has a name: version 1, as `mkswap` writes
-//! it and the kernel, `swapon` and `blkid` read it.
+//! Header of a named swap area: version 1, the format of `mkswap`, the kernel, `swapon` and
+//! `blkid`.
 //!
-//! It takes the area's first page, which is why slot 0 is never handed out.
+//! It is in the area's first page, so slot 0 is never allocated.
 //!
 //! ```text
 //!      0  1024 bytes   a boot loader's or a disk label's, not ours
@@ -15,16 +15,15 @@
 //!   4086  10 bytes     "SWAPSPACE2"
 //! ```
 //!
-//! Numbers are in the byte order of the machine that wrote them; the version
-//! tells which one that was.
+//! Numbers are in the byte order of the machine that wrote them; the version number reveals it.
 
 use softswap_sys::PAGE_SIZE;
 
-/// Where the header begins; what lies before belongs to others.
+/// Offset of the header; the bytes before it belong to other formats.
 pub const HEADER_OFFSET: usize = 1024;
-/// Bad pages that the header has room for.
+/// Most bad pages in a header.
 pub(crate) const MAX_BAD_PAGES: usize = (SIGNATURE_AT - BAD_PAGES_AT) / 4;
-/// Bytes that a label may have.
+/// Bytes of a label.
 pub const LABEL_BYTES: usize = 16;
 
 const VERSION: u32 = 1;
@@ -36,12 +35,12 @@ const BAD_PAGES_AT: usize = 1536;
 const SIGNATURE: &[u8; 10] = b"SWAPSPACE2";
 const OLD_SIGNATURE: &[u8; 10] = b"SWAP-SPACE";
 const SIGNATURE_AT: usize = PAGE_SIZE - SIGNATURE.len();
-/// Page sizes of other machines, whose headers end elsewhere.
+/// Page sizes of other machines; their headers end at other offsets.
 const OTHER_PAGE_SIZES: [usize; 4] = [8 << 10, 16 << 10, 32 << 10, 64 << 10];
 
 const _: () = assert!(MAX_BAD_PAGES == 637 && LABEL_AT + LABEL_BYTES + 468 == BAD_PAGES_AT);
 
-/// What a header says.
+/// Content of a header.
 ///
 /// ```
 /// use softswap_engine::store::swap::header::Header;
@@ -52,17 +51,17 @@ const _: () = assert!(MAX_BAD_PAGES == 637 && LABEL_AT + LABEL_BYTES + 468 == BA
 pub struct Header {
     /// The last page of the area; the header's own is page 0.
     pub last_page: u32,
-    /// Pages that must not be used, ascending, each once.
+    /// Pages that must not be used, ascending and distinct.
     pub bad_pages: Vec<u32>,
-    /// The area's UUID, in the order in which it is written out.
+    /// The area's UUID, in the order of its text form.
     pub uuid: [u8; 16],
-    /// The area's label, filled up with zeroes.
+    /// The area's label, padded with zeroes.
     pub label: [u8; LABEL_BYTES],
-    /// Written on a machine with the other byte order.
+    /// True if written on a machine with the other byte order.
     pub is_swapped: bool,
 }
 
-/// Why there is no header that can be used.
+/// Reason why there is no usable header.
 ///
 /// ```
 /// use softswap_engine::store::swap::header::{Header, HeaderError};
@@ -96,14 +95,12 @@ pub enum HeaderError {
 }
 
 impl Header {
-    /// Reads the header from the beginning of a file or device of
-    /// `storage_pages` whole pages.
+    /// Parses the header in the first bytes of a file or device of `storage_pages` whole pages.
     ///
-    /// One page of `head` is enough; with 64 KiB a header for other page sizes
-    /// is told from none.
+    /// One page of `head` is enough; with 64 KiB, headers for other page sizes are recognised.
     ///
     /// # Errors
-    /// When there is none, or none that this storage can have.
+    /// If there is no header, or none that fits this storage.
     pub fn parse(head: &[u8], storage_pages: u64) -> Result<Self, HeaderError> {
         let Some(page) = head.first_chunk::<PAGE_SIZE>() else {
             return Err(HeaderError::NoSignature);
@@ -141,8 +138,7 @@ impl Header {
         Ok(Self { last_page, bad_pages, uuid, label, is_swapped })
     }
 
-    /// Writes the header to an area's first page, of which the first
-    /// [`HEADER_OFFSET`] bytes stay as they are.
+    /// Writes the header to an area's first page and keeps the first [`HEADER_OFFSET`] bytes.
     ///
     /// # Panics
     /// With more bad pages than [`MAX_BAD_PAGES`].
@@ -164,19 +160,19 @@ impl Header {
         page[SIGNATURE_AT..].copy_from_slice(SIGNATURE);
     }
 
-    /// Pages of the area, its header's included.
+    /// Returns the number of pages of the area, including its header's.
     #[must_use]
     pub fn pages(&self) -> u64 {
         u64::from(self.last_page) + 1
     }
 
-    /// Pages that can hold something.
+    /// Returns the number of pages that can store data.
     #[must_use]
     pub fn usable_pages(&self) -> u64 {
         u64::from(self.last_page) - self.bad_pages.len() as u64
     }
 
-    /// The label as text, if there is one.
+    /// Returns the label as text, if there is one.
     #[must_use]
     pub fn label_text(&self) -> Option<String> {
         let end = self.label.iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES);
@@ -184,8 +180,8 @@ impl Header {
     }
 }
 
-/// A label as the header has it; `None` if it is too long, or contains a zero
-/// byte, which would end it.
+/// Returns a label in the header's format; `None` if it is too long, or contains a zero byte, which
+/// would end it.
 #[must_use]
 pub fn label_field(text: &str) -> Option<[u8; LABEL_BYTES]> {
     if text.len() > LABEL_BYTES || text.bytes().any(|byte| byte == 0) {

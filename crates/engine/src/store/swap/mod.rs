@@ -1,12 +1,11 @@
-//! Swap areas: where a page is kept once it has left DRAM.
+//! Swap areas: storage of pages outside DRAM.
 //!
-//! On the way out a page gets a slot, the slot an extent, the extent a block
-//! of the device; on the way in the slot leads back the same way. `extent` and
-//! `slot` know nothing of each other or of devices; `area` puts them together,
-//! and `areas` makes one of several. What lies under a name, a file or a
-//! device, is taken into use by `named`, which asks `contents` what it holds
-//! and `header` what its first page says; a tree of processes shares it by a
-//! [`softswap_shared::cluster_table`]. `open_areas` does that for all areas that were asked for.
+//! A page is stored in a slot, the slot is part of an extent, and the extent is a run of device
+//! blocks. `extent` and `slot` are independent of each other and of devices; `area` combines them,
+//! and `areas` combines several areas. `named` opens a file or a device with a header. It
+//! recognises other content with `contents` and parses the first page with `header`. A tree of
+//! processes shares an area through a [`softswap_shared::cluster_table`]. `open_areas` opens all
+//! configured areas.
 
 pub(crate) mod cluster;
 pub mod extent;

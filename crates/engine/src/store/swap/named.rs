@@ -1,15 +1,13 @@
-//! Swap areas that have a name: a file or a block device with a header.
+//! Named swap areas: a file or a block device with a header.
 //!
-//! [`Storage::open`] claims it, then everything is asked of what was claimed.
-//! [`activate`] reads the header and looks whether every page has a place of
-//! its own; [`Storage::format`] writes a header. Nothing is changed by any of
-//! these but `format`, and by that only after [`Storage::check_layout`] and
-//! whatever else its caller asks.
+//! [`Storage::open`] claims the file; all later checks use the claimed descriptor. [`activate`]
+//! reads the header and checks that every page has a block of its own. [`Storage::format`] writes a
+//! header. Only `format` changes anything. Its caller first runs [`Storage::check_layout`] and its
+//! own checks.
 //!
-//! A file is reached through its file system, never through the device below,
-//! so its blocks are offsets in the file. Where it
-//! lies on the device is asked all the same: a page must not need space at
-//! the very moment at which memory is short.
+//! A file is accessed through its file system, never through the device below, so blocks are
+//! offsets in the file. Its layout on the device is checked all the same, because writing a page
+//! must not allocate space while memory is short.
 
 use super::cluster::CLUSTER_SLOTS;
 use super::contents::{self, HEAD_BYTES, Kind, Magic};
@@ -24,12 +22,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
-/// Slots are handed out from whole clusters, so an area has at least one.
+/// Fewest pages of an area: slots are allocated from whole clusters.
 pub(crate) const LEAST_PAGES: u64 = CLUSTER_SLOTS as u64;
-/// Pages that a header can name.
+/// Most pages that a header can describe.
 pub(crate) const MOST_PAGES: u64 = 1 << 32;
 
-/// A named area that is ours, ready for use.
+/// A named area that this process claimed, ready for use.
 ///
 /// ```no_run
 /// use softswap_engine::store::swap::{Activated, activate};
@@ -40,19 +38,19 @@ pub(crate) const MOST_PAGES: u64 = 1 << 32;
 /// ```
 #[derive(Debug)]
 pub struct Activated {
-    /// The file or device. As long as it is open, nobody else gets it.
+    /// The file or device. No other program can claim it while it is open.
     pub file: SwapFile,
-    /// What the header says.
+    /// The header.
     pub header: Header,
-    /// Pieces that the file lies in on its device, where that can be told.
+    /// Number of extents of the file on its device, if known.
     pub pieces: Option<u64>,
-    /// A block device, not a file.
+    /// True for a block device.
     pub is_device: bool,
-    /// What its owner should know.
+    /// Warnings for the owner.
     pub warnings: Vec<Warning>,
 }
 
-/// Why a file or device does not serve as a swap area. Nothing was changed.
+/// Reason why a file or device cannot be used as a swap area. Nothing was changed.
 ///
 /// ```
 /// use softswap_engine::store::swap::activate;
@@ -132,7 +130,7 @@ fn header_way_out(path: &Path, cause: &HeaderError) -> String {
     }
 }
 
-/// What does not rule an area out, but should be known.
+/// A problem that does not prevent use.
 ///
 /// ```
 /// use softswap_engine::store::swap::named::Warning;
@@ -141,11 +139,11 @@ fn header_way_out(path: &Path, cause: &HeaderError) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Warning {
-    /// The header says less than there is.
+    /// The header describes less than the size of the file or device.
     RestUnused { bytes: u64 },
-    /// A header cannot name all of it.
+    /// A header cannot describe the whole device.
     BeyondHeader { bytes: u64 },
-    /// Others may read or write the file.
+    /// Other users may read or write the file.
     Insecure { path: PathBuf, mode: u32 },
     /// The file belongs to another user.
     ForeignOwner { path: PathBuf, owner: u32 },
@@ -153,7 +151,7 @@ pub enum Warning {
     PageCache,
     /// The file is on a file system in DRAM.
     InMemory,
-    /// The file system writes what changes to a new place.
+    /// The file system is copy-on-write.
     CopyOnWrite { path: PathBuf },
     /// The first sector is a boot sector or an old partition table.
     BootSector,
@@ -204,7 +202,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// A file or device that was claimed, and what it begins with.
+/// A claimed file or device, and its first bytes.
 ///
 /// ```
 /// use softswap_engine::store::swap::named::Storage;
@@ -219,10 +217,10 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Claims what is at `path` and reads its beginning.
+    /// Claims the file or device at `path` and reads its first bytes.
     ///
     /// # Errors
-    /// When somebody else uses it, it is no storage, too small or unreadable.
+    /// If another program uses it, or it is not storage, too small or unreadable.
     pub fn open(path: &Path) -> Result<Self, ActivateError> {
         let mut claimed = claim(path)?;
         let bytes = claimed.len_bytes;
@@ -235,28 +233,28 @@ impl Storage {
         Ok(Self { path: path.to_owned(), claimed, head })
     }
 
-    /// Whole pages, as far as a header can name them.
+    /// Returns the number of whole pages, limited to what a header can describe.
     #[must_use]
     pub fn pages(&self) -> u64 {
         (self.claimed.len_bytes / PAGE_BYTES).min(MOST_PAGES)
     }
 
-    /// A block device, not a file.
+    /// Returns true for a block device.
     #[must_use]
     pub(crate) fn is_device(&self) -> bool {
         self.claimed.is_device
     }
 
-    /// What it holds, as far as that is recognised.
+    /// Returns the recognised formats of the content.
     pub fn contents(&self) -> impl Iterator<Item = &'static Magic> {
         contents::recognise(&self.head)
     }
 
-    /// Whether each of the first `pages` pages has a place of its own. Says in
-    /// how many pieces they lie, where that can be told.
+    /// Checks that each of the first `pages` pages has a block of its own. Returns the number of
+    /// extents, if known.
     ///
     /// # Errors
-    /// For a file with holes, or one whose storage is not its own.
+    /// If the file has holes, or shares its storage.
     pub fn check_layout(&self, pages: u64) -> Result<Option<u64>, ActivateError> {
         if self.is_device() {
             return Ok(Some(1));
@@ -271,13 +269,13 @@ impl Storage {
         }
     }
 
-    /// What its owner should know, whatever it holds.
+    /// Returns warnings that do not depend on the content.
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = Vec::new();
         let Claimed { file, is_device, mode, foreign_owner, len_bytes } = &self.claimed;
         let path = || self.path.clone();
-        // Devices have their permissions from the system.
+        // The system sets the permissions of devices.
         if !is_device && mode & 0o077 != 0 {
             warnings.push(Warning::Insecure { path: path(), mode: *mode });
         }
@@ -299,15 +297,15 @@ impl Storage {
         warnings
     }
 
-    /// Writes `header`, waits until it is on the device, and reads it back.
+    /// Writes `header`, waits until the device has it, and reads it back.
     ///
-    /// The first 1024 bytes stay as they are, unless something else begins in
-    /// them: then they are made zeroes, and so are the magic numbers of what
-    /// begins further behind. Others would take the area for that.
+    /// The first 1024 bytes keep their content, unless another format begins in them: then they are
+    /// zeroed. Magic numbers of other formats behind them are zeroed too. Otherwise tools would
+    /// recognise the wrong format.
     ///
     /// # Errors
-    /// What the kernel reported, or EIO if something else came back. What the
-    /// beginning holds is unknown then.
+    /// The kernel's error, or EIO if the bytes read differ. The content of the first pages is
+    /// unknown then.
     pub fn format(&mut self, header: &Header) -> io::Result<()> {
         let old: Vec<_> = self.contents().collect();
         let mut changed = Vec::new();
@@ -323,7 +321,7 @@ impl Storage {
         for &page in &changed {
             self.write_page(page)?;
         }
-        // So that there is never more than one thing to be recognised.
+        // Sync first: at no time are two formats recognisable.
         self.claimed.file.sync()?;
         if let Some(first) = self.head.first_chunk_mut() {
             header.write_to(first);
@@ -340,7 +338,7 @@ impl Storage {
     }
 
     fn write_page(&self, page: usize) -> io::Result<()> {
-        // Aligned, as O_DIRECT wants it.
+        // O_DIRECT needs an aligned buffer.
         let mut buf = Box::new(Page([0; PAGE_SIZE]));
         buf.0.copy_from_slice(&self.head[page * PAGE_SIZE..][..PAGE_SIZE]);
         match self.claimed.file.write_at(&buf.0, page as u64 * PAGE_BYTES)? {
@@ -358,8 +356,8 @@ fn read_page(file: &SwapFile, page: usize) -> io::Result<Box<Page>> {
     }
 }
 
-/// Reads the beginning, and finds out whether direct I/O works on the way: it
-/// can be granted when a file is opened and then fail.
+/// Reads the first bytes. Falls back to buffered I/O if direct I/O fails, which is possible even if
+/// the open succeeded.
 fn read_head(file: &mut SwapFile) -> io::Result<Vec<u8>> {
     if let Err(error) = read_page(file, 0)
         && file.is_direct()
@@ -376,11 +374,11 @@ fn read_head(file: &mut SwapFile) -> io::Result<Vec<u8>> {
 
 const _: () = assert!(HEAD_BYTES as u64 <= LEAST_PAGES * PAGE_BYTES);
 
-/// Takes the area at `path` into use: claims it, reads its header, and looks
-/// whether every page has its place. Changes nothing.
+/// Claims the area at `path`, reads its header and checks that every page has a block. Changes
+/// nothing.
 ///
 /// # Errors
-/// When it cannot serve; says why, and what would help.
+/// If it cannot be used; the error names the reason and the remedy.
 pub fn activate(path: &Path) -> Result<Activated, ActivateError> {
     let storage = Storage::open(path)?;
     let header = Header::parse(&storage.head, storage.pages());
@@ -426,7 +424,7 @@ mod tests {
         path: PathBuf,
     }
 
-    /// A file of `bytes` with a header of the given size, if that is any.
+    /// Creates a file of `bytes` with a header for `header_pages`, if given.
     fn area(bytes: u64, header_pages: Option<u64>) -> Place {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("swap");
@@ -451,7 +449,7 @@ mod tests {
         file.write_all_at(&page, 0).unwrap();
     }
 
-    /// The refusal, after which the file is as it was.
+    /// Returns the error, and checks that the file is unchanged.
     fn refused(path: &Path) -> ActivateError {
         let state = || (fs::read(path).unwrap(), fs::metadata(path).unwrap().modified().unwrap());
         let before = state();
@@ -547,7 +545,7 @@ mod tests {
         assert_eq!(now[0x1_0040..0x1_0049], [0, 0, 0, 0, 0, 0, 0, 0, 0x11]);
         assert!(now[0x1_0048..].iter().all(|&byte| byte == 0x11));
         assert_eq!(activate(&place.path).unwrap().header, header(512));
-        // A file system that begins in the first sector goes with it.
+        // A file system that begins in the first sector is erased.
         file.write_all_at(b"XFSB", 0).unwrap();
         Storage::open(&place.path).unwrap().format(&header(512)).unwrap();
         assert!(fs::read(&place.path).unwrap()[..1024].iter().all(|&byte| byte == 0));

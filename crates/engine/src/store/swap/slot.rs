@@ -1,29 +1,23 @@
-//! Slots: which pages of the area are taken.
+//! Allocator of the area's slots.
 //!
-//! On the way out reclaim asks for runs of slots, so that a batch of victims leaves
-//! in few writes; on the way in, and when memory is given up, single slots come
-//! back from any thread.
+//! Reclaim allocates runs of slots, so that a batch needs few writes. Swap-ins and unmaps free
+//! single slots, from any thread.
 //!
-//! The area is cut into clusters of 512 slots. Each processor allocates from a
-//! current cluster of its own under a lock that nobody else wants in the common
-//! case. Only the holder of a current cluster sets bits in it, so what it sees
-//! free stays free; whoever frees clears bits without any lock. Clusters that
-//! are nobody's are kept on lists by how full they are, the lists on shelves, a
-//! [`shelf`] for each processor; its lock is taken only when a cluster moves
-//! between lists. A full one is on no list: the first slot freed in it brings
-//! it back.
+//! The area is divided into clusters of 512 slots. Each processor allocates from its own current
+//! cluster, under a lock that is rarely contended. Only the holder of a current cluster sets bits
+//! in it, so free bits stay free. Any thread clears bits without a lock. All other clusters are on
+//! lists by fill level. The lists are in shelves, a [`shelf`] for each processor; its lock is
+//! needed only to move a cluster between lists. A full cluster is on no list; the first free puts
+//! it back on one.
 //!
-//! Where the storage wants to be told what is not needed, an emptied cluster
-//! first waits to be discarded. Whoever discards it holds it meanwhile, so that
-//! nobody allocates from it; one that still waits is taken as it is before
-//! anybody goes without.
+//! If discarding is enabled, an emptied cluster first waits for its discard. The discarding thread
+//! holds it meanwhile, so no thread allocates from it. If nothing else is free, a waiting cluster
+//! is used without a discard.
 //!
-//! [`frozen`] keeps freed slots from being used again, [`service`] takes slots
-//! and clusters out of service. [`sparse`] has clusters come and go one by one,
-//! where the area is not this process's alone.
+//! [`frozen`] delays the reuse of freed slots. [`service`] takes slots and clusters out of service.
+//! [`sparse`] adds and removes single clusters of an area that several processes share.
 //!
-//! Locks: that for growing and shrinking, then those of up to two shelves, in
-//! their order.
+//! Lock order: growing and shrinking, then up to two shelves in the order of their indexes.
 
 mod shelf;
 mod homes;
@@ -40,14 +34,13 @@ use softswap_sys::primitive::{current_cpu, in_one_order, reserve_u32, reserve_u6
 use std::io;
 use std::ops::Range;
 
-/// Counters that threads share the load of.
+/// Number of counters that spread the load of the threads.
 const STRIPES: usize = 16;
 
-/// A processor leaves a cluster whose longest run is shorter for another one.
+/// A processor replaces its current cluster if the longest free run is shorter.
 const SHORT_SLOTS: usize = 8;
 
-/// Something was to be freed that was not in use: a bug of the caller. The
-/// part of the run that was in use has been freed.
+/// Some slots to be freed were not in use: a bug of the caller. The others have been freed.
 ///
 /// ```
 /// use softswap_engine::store::swap::slot::SlotAllocator;
@@ -58,9 +51,9 @@ const SHORT_SLOTS: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("slots {first}+{len} were to be freed, but not all of them are in use: a bug in softswap")]
 pub struct NotInUse {
-    /// The first slot of the run.
+    /// First slot of the run.
     pub(crate) first: u64,
-    /// Its length.
+    /// Length of the run.
     pub(crate) len: usize,
 }
 
@@ -76,7 +69,7 @@ pub struct NotInUse {
 /// ```
 #[derive(Debug)]
 pub struct SlotAllocator {
-    /// Clusters handed to the allocator so far, of those the tables can hold.
+    /// Clusters added so far, and the most that the tables can hold.
     clusters: AtomicU32,
     capacity: u32,
     /// Held while the area grows or shrinks.
@@ -86,18 +79,18 @@ pub struct SlotAllocator {
     next: &'static [AtomicU32],
     prev: &'static [AtomicU32],
     shelves: Box<[CachePadded<Shelf>]>,
-    /// Whether clusters are discarded before they are free.
+    /// True if clusters are discarded before they are free.
     discards: AtomicBool,
-    /// A bit per cluster whose storage holds nothing since it was discarded.
+    /// A bit for each cluster whose storage is empty since its discard.
     clean: &'static [AtomicU64],
-    /// A bit per cluster that has been allocated from, their number, and that of the words
-    /// with any.
+    /// A bit for each cluster that was ever allocated from, their number, and the number of nonzero
+    /// words.
     touched: &'static [AtomicU64],
     touched_clusters: AtomicU32,
     touched_words: AtomicU32,
-    /// Clusters come and go one by one.
+    /// True if clusters are added and removed one by one.
     is_sparse: bool,
-    /// Free clusters that a processor's shelf keeps, and whether one may have more.
+    /// Most free clusters on a processor's shelf, and a hint that a shelf may have more.
     keep: AtomicU32,
     has_surplus: AtomicBool,
     in_use: Box<[CachePadded<AtomicU64>]>,
@@ -105,18 +98,18 @@ pub struct SlotAllocator {
     retired: &'static [AtomicU64],
     frozen: AtomicU32,
     freezing: Mutex<()>,
-    /// Slots that were in use at a freeze that has not ended.
+    /// Slots that were in use at the start of an active freeze.
     kept: &'static [AtomicU64],
-    /// Those of them that were freed since, and a bit per cluster that may have some.
+    /// Those of them that were freed since, and a bit for each cluster that may have some.
     limbo: &'static [AtomicU64],
     limbo_clusters: &'static [AtomicU64],
 }
 
 impl SlotAllocator {
-    /// An allocator without slots yet, for up to `capacity_clusters`.
+    /// Creates an allocator without slots, for up to `capacity_clusters`.
     ///
     /// # Errors
-    /// When the address space for its tables cannot be reserved.
+    /// If the address space for its tables cannot be reserved.
     pub fn new(capacity_clusters: u32, cpus: usize) -> io::Result<Self> {
         let clusters = capacity_clusters as usize;
         let words = clusters * WORDS;
@@ -148,9 +141,9 @@ impl SlotAllocator {
         })
     }
 
-    /// Adds clusters at the end of the area; returns how many the tables took.
+    /// Adds clusters at the end of the area; returns how many fitted in the tables.
     ///
-    /// Slot 0 is never handed out: zero stays free to mean "no slot".
+    /// Slot 0 is never allocated: zero means "no slot".
     pub fn grow(&self, clusters: u32) -> u32 {
         let _alone = lock(&self.resizing);
         let old = self.clusters.load(Relaxed);
@@ -158,10 +151,10 @@ impl SlotAllocator {
         if old == 0 && new > 0 {
             self.withhold(0, 1);
         }
-        // First: slots that are handed out lie in the area.
+        // Before the links below: allocated slots must be inside the area.
         self.clusters.store(new, SeqCst);
         for cluster in old..new {
-            // Storage that was just added holds nothing.
+            // New storage holds nothing.
             self.set_clean(cluster, true);
             let (home, common) = self.lock_with_common(self.home(cluster));
             self.link_common(home, common, cluster, self.state_for(cluster));
@@ -169,18 +162,17 @@ impl SlotAllocator {
         new - old
     }
 
-    /// Takes up to `want` adjacent slots, as many as can be had in one piece
-    /// without searching far; returns the first and their number.
+    /// Takes up to `want` adjacent slots, in one run and without searching far. Returns the first
+    /// slot and their number.
     #[must_use]
     pub fn alloc_run(&self, cpu: usize, want: usize) -> Option<(u64, usize)> {
         let want = want.clamp(1, CLUSTER_SLOTS);
         let own = self.shelf_of(cpu);
         self.alloc_held(own, want, want)
             .or_else(|| {
-                // A fresh cluster is better than a short run, and so is the best of those
-                // that wait, while there are some of its own: what is left of this one
-                // grows longer meanwhile. With none of its own any run is better than
-                // another processor's.
+                // A fresh cluster is better than a short run, because the gaps of the current one
+                // grow meanwhile. So is the best of the processor's own partly used clusters.
+                // Without either, any run is better than another processor's cluster.
                 let least = match self.has_free_cluster(own) {
                     true => want,
                     false if self.has_gaps(own) => want.min(SHORT_SLOTS),
@@ -192,9 +184,9 @@ impl SlotAllocator {
             .or_else(|| self.alloc_any(own, want))
     }
 
-    /// Takes a run from wherever there is one, other processors' current clusters
-    /// included. With nothing found nothing was free at one moment: as long as
-    /// clusters change their places, or slots are taken, one may have been missed.
+    /// Takes a run from any cluster, including other processors' current ones. `None` means that
+    /// nothing was free at one moment. The search repeats if clusters moved or slots were allocated
+    /// meanwhile, since it may have missed a run.
     fn alloc_any(&self, own: usize, want: usize) -> Option<(u64, usize)> {
         loop {
             let before = self.changes();
@@ -207,13 +199,13 @@ impl SlotAllocator {
         }
     }
 
-    /// Takes a run out of the current cluster of a shelf.
+    /// Takes a run of the current cluster of a shelf.
     fn alloc_held(&self, shelf: usize, want: usize, least: usize) -> Option<(u64, usize)> {
         let mut shelf = self.shelves[shelf].lock();
         self.carve(&mut shelf, want, least)
     }
 
-    /// Takes a run out of the current cluster of a shelf that is locked.
+    /// Takes a run of the current cluster of a locked shelf.
     fn carve(&self, shelf: &mut Holds, want: usize, least: usize) -> Option<(u64, usize)> {
         let cluster = shelf.current?;
         let base = cluster as usize * WORDS;
@@ -231,26 +223,25 @@ impl SlotAllocator {
         Some((u64::from(cluster) * CLUSTER_SLOTS as u64 + run.start as u64, run.len()))
     }
 
-    /// Gives a run back. Slots that were in use at a freeze stay taken until the thaw.
+    /// Frees a run. Slots that were in use at a freeze stay used until the thaw.
     ///
     /// # Errors
-    /// When some of the run is not in use; the rest is freed all the same.
+    /// If some slots are not in use; the others are freed.
     pub fn free(&self, first: u64, len: usize) -> Result<(), NotInUse> {
         self.owned(first, len, |word, mask| self.release_or_remember(word, mask))
     }
 
-    /// Gives back what was taken and never used, whether frozen or not: nobody
-    /// knows of it.
+    /// Frees slots that were allocated but never used, even during a freeze: no page refers to
+    /// them.
     ///
     /// # Errors
-    /// When some of the run is not in use; the rest is freed all the same.
+    /// If some slots are not in use; the others are freed.
     pub(crate) fn give_back(&self, first: u64, len: usize) -> Result<(), NotInUse> {
         self.owned(first, len, |word, mask| self.release(word, mask))
     }
 
-    /// Calls `act` for each word of bits that a run touches, with the run's bits
-    /// in it but for retired ones: these look used for ever, and nobody owns
-    /// them. It returns how many were in use.
+    /// Calls `act` for each word of bits of a run, with the run's bits except retired ones, which
+    /// stay set and have no owner. `act` returns the number of bits that were in use.
     fn owned(
         &self,
         first: u64,
@@ -275,13 +266,13 @@ impl SlotAllocator {
         }
         let cluster = (word / WORDS) as u32;
         self.stripe().fetch_sub(u64::from(freed), Relaxed);
-        // Who moves a cluster looks at its bits afterwards, who clears bits
-        // looks at the place afterwards: one of them sees the other.
+        // A thread that moves a cluster reads its bits afterwards; a thread that clears bits reads
+        // the state afterwards. So at least one of them sees the other's change.
         in_one_order();
         let moves = match self.state(cluster) {
             CURRENT | GONE => false,
             FULL => true,
-            // Counting is for where the count matters.
+            // Counts the bits only if the count matters.
             TIGHT => self.state_for(cluster) != TIGHT,
             _ => self.is_empty(cluster),
         };
@@ -291,7 +282,7 @@ impl SlotAllocator {
         freed
     }
 
-    /// The parts of a run that lie in the area, cluster by cluster.
+    /// Divides the part of a run inside the area by cluster.
     fn by_cluster(&self, first: u64, len: usize) -> impl Iterator<Item = (u32, Range<usize>)> {
         by_cluster(first, first.saturating_add(len as u64).min(self.total_slots()))
     }
@@ -306,7 +297,7 @@ impl SlotAllocator {
         self.touched_words.fetch_add(u32::from(before == 0), Relaxed);
     }
 
-    /// The clusters that have been allocated from.
+    /// Iterates over the clusters that were ever allocated from.
     fn touched(&self) -> impl Iterator<Item = usize> {
         self.touched.iter().enumerate().flat_map(|(at, word)| {
             let mut bits = word.load(Relaxed);
@@ -334,8 +325,8 @@ impl SlotAllocator {
         self.clean[cluster as usize / 64].load(SeqCst) & 1 << (cluster % 64) != 0
     }
 
-    /// The bits of a cluster, all in one cache line: counting them costs less
-    /// than a counter that neighbours share a line with.
+    /// Returns the bits of a cluster, which share one cache line: counting them is cheaper than a
+    /// counter that shares a line with other clusters.
     fn bits_of(&self, cluster: u32) -> &[AtomicU64] {
         &self.bits[cluster as usize * WORDS..][..WORDS]
     }
@@ -344,8 +335,8 @@ impl SlotAllocator {
         self.bits_of(cluster).iter().all(|word| word.load(SeqCst) == 0)
     }
 
-    /// Where a cluster that is nobody's belongs. Its bits are only cleared
-    /// meanwhile: whoever clears the last one sees that the others are clear.
+    /// Returns the state for a cluster that no processor holds. Its bits are only cleared
+    /// meanwhile: the thread that clears the last one sees that the others are clear.
     fn state_for(&self, cluster: u32) -> u32 {
         const HALF: u32 = CLUSTER_SLOTS as u32 / 2;
         const ALL: u32 = CLUSTER_SLOTS as u32;
@@ -359,59 +350,59 @@ impl SlotAllocator {
         }
     }
 
-    /// This processor's counter. What one adds another may take away, so each
-    /// may wrap; their sum does not.
+    /// Returns this processor's counter. Another processor may subtract what this one added, so
+    /// each counter may wrap; their sum does not.
     fn stripe(&self) -> &AtomicU64 {
         &self.in_use[current_cpu() % STRIPES]
     }
 
-    /// Slots that are taken, those in limbo included, the retired ones not.
+    /// Returns the number of used slots, including those in limbo but not retired ones.
     #[must_use]
     pub(crate) fn used_slots(&self) -> u64 {
         let sum = |sum: u64, count: u64| sum.wrapping_add(count);
         let total = self.in_use.iter().map(|count| count.load(Relaxed)).fold(0, sum);
-        // Read while they change, they may be off by what is on its way.
+        // The sum is not a snapshot, so it may be briefly off, even below 0.
         (total as i64).max(0) as u64
     }
 
-    /// Slots out of service.
+    /// Returns the number of retired slots.
     #[must_use]
     pub(crate) fn retired_slots(&self) -> u64 {
         self.retired_slots.load(Relaxed)
     }
 
-    /// Slots of the area, slot 0 included.
+    /// Returns the number of slots of the area, including slot 0.
     #[must_use]
     pub(crate) fn total_slots(&self) -> u64 {
         u64::from(self.clusters.load(Acquire)) * CLUSTER_SLOTS as u64
     }
 
-    /// Clusters that the tables have room for.
+    /// Returns the number of clusters that fit in the tables.
     #[must_use]
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Clusters that the tables have room for beyond the present ones.
+    /// Returns the number of clusters that still fit in the tables.
     #[must_use]
     pub(crate) fn room_clusters(&self) -> u32 {
         self.capacity - self.clusters.load(Acquire)
     }
 
-    /// Clusters ever allocated from, and so with bookkeeping in DRAM.
+    /// Returns the number of clusters ever allocated from; their bookkeeping is in DRAM.
     #[must_use]
     pub(crate) fn touched_clusters(&self) -> u32 {
         self.touched_clusters.load(Relaxed)
     }
 
-    /// DRAM that the tables take so far.
+    /// Returns the DRAM of the tables, in bytes.
     #[must_use]
     pub(crate) fn metadata_bytes(&self) -> u64 {
-        /// Four bits for each slot, and three half words for each cluster of the area.
+        /// Four bits for each slot, and three 4-byte words for each cluster of the area.
         const BITS_BYTES: u64 = 4 * (CLUSTER_SLOTS as u64 / 8);
         const LINKS_BYTES: u64 = 12;
         if self.is_sparse {
-            // Few lie together: of each table a page, in the worst case.
+            // Used clusters are scattered: at worst each nonzero word needs a page of each table.
             const TABLES: u64 = 7;
             let (words, clusters) = (self.touched_words.load(Relaxed), self.clusters.load(Relaxed));
             let most = u64::from(clusters) * (BITS_BYTES + LINKS_BYTES);
@@ -422,7 +413,7 @@ impl SlotAllocator {
     }
 }
 
-/// The slots `[first, end)`, cluster by cluster.
+/// Divides the slots `[first, end)` by cluster.
 fn by_cluster(first: u64, end: u64) -> impl Iterator<Item = (u32, Range<usize>)> {
     let mut at = first;
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Why an area cannot be had, or has no room.
+//! Errors of the creation of an area and of allocation in it.
 
 use crate::store::io::IoError;
 use crate::store::swap::cluster::CLUSTER_BYTES;
@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 use softswap_sys::file::errno;
 use std::io;
 
-/// Why an area could not be set up.
+/// Error of the creation of an area.
 ///
 /// ```
 /// use softswap_engine::base::stats::{STATS_WORDS, Stats};
@@ -19,58 +19,58 @@ use std::io;
 /// ```
 #[derive(Debug, thiserror::Error)]
 pub enum AreaError {
-    /// Not even the smallest step of growth fits below the limit.
+    /// The limit is less than one cluster.
     #[error(
         "swap area limit of {} is too small: give it at least {}",
         ByteSize(*limit_bytes), ByteSize(CLUSTER_BYTES)
     )]
     LimitTooSmall {
-        /// The configured limit.
+        /// The configured limit, in bytes.
         limit_bytes: u64,
     },
-    /// The file system is too full to begin with.
+    /// The file system has too little free space.
     #[error(
         "swap area has no room: {} are free and {} are to stay free; free some space, lower the \
          reserve, or use another directory",
         ByteSize(*free_bytes), ByteSize(*reserve_bytes)
     )]
     NoRoom {
-        /// Free on the file system.
+        /// Free bytes of the file system.
         free_bytes: u64,
-        /// The configured reserve.
+        /// The configured reserve, in bytes.
         reserve_bytes: u64,
     },
-    /// None, or more than slot numbers can tell apart.
+    /// No area, or more than slot numbers can distinguish.
     #[error("{areas} swap areas were given; give at least one and at most {most}")]
     Count {
-        /// How many were given.
+        /// Number of areas given.
         areas: usize,
-        /// How many there may be.
+        /// Largest number of areas.
         most: usize,
     },
-    /// The pages set aside do not all have a place.
+    /// Some preallocated pages have no block on the device.
     #[error("swap area of {pages} pages: only {mapped} of them have a place on the device")]
     Unmapped {
-        /// Pages with a place.
+        /// Pages with a block.
         mapped: u64,
-        /// Pages there should be.
+        /// Pages expected.
         pages: u64,
     },
-    /// Where the pages lie makes no sense.
+    /// The extents of the pages are inconsistent.
     #[error("swap area: {0}")]
     Extents(#[from] AppendError),
-    /// Address space for the tables was refused.
+    /// The address space for the tables was refused.
     #[error(
         "swap area tables: {0}; raise the address-space limit (ulimit -v) or lower the area's limit"
     )]
     Tables(#[from] io::Error),
-    /// The device did not answer.
+    /// The device failed.
     #[error(transparent)]
     Device(#[from] IoError),
 }
 
 impl AreaError {
-    /// The error number that says the same.
+    /// Returns the corresponding error number.
     #[must_use]
     pub fn raw_os_error(&self) -> i32 {
         match self {
@@ -82,7 +82,7 @@ impl AreaError {
     }
 }
 
-/// Of the memory of other machines there is no file system, and no reserve.
+/// A reserve of 0 means memory of other machines, which has no file system.
 fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
     let [size, free, reserve] = [size_bytes, free_bytes, reserve_bytes].map(ByteSize);
     if reserve_bytes == 0 {
@@ -97,7 +97,7 @@ fn full_text(size_bytes: u64, free_bytes: u64, reserve_bytes: u64) -> String {
     )
 }
 
-/// Why no slot is to be had, and what would help.
+/// Reason why no slot can be allocated, and the remedy.
 ///
 /// ```
 /// use softswap_engine::store::swap::AreaFull;
@@ -112,38 +112,38 @@ pub enum AreaFull {
         ByteSize(*limit_bytes)
     )]
     Limit {
-        /// The configured limit.
+        /// The configured limit, in bytes.
         limit_bytes: u64,
     },
-    /// Growing would eat into the reserve.
+    /// Growth would use the reserve.
     #[error("{}", full_text(*size_bytes, *free_bytes, *reserve_bytes))]
     Reserve {
-        /// What the area has.
+        /// Size of the area.
         size_bytes: u64,
-        /// Free on the file system.
+        /// Free bytes of the file system.
         free_bytes: u64,
-        /// The configured reserve.
+        /// The configured reserve, in bytes.
         reserve_bytes: u64,
     },
-    /// The device refused to grow for lack of space.
+    /// The device has no space left.
     #[error(
         "swap area is full at {}: {cause}; free some space, or add an area elsewhere",
         ByteSize(*size_bytes)
     )]
     NoSpace {
-        /// What the area has.
+        /// Size of the area.
         size_bytes: u64,
-        /// What the device said.
+        /// Error of the device.
         cause: IoError,
     },
-    /// The tables, sized when the area was made, have no room for more.
+    /// The tables, sized at the creation of the area, are full.
     #[error(
         "swap area is full: its tables end at {}; restart to use space that became free since the \
          start, or add an area",
         ByteSize(*size_bytes)
     )]
     Tables {
-        /// What the area has.
+        /// Size of the area.
         size_bytes: u64,
     },
     /// The device failed to grow for another reason.
@@ -152,60 +152,60 @@ pub enum AreaFull {
         ByteSize(*size_bytes)
     )]
     Device {
-        /// What the area has.
+        /// Size of the area.
         size_bytes: u64,
-        /// What the device said.
+        /// Error of the device.
         cause: IoError,
     },
-    /// All of the pages set aside are in use.
+    /// All preallocated pages are in use.
     #[error(
         "swap area is full: all of its {} are in use; add an area, or make a larger one",
         ByteSize(*size_bytes)
     )]
     Fixed {
-        /// What the area has.
+        /// Size of the area.
         size_bytes: u64,
     },
-    /// All of the pages that a tree of processes shares are in use.
+    /// All pages that a tree of processes shares are in use.
     #[error(
         "swap area is full: all of its {} are in use, {} of them by this process and the rest by \
          others of its tree; add an area, or make a larger one",
         ByteSize(*size_bytes), ByteSize(*own_bytes)
     )]
     Shared {
-        /// What the area has.
+        /// Size of the area.
         size_bytes: u64,
-        /// What this process has of it.
+        /// Size of this process's part.
         own_bytes: u64,
     },
-    /// Several areas, and none has room.
+    /// None of several areas has free space.
     #[error(
         "all {areas} swap areas are full, with {} between them; add an area, raise a limit, or free \
          some space",
         ByteSize(*size_bytes)
     )]
     Every {
-        /// How many areas there are.
+        /// Number of areas.
         areas: usize,
-        /// What they have.
+        /// Size of all areas.
         size_bytes: u64,
     },
-    /// The device takes no page, wherever it is to lie.
+    /// The device accepts no write at any offset.
     #[error(
         "the swap area cannot be written any more: {cause}; see to the device, or add an area \
          elsewhere"
     )]
     Write {
-        /// What the device said.
+        /// Error of the device.
         cause: IoError,
     },
-    /// None is left that works.
+    /// No area works.
     #[error("no swap area works any more; see to the devices, or add an area elsewhere")]
     Failed,
 }
 
 impl AreaFull {
-    /// What it means that the device of an area so large refused storage.
+    /// Converts an error of the device while an area of `size_bytes` grows.
     pub(super) fn refused(size_bytes: u64, cause: IoError) -> AreaFull {
         match cause.is_no_space() {
             true => AreaFull::NoSpace { size_bytes, cause },
@@ -213,7 +213,7 @@ impl AreaFull {
         }
     }
 
-    /// What it means that an area so large takes no page.
+    /// Converts an error of a write to an area of `size_bytes` that accepts no page.
     pub(super) fn refused_write(size_bytes: u64, cause: IoError) -> AreaFull {
         match cause.is_no_space() {
             true => AreaFull::NoSpace { size_bytes, cause },

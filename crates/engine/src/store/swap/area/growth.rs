@@ -1,10 +1,8 @@
-//! How an area in a file of its own gets storage, and gives it back.
+//! Growing and shrinking of an area in a file of its own.
 //!
-//! It begins without any and grows by chunks when its clusters run out, so that
-//! a program that fits in DRAM costs no disk. It stops growing at its limit,
-//! and before the file system becomes so full that others suffer. When much of
-//! it has become free it shrinks again, from its end as far as nothing is in
-//! use there.
+//! The area starts empty and grows by chunks when its clusters run out, so a program that fits in
+//! DRAM uses no disk space. It stops growing at its limit and at the file system's reserve. If most
+//! of it is free, it shrinks from its end, down to the last used cluster.
 
 use super::errors::AreaFull;
 use super::{Area, AreaConfig, lock, whole_clusters};
@@ -13,18 +11,17 @@ use crate::store::swap::extent::AppendError;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// An area of which less is used grows only when nothing at all is free. Above
-/// it, new clusters are worth their disk space: they take whole runs, where
-/// the gaps in old clusters would cut every batch into single pages.
+/// Used share below which an area grows only if no slot is free. Above it, new clusters are worth
+/// their disk space: they take whole runs, while gaps in old clusters would divide every batch into
+/// single pages.
 const GROW_ABOVE_USED_PERCENT: u64 = 50;
-/// After a growth that was not urgent failed, so many allocations go by before
-/// the next attempt.
+/// Allocations before the next attempt after an optional growth failed.
 const GROWTH_PAUSE: u32 = 4096;
-/// An area shrinks when less than this is used: far enough from growing.
+/// Used share below which an area shrinks: far enough from the share for growing.
 const SHRINK_BELOW_USED_PERCENT: u64 = 25;
 
 impl Area {
-    /// Grows while there are still single slots, if runs have become scarce.
+    /// Grows before slots run out, if runs have become scarce.
     pub(super) fn grow_ahead(&self) {
         let total = match &self.share {
             Some(_) if !self.is_plentiful() => return,
@@ -37,13 +34,13 @@ impl Area {
         if !scarce || self.slots.used_slots() * 100 < total * GROW_ABOVE_USED_PERCENT {
             return;
         }
-        // Losing a count to another processor here only shifts the attempt.
+        // A race on the counter only shifts the next attempt.
         let pause = self.growth_pause.load(Relaxed);
         if pause > 0 {
             self.growth_pause.store(pause - 1, Relaxed);
             return;
         }
-        // Not worth waiting for: somebody is growing already.
+        // Does not wait: another thread is already growing the area.
         if let Ok(held) = self.growth.try_lock()
             && self.grow(&held).is_err()
         {
@@ -69,7 +66,7 @@ impl Area {
             if !cause.is_no_space() || bytes <= CLUSTER_BYTES {
                 return Err(AreaFull::refused(size_bytes, cause));
             }
-            // The last bit of room is often smaller than a chunk.
+            // The remaining space is often smaller than a chunk.
             bytes = whole_clusters(bytes / 2).max(CLUSTER_BYTES);
         }
         match self.extents.append(first_page, bytes / PAGE_BYTES, first_block) {
@@ -83,12 +80,12 @@ impl Area {
             }
         }
         self.size_bytes.store(size_bytes + bytes, Release);
-        // Last: from here on the slots are handed out.
+        // Last: the slots can be allocated from here on.
         self.slots.grow((bytes / CLUSTER_BYTES) as u32);
         Ok(())
     }
 
-    /// How much to grow by: a chunk, or what limit, tables and reserve leave.
+    /// Returns the bytes to grow by: a chunk, or the rest below limit, tables and reserve.
     fn growth_bytes(&self, size_bytes: u64) -> Result<u64, AreaFull> {
         let AreaConfig { limit_bytes, chunk_bytes, .. } = self.config;
         let below_limit = limit_bytes.unwrap_or(u64::MAX).saturating_sub(size_bytes);
@@ -106,7 +103,7 @@ impl Area {
         Ok(whole_clusters(most))
     }
 
-    /// Notes that a file system has so many bytes free beside those of the area.
+    /// Records the free bytes of the file system, in addition to the area's size.
     pub(super) fn note_free(&self, size_bytes: u64, free_bytes: u64) {
         let AreaConfig { limit_bytes, reserve_bytes, .. } = self.config;
         let most_bytes = size_bytes.saturating_add(free_bytes.saturating_sub(reserve_bytes));
@@ -114,7 +111,7 @@ impl Area {
         self.capacity_bytes.store(capacity_bytes, Relaxed);
     }
 
-    /// What may be claimed beyond the reserve, at least a cluster's worth.
+    /// Returns the free bytes above the reserve, at least a cluster.
     fn spare_bytes(&self, size_bytes: u64) -> Result<u64, AreaFull> {
         let reserve_bytes = self.config.reserve_bytes;
         let free_bytes =
@@ -127,7 +124,7 @@ impl Area {
         Ok(spare_bytes)
     }
 
-    /// Claims storage again that was given back, for the cluster of a slot.
+    /// Claims returned storage again, for the cluster of a slot.
     pub(super) fn claim_again(&self, first: u64) -> Result<(), AreaFull> {
         let cluster = first / CLUSTER_SLOTS as u64;
         let (word, bit) = (&self.hollow[cluster as usize / 64], 1 << (cluster % 64));
@@ -137,7 +134,7 @@ impl Area {
         let size_bytes = self.size_bytes();
         self.spare_bytes(size_bytes)?;
         for (offset, bytes) in self.pieces(cluster * CLUSTER_SLOTS as u64, CLUSTER_SLOTS) {
-            // Twice is no harm: another processor may be at it, too.
+            // Another processor may do the same; that is harmless.
             let claimed = self.device.grow(offset, bytes);
             claimed.map_err(|cause| AreaFull::refused(size_bytes, cause))?;
         }
@@ -145,8 +142,8 @@ impl Area {
         Ok(())
     }
 
-    /// Gives storage at the end back when most of the area is free, or clusters that others may
-    /// need. Returns the bytes given back.
+    /// Truncates the file if most of the area is free, or returns clusters that other processes may
+    /// need. Returns the number of bytes.
     pub(crate) fn shrink(&self) -> u64 {
         if let Some(share) = &self.share {
             return self.give_spare(share);
@@ -158,20 +155,20 @@ impl Area {
         }
         let _held = lock(&self.growth);
         let chunk_clusters = (self.config.chunk_bytes / CLUSTER_BYTES) as u32;
-        // Twice what is in use, and never less than a chunk.
+        // Keeps twice the used slots, and at least a chunk.
         let in_use = (self.slots.used_slots() * 2).div_ceil(CLUSTER_SLOTS as u64) as u32;
         let gone = u64::from(self.slots.shrink(in_use.max(chunk_clusters))) * CLUSTER_BYTES;
         if gone == 0 {
             return 0;
         }
         let size_bytes = self.size_bytes() - gone;
-        // Nothing is stored there any more, so nobody looks it up.
+        // No slot there is in use, so no thread looks it up.
         let first_page = size_bytes / PAGE_BYTES;
         let cut = self.extents.lookup(first_page).map(|mapping| mapping.block * PAGE_BYTES);
         self.extents.remove_tail(first_page);
         self.size_bytes.store(size_bytes, Release);
         if let Ok(offset) = cut {
-            // Refused, it stays claimed until the area grows there again.
+            // On failure the storage stays claimed until the area grows there again.
             let _ = self.device.truncate(offset);
         }
         gone

@@ -1,38 +1,38 @@
-//! How an area's storage is doing: failed writes, and what discarding came to.
+//! State of an area's storage: failed writes and results of discards.
 
 use crate::store::io::IoError;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-/// Writes that fail one after the other before the area is given up: one bad
-/// place fails twice, with its neighbours and alone.
+/// Failed writes in a row after which the area counts as failed. A single bad block fails twice:
+/// with its neighbours and alone.
 const FAILED_AFTER: u32 = 8;
 
-/// How long a device that takes nothing is left alone, at first. Each time that it takes
-/// nothing then either doubles it, so many times.
+/// First pause for a device that accepts no writes, in ns. Each refusal in a row after a pause
+/// doubles it, up to `MOST_DOUBLINGS` times.
 const REST_NS: u64 = 1_000_000_000;
 const MOST_DOUBLINGS: u32 = 6;
 
-/// How the storage is doing.
+/// State of the storage.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     failed_in_row: AtomicU32,
     has_failed: AtomicBool,
-    /// What is left in it cannot be read either.
+    /// True if the remaining pages cannot be read.
     pub(super) is_given_up: AtomicBool,
     rests_in_row: AtomicU32,
     rests_until_ns: AtomicU64,
 }
 
 impl Health {
-    /// Notes what a write that ended at `now_ns` came to.
+    /// Records the result of a write that ended at `now_ns`.
     pub(super) fn note_write(&self, result: Result<(), IoError>, now_ns: u64) {
         let Err(error) = result else { return self.recover() };
         if error.is_no_space() || error.is_of_device() {
             self.rest(now_ns);
         }
-        // Want of space is no failure of the device: it has to be claimed first
-        // where that works, and elsewhere it comes to light only here.
+        // Lack of space is no failure of the device. Some storage is not claimed in advance, so
+        // this error shows up only on a write.
         if !error.is_no_space() && self.failed_in_row.fetch_add(1, Relaxed) + 1 >= FAILED_AFTER {
             self.has_failed.store(true, Release);
         }
@@ -49,7 +49,7 @@ impl Health {
         }
     }
 
-    /// Many may find at once that it takes nothing: that is one rest.
+    /// Starts a pause, unless one is active: concurrent refusals count as one.
     fn rest(&self, now_ns: u64) {
         if !self.rests(now_ns) {
             let doublings = self.rests_in_row.fetch_add(1, Relaxed).min(MOST_DOUBLINGS);
@@ -57,12 +57,12 @@ impl Health {
         }
     }
 
-    /// Whether it took nothing a short time ago.
+    /// Returns true during a pause.
     pub(super) fn rests(&self, now_ns: u64) -> bool {
         now_ns < self.rests_until_ns.load(Relaxed)
     }
 
-    /// Whether it ever took nothing: only then the time matters.
+    /// Returns true if there ever was a pause; otherwise the caller need not read the clock.
     pub(super) fn has_rested(&self) -> bool {
         self.rests_until_ns.load(Relaxed) > 0
     }
@@ -72,16 +72,16 @@ impl Health {
     }
 }
 
-/// What discarding a cluster came to.
+/// Result of a discard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Discarded {
-    /// None waited.
+    /// No cluster waited.
     Nothing,
-    /// So many bytes were discarded.
+    /// Number of bytes discarded.
     Bytes(u64),
-    /// The storage cannot; it is not asked again.
+    /// The storage does not support it; discards stop.
     Unsupported,
-    /// It failed, and is not asked again.
+    /// It failed; discards stop.
     Failed,
 }
 
@@ -107,7 +107,7 @@ mod tests {
             let mut now_ns = 5 * SECOND_NS;
             for rest in [1, 2, 4, 8, 16, 32, 64, 64, 64] {
                 health.note_write(refused(number), now_ns);
-                // So do others that had begun before.
+                // A concurrent write is refused too.
                 health.note_write(refused(number), now_ns + 1);
                 assert!(health.rests(now_ns + rest * SECOND_NS - 1), "{rest} s");
                 now_ns += rest * SECOND_NS;

@@ -1,12 +1,10 @@
-//! A swap area: slots, the extents they lie in, the device below, and what is
-//! known about each slot's content.
+//! A swap area: slots, their extents, the device, and metadata for each slot.
 //!
-//! On the way out: take slots, in runs, note each page's seal, write them.
-//! On the way in: read from the slot, look the seal up. An area lies either in
-//! a file of its own, which [`growth`] makes longer and shorter, or in a fixed
-//! number of pages that somebody set aside: for this process alone, or for a tree of
-//! processes, whose clusters [`sharing`] takes and gives back. [`transfer`] moves pages,
-//! [`upkeep`] tells the storage what is not needed and notices when it fails.
+//! To write out, a caller allocates runs of slots, records each page's seal and writes the pages.
+//! To read, it reads the slot and looks up the seal. An area is stored in a file of its own, which
+//! [`growth`] extends and shrinks, or in a fixed number of preallocated pages. These belong to this
+//! process or to a tree of processes; for the latter, [`sharing`] takes and returns clusters.
+//! [`transfer`] moves pages. [`upkeep`] discards unused storage and detects failures.
 
 mod errors;
 mod health;
@@ -35,22 +33,21 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Slot numbers stay below this (128 TiB): above are the bits that tell areas
-/// apart.
+/// Slot numbers are below this (128 TiB); the bits above select the area.
 pub(crate) const MAX_SLOTS: u64 = 1 << 35;
 
-/// How large an area may become.
+/// Size limits and settings of an area.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AreaConfig {
-    /// Bytes of storage it may have; without, what the file system has.
+    /// Largest size in bytes; without, the file system is the limit.
     pub(crate) limit_bytes: Option<u64>,
     /// Bytes that stay free on the file system.
     pub(crate) reserve_bytes: u64,
-    /// Bytes it grows by.
+    /// Growth step, in bytes.
     pub(crate) chunk_bytes: u64,
-    /// Processors that allocate without getting into each other's way.
+    /// Processors that allocate without contention.
     pub(crate) cpus: usize,
-    /// When the storage is told what is not needed.
+    /// Which unused storage is discarded.
     pub(crate) discard: Discard,
 }
 
@@ -66,13 +63,13 @@ impl Default for AreaConfig {
     }
 }
 
-/// Pages that somebody set aside: a swap file or a device with a header.
+/// Preallocated pages: a swap file or a device with a header.
 #[derive(Debug, Clone, Default)]
 pub struct FixedPages {
-    /// How many, the header's page 0 among them.
+    /// Number of pages, including the header's page 0.
     pub pages: u64,
-    /// Where they lie, in ascending order and without gaps: first page, number
-    /// of pages, first block of the device.
+    /// Extents in ascending order without gaps: first page, number of pages, first block of the
+    /// device.
     pub spans: Vec<(u64, u64, u64)>,
     /// Pages that must not be used.
     pub bad_pages: Vec<u64>,
@@ -89,38 +86,39 @@ impl FixedPages {
 pub(crate) struct Run {
     /// The first slot.
     pub(crate) first: u64,
-    /// How many there are, at least one.
+    /// Number of slots, at least one.
     pub(crate) len: usize,
 }
 
 /// One swap area.
 pub(crate) struct Area {
     device: Box<dyn Device>,
-    /// Whether the storage is a file that grows and shrinks.
+    /// True if the storage is a file that grows and shrinks.
     is_growing: bool,
-    /// This process's part, where a tree of processes shares the area.
+    /// This process's part, if a tree of processes shares the area.
     share: Option<Share>,
     polling: Polling,
     config: AreaConfig,
     extents: ExtentMap,
     slots: SlotAllocator,
-    /// Per slot: how often it was handed out, and the checksum of its content, or
-    /// instead of that the tag of its encrypted content, in two halves.
+    /// For each slot: the number of allocations, and either the checksum of its content or, if
+    /// encrypted, the tag in two halves.
     generations: &'static [AtomicU32],
     checksums: &'static [AtomicU32],
     tags: &'static [AtomicU64],
-    /// Whether pages have tags: of the two tables one is never touched.
+    /// True if pages have tags. Either the tags or the checksums are never touched.
     has_tags: AtomicBool,
-    /// The epoch of the key of each tag.
+    /// The key epoch of each tag.
     epochs: &'static [AtomicU32],
-    /// True once an epoch after the first was used. Until then the table takes no DRAM.
+    /// True after the first use of a later epoch than the first. Until then the table takes no
+    /// DRAM.
     has_epochs: AtomicBool,
-    /// A bit for each part of a packed page that is in use.
+    /// A bit for each used part of a shared slot.
     parts: &'static [AtomicU32],
-    /// Whether there have been packed pages: without, nothing of that is in DRAM.
+    /// True after the first use of `parts`. Until then the table takes no DRAM.
     has_parts: AtomicBool,
-    /// A bit per cluster whose storage went back to the file system; it has to
-    /// be claimed again before it is written.
+    /// A bit for each cluster whose storage was returned to the file system. It must be claimed
+    /// again before a write.
     hollow: &'static [AtomicU64],
     has_hollow: AtomicBool,
     health: Health,
@@ -129,11 +127,9 @@ pub(crate) struct Area {
     growth: Mutex<()>,
     growth_pause: AtomicU32,
     size_bytes: AtomicU64,
-    /// What it can grow to, as far as its file system, or the tree, had room when that was last
-    /// asked.
+    /// Largest size according to the last check of the free space of the file system or tree.
     capacity_bytes: AtomicU64,
-    /// Blocks left out between chunks. None outside tests, which want an area
-    /// of more than one extent.
+    /// Blocks skipped between chunks, so that tests get several extents; otherwise 0.
     gap_blocks: u64,
 }
 
@@ -148,11 +144,11 @@ impl std::fmt::Debug for Area {
 }
 
 impl Area {
-    /// An area in a growing file on `device`. No storage is claimed yet, but
-    /// there must be room for some.
+    /// Creates an area in a growing file on `device`. Claims no storage yet, but needs free space
+    /// for a cluster.
     ///
     /// # Errors
-    /// When there is no room, or no address space for the tables.
+    /// If there is not enough free space, or no address space is left for the tables.
     pub(crate) fn growing(
         device: Box<dyn Device>,
         mut config: AreaConfig,
@@ -168,8 +164,8 @@ impl Area {
             return Err(AreaError::NoRoom { free_bytes, reserve_bytes });
         }
         config.chunk_bytes = whole_clusters(config.chunk_bytes).max(CLUSTER_BYTES);
-        // Room in the tables is address space only, so they allow for space
-        // that becomes free later.
+        // Tables reserve address space only, so they allow for file-system space that becomes free
+        // later.
         let most_bytes = limit_bytes.min(free_bytes.saturating_mul(2)).min(MAX_SLOTS * PAGE_BYTES);
         let clusters = most_bytes / CLUSTER_BYTES;
         let slots = SlotAllocator::new(clusters as u32, config.cpus)?;
@@ -179,10 +175,10 @@ impl Area {
         Ok(area)
     }
 
-    /// An area in pages that were set aside. The first page is never used.
+    /// Creates an area in preallocated pages. The first page is never used.
     ///
     /// # Errors
-    /// When the pages cannot be used, or there is no address space for tables.
+    /// If the pages cannot be used, or no address space is left for the tables.
     pub(crate) fn fixed(
         device: Box<dyn Device>,
         fixed: &FixedPages,
@@ -201,8 +197,8 @@ impl Area {
         Ok(area)
     }
 
-    /// As [`Area::fixed`], in pages that a tree of processes shares: of these it has what it
-    /// takes for its `share`.
+    /// As [`Area::fixed`], in pages that a tree of processes shares. The process uses only the
+    /// clusters that its `share` takes.
     ///
     /// # Errors
     /// As for [`Area::fixed`].
@@ -220,7 +216,7 @@ impl Area {
         Ok(Self { share: Some(share), ..area })
     }
 
-    /// Notes where pages lie that were set aside, and which of them are none.
+    /// Records the extents of preallocated pages, and withholds bad pages and those beyond the end.
     fn settle_in(&self, fixed: &FixedPages) -> Result<(), AreaError> {
         let pages = fixed.pages.min(MAX_SLOTS);
         for &(page, count, block) in &fixed.spans {
@@ -276,8 +272,7 @@ impl Area {
         Ok(area)
     }
 
-    /// Says where most buffers will lie, before lanes are opened; `None` where
-    /// these are to have no rings.
+    /// Announces the address range of most buffers, before lanes are opened; `None` disables rings.
     pub(crate) fn expect_buffers(&mut self, range: Option<StaticRange>) {
         self.device.expect_buffers(range);
     }
@@ -288,19 +283,18 @@ impl Area {
         self.device.open_lane()
     }
 
-    /// How the device is reached.
+    /// Returns how the device is reached.
     #[must_use]
     pub(crate) fn facts(&self) -> Facts {
         self.device.describe()
     }
 
-    /// Takes up to `want` adjacent slots, growing the area when it must.
+    /// Takes up to `want` adjacent slots, and grows the area if none is free.
     ///
     /// # Errors
-    /// When nothing is free and the area cannot grow; says what stopped it.
+    /// If no slot is free and the area cannot grow; the error names the reason.
     pub(crate) fn alloc_run(&self, cpu: usize, want: usize) -> Result<Run, AreaFull> {
-        /// Clusters whose storage is gone that are tried before giving up: the
-        /// next call goes on from there.
+        /// Most clusters without storage that one call tries; the next call continues after them.
         const MOST_HOLLOW: u32 = 64;
         self.grow_ahead();
         let mut hollow = 0;
@@ -325,19 +319,18 @@ impl Area {
         }
     }
 
-    /// Gives slots back. Their content may be overwritten at once, unless the
-    /// area is frozen.
+    /// Frees slots. Their content may be overwritten at once, unless the area is frozen.
     pub(crate) fn free(&self, first: u64, len: usize) {
         self.unless_worn_out(first, len, |first, len| self.slots.free(first, len));
     }
 
-    /// Gives slots back that were taken and never used, frozen or not.
+    /// Frees slots that were allocated but never used, even during a freeze.
     pub(crate) fn give_back(&self, first: u64, len: usize) {
         self.unless_worn_out(first, len, |first, len| self.slots.give_back(first, len));
     }
 
-    /// Frees a run but for slots whose generation cannot rise any more: handed
-    /// out again they would repeat one, and with it the nonce of another page.
+    /// Frees a run, but retires slots whose generation is at its maximum: a repeated generation
+    /// would repeat a nonce.
     fn unless_worn_out(
         &self,
         first: u64,
@@ -362,18 +355,18 @@ impl Area {
         self.give_surplus();
     }
 
-    /// Takes slots out of service, because their storage failed.
+    /// Retires slots whose storage failed.
     pub(crate) fn retire(&self, first: u64, len: usize) {
         expect_in_use(self.slots.retire(first, len));
     }
 
-    /// Notes which parts of a slot's page are in use, a bit each.
+    /// Records which parts of a slot's page are in use, one bit each.
     pub(crate) fn set_parts(&self, slot: u64, parts: u32) {
         self.has_parts.store(true, Relaxed);
         self.parts[slot as usize].store(parts, Release);
     }
 
-    /// Gives one part of a slot's page back, and with the last the slot.
+    /// Frees one part of a slot's page; the last part frees the slot.
     pub(crate) fn free_part(&self, slot: u64, part: u8) {
         let bit = 1 << part;
         let before = self.parts[slot as usize].fetch_and(!bit, AcqRel);
@@ -383,7 +376,7 @@ impl Area {
         }
     }
 
-    /// Notes the seal of what a slot holds. All of an area are of one kind.
+    /// Records the seal of a slot's content. All seals of an area are of one kind.
     pub(crate) fn set_seal(&self, slot: u64, seal: Seal) {
         match seal {
             Seal::Checksum(sum) => self.checksums[slot as usize].store(sum, Release),
@@ -402,7 +395,7 @@ impl Area {
         }
     }
 
-    /// The seal last noted for a slot.
+    /// Returns the seal last recorded for a slot.
     #[must_use]
     pub(crate) fn seal(&self, slot: u64) -> Seal {
         if !self.has_tags.load(Relaxed) {
@@ -415,20 +408,20 @@ impl Area {
         Seal::Tag { tag, epoch }
     }
 
-    /// How often a slot was handed out. A reader that finds it changed has
-    /// read somebody else's page.
+    /// Returns how often a slot was allocated. If this changed during a read, the slot was reused
+    /// and the page read is wrong.
     #[must_use]
     pub(crate) fn generation(&self, slot: u64) -> u32 {
         self.generations[slot as usize].load(Acquire)
     }
 
-    /// How reads of single pages are waited for.
+    /// Returns how the area waits for reads of single pages.
     #[must_use]
     pub(crate) fn polling(&self) -> &Polling {
         &self.polling
     }
 
-    /// From now on the slots in use keep their content when they are freed, until [`Area::thaw`].
+    /// Makes slots in use keep their content after they are freed, until [`Area::thaw`].
     pub(crate) fn freeze(&self) {
         self.slots.freeze();
     }
@@ -439,13 +432,13 @@ impl Area {
         self.give_surplus();
     }
 
-    /// Slots taken, those freed in a freeze included.
+    /// Returns the number of used slots, including those freed during a freeze.
     #[must_use]
     pub(crate) fn used_slots(&self) -> u64 {
         self.slots.used_slots()
     }
 
-    /// Whether less than half of what the area can hold is in use, and it works.
+    /// Returns true if the area works and less than half of its capacity is used.
     #[must_use]
     pub(crate) fn has_spare(&self) -> bool {
         let most_bytes = match self.is_growing || self.share.is_some() {
@@ -455,26 +448,26 @@ impl Area {
         self.used_slots() < most_bytes / PAGE_BYTES / 2 && !self.has_failed()
     }
 
-    /// Slots out of service.
+    /// Returns the number of retired slots.
     #[must_use]
     pub(crate) fn retired_slots(&self) -> u64 {
         self.slots.retired_slots()
     }
 
-    /// Storage claimed so far.
+    /// Returns the storage claimed so far, in bytes.
     #[must_use]
     pub(crate) fn size_bytes(&self) -> u64 {
         self.size_bytes.load(Acquire)
     }
 
-    /// Pieces that the storage lies in.
+    /// Returns the number of extents.
     #[cfg(test)]
     pub(crate) fn extent_count(&self) -> usize {
         self.extents.count()
     }
 
-    /// DRAM that the area's tables take by now. Nearly all of it follows from
-    /// the clusters that were ever in use, since tables are populated on touch.
+    /// Returns the DRAM of the area's tables, in bytes. Tables are populated on touch, so nearly
+    /// all of it depends on the clusters used so far.
     #[must_use]
     pub(crate) fn metadata_bytes(&self) -> u64 {
         const WORD_BYTES: usize = size_of::<u32>();
@@ -492,7 +485,7 @@ fn whole_clusters(bytes: u64) -> u64 {
     bytes / CLUSTER_BYTES * CLUSTER_BYTES
 }
 
-/// Freeing what is not in use is a bug that tests are to notice.
+/// Asserts that freed slots were in use; otherwise the caller has a bug.
 fn expect_in_use(result: Result<(), NotInUse>) {
     debug_assert!(result.is_ok(), "{result:?}");
 }

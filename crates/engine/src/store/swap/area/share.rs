@@ -1,4 +1,4 @@
-//! A process's part in an area that its tree shares: under which mark it has clusters.
+//! A process's part in an area that its tree shares: the mark of its clusters.
 
 use softswap_shared::cluster_table::ClusterTable;
 use softswap_sys::file::SwapFile;
@@ -11,18 +11,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 pub(crate) struct Share {
     pub(super) table: ClusterTable,
     pub(super) mark: u64,
-    /// The open file that is marked. Without, nobody is ever taken for dead.
+    /// The marked open file. Without it no owner is ever considered dead.
     file: Option<Arc<SwapFile>>,
-    /// Not a parent's: clusters may be taken and given back.
+    /// False in a forked child: the clusters are the parent's, so none may be taken or returned.
     pub(super) is_own: AtomicBool,
-    /// Where the next cluster is looked for: after the last one.
+    /// Cluster at which the next search starts.
     pub(super) next: AtomicU32,
-    /// When to look again at what is free.
+    /// Time of the next check for free clusters, in ns.
     pub(super) next_look_ns: AtomicU64,
 }
 
 impl Share {
-    /// What is held under a mark that `file` has, if it is one.
+    /// Creates the part with the mark of `file`, if there is one.
     pub(crate) fn new(table: ClusterTable, mark: u64, file: Option<Arc<SwapFile>>) -> Share {
         Share {
             table,
@@ -34,7 +34,7 @@ impl Share {
         }
     }
 
-    /// Frees what the dead have left.
+    /// Frees the clusters of processes that have exited; returns their number.
     pub(super) fn reap(&self) -> usize {
         let Some(file) = &self.file else { return 0 };
         self.table.reap(|mark| mark != self.mark && open_mark::is_gone(&**file, mark))

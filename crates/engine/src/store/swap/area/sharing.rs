@@ -1,8 +1,8 @@
-//! How an area that a tree of processes shares gets clusters, and gives them back.
+//! Clusters of an area that a tree of processes shares: how a process gets and returns them.
 //!
-//! It begins without any and takes a few at a time, the fewer the less is left. What becomes free
-//! goes back at once, but for about as much again, and all of it once the area is nearly
-//! full. Who finds no cluster free first reaps what the dead have left.
+//! The area starts without clusters and takes a few at a time, fewer if few are free. It returns
+//! freed clusters at once and keeps about as many as it takes at a time; a nearly full area keeps
+//! none. If no cluster is free, the process first reaps those of processes that have exited.
 
 use super::errors::AreaFull;
 use super::share::Share;
@@ -11,22 +11,22 @@ use crate::store::swap::cluster::{CLUSTER_BYTES, PAGE_BYTES};
 use softswap_sys::raw::now_ns;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-/// Of the clusters that are free a process takes so small a part at a time, and no more than so
-/// many: it may not need them, and others do.
+/// A process takes at most 1/64 of the free clusters at a time, and at most 8, because other
+/// processes may need them.
 const FREE_PART: usize = 64;
 const MOST_CLUSTERS: usize = 8;
-/// How long what is free in the tree is taken for what it was.
+/// Interval between checks of the free clusters of the tree, in ns.
 const LOOK_NS: u64 = 250_000_000;
 
-/// Clusters that are taken at once, and kept by each processor when they have become free, where
-/// so many are free in the tree.
+/// Returns the number of clusters to take at once, and to keep for each processor, if `free`
+/// clusters are free in the tree.
 fn few_of(free: usize) -> usize {
     (free / FREE_PART).min(MOST_CLUSTERS)
 }
 
 impl Area {
-    /// In a forked child: the device and its clusters are the parent's, who may still need them.
-    /// Returns false if there are slots that cannot be read.
+    /// Marks the device and clusters as the parent's, in a forked child. Returns false if the child
+    /// cannot read slots in use.
     pub(crate) fn inherit(&self) -> bool {
         let is_readable = self.device.inherit();
         if let Some(share) = &self.share {
@@ -36,7 +36,7 @@ impl Area {
         is_readable || self.used_slots() == 0
     }
 
-    /// Notes what is free in the tree. Returns how many clusters that are.
+    /// Updates the limits from the free clusters of the tree, and returns their number.
     pub(super) fn look_around(&self, share: &Share) -> usize {
         let free = share.table.free_count();
         let capacity_bytes = self.size_bytes() + free as u64 * CLUSTER_BYTES;
@@ -46,13 +46,13 @@ impl Area {
         free
     }
 
-    /// Whether clusters are so many that a process may have one before it must.
+    /// Returns true if enough clusters are free to take one before it is needed.
     pub(super) fn is_plentiful(&self) -> bool {
         let free_bytes = self.capacity_bytes.load(Relaxed).saturating_sub(self.size_bytes());
         few_of((free_bytes / CLUSTER_BYTES) as usize) > 0
     }
 
-    /// Takes some clusters of those that are free. The area's growth is locked.
+    /// Takes some free clusters. The caller holds the lock `growth`.
     pub(super) fn take_clusters(&self, share: &Share) -> Result<(), AreaFull> {
         if share.is_own.load(Relaxed) {
             let mut free = self.look_around(share);
@@ -72,12 +72,12 @@ impl Area {
         let cluster = share.table.take(share.mark, share.next.load(Relaxed))?;
         share.next.store(cluster + 1, Relaxed);
         self.size_bytes.fetch_add(CLUSTER_BYTES, AcqRel);
-        // Last: from here on the slots are handed out.
+        // Last: the slots can be allocated from here on.
         self.slots.add(cluster);
         Some(())
     }
 
-    /// Gives clusters back that have just become free, but for a few.
+    /// Returns clusters that became free, except a few.
     pub(super) fn give_surplus(&self) {
         let Some(share) = self.share.as_ref().filter(|share| share.is_own.load(Relaxed)) else {
             return;
@@ -87,7 +87,7 @@ impl Area {
         }
     }
 
-    /// Gives free clusters back as far as others may need them. Returns their bytes.
+    /// Returns free clusters that other processes may need. Returns their size in bytes.
     pub(super) fn give_spare(&self, share: &Share) -> u64 {
         if !share.is_own.load(Relaxed) || now_ns() < share.next_look_ns.load(Relaxed) {
             return 0;
@@ -101,7 +101,7 @@ impl Area {
     fn give_cluster(&self, share: &Share, cluster: u32) {
         debug_assert!(share.is_own.load(Relaxed), "cluster {cluster} is a parent's");
         self.size_bytes.fetch_sub(CLUSTER_BYTES, AcqRel);
-        // False only where the table was overwritten; then it is another's.
+        // False only if the table was overwritten; then the cluster is another process's.
         share.table.free(share.mark, cluster);
     }
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-/// An area of so many pages, for processes that share it.
+/// An area of `pages` for processes that share it.
 struct Tree {
     pages: u64,
     table: ClusterTable,
@@ -50,14 +50,14 @@ impl Tree {
         Area::shared(Box::new(self.disk.clone()), &pages, share, config, polling).unwrap()
     }
 
-    /// One with a mark.
+    /// Returns the area of a process with `mark`.
     fn process(&self, mark: u64) -> Area {
         self.process_with(Share::new(self.table, mark, None), Discard::None)
     }
 }
 
-/// Clusters that are never empty, so that who has them keeps them: with the header and a bad
-/// page, and with another.
+/// Clusters that are never empty, so their owner keeps them: the first two, which contain the
+/// header and the bad pages.
 const KEPT: usize = 2;
 
 fn fill(area: &Area) -> Vec<Run> {
@@ -72,7 +72,7 @@ fn free_all(area: &Area, runs: &[Run]) {
     runs.iter().for_each(|run| area.free(run.first, run.len));
 }
 
-/// As what the background does a while later.
+/// Runs the background's check of a while later.
 fn shrink(area: &Area) -> u64 {
     area.share.as_ref().unwrap().next_look_ns.store(0, Relaxed);
     area.shrink()
@@ -129,7 +129,7 @@ fn what_one_process_frees_another_gets_at_once() {
     let runs = fill(&one);
     assert!(other.alloc_run(0, 1).is_err());
     free_all(&one, &runs);
-    // Some are kept on the processors' shelves, but not for long.
+    // Some are kept on the processors' shelves for a while.
     assert!(tree.table.held(7) <= 2 * MOST_CLUSTERS + 2, "{}", tree.table.held(7));
     let rest = slots_of(&fill(&other)).len();
     assert!(rest > 480 * CLUSTER_SLOTS, "{rest}");
@@ -163,7 +163,7 @@ fn a_forked_child_hands_out_nothing_of_its_parents_and_gives_nothing_back() {
     let parent = tree.process(7);
     let runs: Vec<_> = (0..40).map(|_| parent.alloc_run(0, 64).unwrap()).collect();
     let held = tree.table.held(7);
-    // What a fork leaves in the child: the same tables, in memory of its own.
+    // After a fork the child has private copies of the same tables.
     parent.inherit();
     free_all(&parent, &runs);
     assert_eq!((shrink(&parent), tree.table.held(7)), (0, held));
@@ -205,11 +205,11 @@ fn what_the_dead_have_left_is_had_by_who_finds_nothing_free() {
     let runs = fill(&area);
     assert!(heir.alloc_run(0, 1).is_err(), "its owner lives");
     assert_eq!(tree.table.held(one), 20);
-    // Its end, however it comes: nothing is given back, but the file is closed.
+    // The owner exits in any way: nothing is returned, but the file is closed.
     drop(area);
     // Two minutes: a guard against hangs.
     let freed = (0..12_000).any(|_| {
-        // Other tests fork: their children have copies, too, for a moment.
+        // Other tests fork, and their children hold copies of the file for a moment.
         std::thread::sleep(std::time::Duration::from_millis(10));
         heir.alloc_run(0, 1).is_ok()
     });

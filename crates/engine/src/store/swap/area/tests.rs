@@ -22,7 +22,7 @@ fn simulated(capacity_mib: u64, config: AreaConfig) -> (SimDevice, Area) {
     (device, area)
 }
 
-/// Pages that say which slot they belong to.
+/// Returns pages that contain their slot numbers.
 fn stamped(run: Run) -> &'static mut [u8] {
     let buf = reserve_bytes(run.len * PAGE_SIZE).unwrap();
     for (page, slot) in buf.chunks_mut(PAGE_SIZE).zip(run.first..) {
@@ -105,7 +105,7 @@ fn the_limit_is_kept_and_named() {
     let limits = AreaConfig { limit_bytes: Some(5 * MIB), ..config(4) };
     let (_, area) = simulated(64, limits);
     let (runs, full) = fill_up(&area);
-    // Whole clusters of two MiB, less slot 0.
+    // Whole clusters of 2 MiB, less slot 0.
     assert_eq!((slots_of(&runs), area.size_bytes()), (4 * MIB / PAGE_BYTES - 1, 4 * MIB));
     assert_eq!(full, AreaFull::Limit { limit_bytes: 5 * MIB });
     let text = full.to_string();
@@ -176,10 +176,10 @@ fn an_area_without_free_clusters_grows_ahead_once_it_is_half_used() {
     let (_, area) = simulated(64, config(6));
     assert_eq!(area.alloc_run(0, 512).unwrap().len, 512);
     assert_eq!(area.alloc_run(0, 100).unwrap().len, 100);
-    // No cluster is free, but too little is used: what there is must do.
+    // No cluster is free, but too little is used to grow.
     assert_eq!(area.alloc_run(0, 512).unwrap().len, 412);
     assert_eq!(area.size_bytes(), 6 * MIB);
-    // Slots are left in the first cluster, but not in one piece.
+    // Slots are left in the first cluster, but not in one run.
     assert_eq!(area.alloc_run(0, 512).unwrap().len, 512);
     assert_eq!(area.size_bytes(), 12 * MIB);
 }
@@ -255,7 +255,7 @@ fn tags_stay_and_count_instead_of_checksums() {
     assert_eq!(area.metadata_bytes(), before_bytes + tag_bytes + 4 * touched);
 }
 
-/// A slot handed out for the last time repeats no nonce: it is not used again.
+/// A slot at its last generation is not reused, so that no nonce repeats.
 #[test]
 fn slots_whose_generation_cannot_rise_are_retired() {
     let limits = AreaConfig { limit_bytes: Some(2 * MIB), ..config(4) };
@@ -439,7 +439,7 @@ fn storage_that_another_processor_still_has_is_found_behind_what_cannot_be_had()
         [0, 0, 1, 0, 1].iter().map(|cpu| area.alloc_run(*cpu, 512).unwrap()).skip(1).collect();
     area.free(runs[0].first, runs[0].len);
     assert!(matches!(area.discard_one(), Discarded::Bytes(_)));
-    // Emptied, but not discarded yet: its storage is there.
+    // Emptied but not discarded yet, so its storage is still claimed.
     area.free(runs[1].first, runs[1].len);
     device.fail(Operation::Grow, device.counts().grows, u64::MAX, Fault::Errno(errno::ENOSPC));
     let (rest, full) = fill_up(&area);
@@ -495,7 +495,7 @@ fn an_area_gives_back_what_it_does_not_need_and_grows_again() {
     assert_eq!(area.shrink(), 0, "not what is in use");
 }
 
-/// Two pieces with a gap between them, and two bad pages.
+/// Two extents with a gap between them, and two bad pages.
 fn fixed(discard: Discard) -> (SimDevice, Area) {
     let device = SimDevice::new(16 * MIB, 1);
     device.grow(0, 16 * MIB).unwrap();

@@ -1,4 +1,4 @@
-//! Pages to and from an area's slots, piece by piece where extents end.
+//! Transfers between buffers and slots, divided where extents end.
 
 use super::Area;
 use crate::store::io::{IoError, IoErrorKind, Lane, MAX_PIECES, Operation, Piece};
@@ -6,14 +6,14 @@ use crate::store::swap::cluster::PAGE_BYTES;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 
-/// So many pages that a thread waits for take hardly longer than one.
+/// Most pages that take hardly longer than a single one.
 const FEW_PAGES: usize = 15;
 
 impl Area {
-    /// Writes one page to each of `slots`, as many of them at once as can be.
+    /// Writes one page to each of `slots`, as many at once as possible.
     ///
     /// # Errors
-    /// When not all of it was written; what the slots hold is unknown then.
+    /// If not all of it was written; the content of the slots is unknown then.
     pub(crate) fn write_each(
         &self,
         lane: &mut Lane,
@@ -58,15 +58,14 @@ impl Area {
     /// Reads whole pages from `first` and the slots that follow it.
     ///
     /// # Errors
-    /// When not all of it was read; the buffer then holds nothing of use.
+    /// If not all of it was read; the content of the buffer is undefined then.
     pub(crate) fn read(&self, lane: &mut Lane, first: u64, buf: &mut [u8]) -> Result<(), IoError> {
         let bytes = buf.len();
         self.read_pieces(lane, buf, false, |done| (first + (done / PAGE_SIZE) as u64, bytes - done))
     }
 
-    /// Reads one page from each of `slots`, as many of them at once as can be. Whether
-    /// the calling thread `waits`, with nothing to do without them: a few pages it
-    /// waits for as [`Area::polling`] says.
+    /// Reads one page from each of `slots`, as many at once as possible. If the calling thread
+    /// `waits` for them, a few pages are polled as [`Area::polling`] decides.
     ///
     /// # Errors
     /// As for [`Area::read`].
@@ -81,8 +80,8 @@ impl Area {
         self.read_pieces(lane, buf, waits && bytes <= FEW_PAGES * PAGE_SIZE, run_at(slots, bytes))
     }
 
-    /// Fills a buffer piece by piece: `next` says in which slot what comes so many
-    /// bytes from its start is, and how many bytes lie there and in the slots after it.
+    /// Fills a buffer piece by piece. `next` maps an offset in the buffer to its slot, and to the
+    /// number of bytes in that slot and the adjacent ones after it.
     fn read_pieces(
         &self,
         lane: &mut Lane,
@@ -108,7 +107,7 @@ impl Area {
             match &mut pieces[..count] {
                 several if waits => {
                     let read = || self.device.read_few(lane, several, &self.polling);
-                    // All of it, as few as they are.
+                    // At most `FEW_PAGES` pages, so one round reads all.
                     return self.polling.waited(bytes, read);
                 }
                 [only] => self.device.read(lane, only.offset, only.buf)?,
@@ -119,8 +118,7 @@ impl Area {
         Ok(())
     }
 
-    /// Reads one page that the calling thread has nothing to do without: it
-    /// waits as [`Area::polling`] says.
+    /// Reads one page that the calling thread waits for, as [`Area::polling`] decides.
     ///
     /// # Errors
     /// As for [`Area::read`].
@@ -135,8 +133,7 @@ impl Area {
         self.polling.waited(PAGE_SIZE, || self.device.read_page(lane, offset, page, &self.polling))
     }
 
-    /// Where the device holds a slot, and how many of `left` bytes are in one piece
-    /// there.
+    /// Returns the device offset of a slot, and how many of `left` bytes are contiguous there.
     fn locate(
         &self,
         operation: Operation,
@@ -155,16 +152,16 @@ impl Area {
         Ok((mapping.block * PAGE_BYTES, piece as usize))
     }
 
-    /// Where the device holds `count` slots from `first` on: offset and length
-    /// of each piece, in bytes. Ends where the area does.
+    /// Iterates over the extents of `count` slots from `first`: offset and length of each piece, in
+    /// bytes. Ends where the area does.
     pub(super) fn pieces(&self, first: u64, count: usize) -> impl Iterator<Item = (u64, u64)> {
         let pieces = self.extents.pieces(first, count as u64).map_while(Result::ok);
         pieces.map(|piece| (piece.block * PAGE_BYTES, piece.nr_pages * PAGE_BYTES))
     }
 }
 
-/// For `bytes` that lie in `slots`, a page in each: in which slot what comes so many
-/// bytes from their start is, and how many bytes lie there and in the slots after it.
+/// Returns a function that maps an offset in a buffer of `bytes`, one page for each of `slots`, to
+/// its slot, and to the number of bytes in that slot and the adjacent ones after it.
 fn run_at(slots: impl Fn(usize) -> u64, bytes: usize) -> impl Fn(usize) -> (u64, usize) {
     move |done| {
         let at = done / PAGE_SIZE;

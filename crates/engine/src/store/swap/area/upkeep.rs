@@ -1,8 +1,8 @@
-//! What an area's storage is told, and what it tells.
+//! Discards, and detection of failed storage.
 //!
-//! Clusters that became empty are discarded in the background, if that is
-//! wanted: a device may then reuse the flash below, a file gives its blocks
-//! back. And an area whose storage fails write after write, or takes nothing, is asked last.
+//! If discarding is enabled, clusters that became empty are discarded in the background: a device
+//! can reuse the flash, a file returns its blocks. An area whose writes fail repeatedly, or that
+//! accepts no writes, is tried last.
 
 use super::health::Discarded;
 use super::{Area, AreaFull};
@@ -12,8 +12,7 @@ use softswap_sys::raw::now_ns;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
 impl Area {
-    /// Discards one cluster that waits for it. Nobody allocates from it
-    /// meanwhile.
+    /// Discards one waiting cluster. No thread allocates from it meanwhile.
     pub(crate) fn discard_one(&self) -> Discarded {
         let Some(cluster) = self.slots.take_waiting() else { return Discarded::Nothing };
         let result = self.discard(u64::from(cluster) * CLUSTER_SLOTS as u64, CLUSTER_SLOTS);
@@ -33,14 +32,13 @@ impl Area {
         self.discard(1, (pages as usize).saturating_sub(1))
     }
 
-    /// What discarding all of it before its first use came to, if that was
-    /// wanted.
+    /// Returns the result of discarding the whole area before its first use.
     #[must_use]
     pub(crate) fn discarded_at_start(&self) -> Discarded {
         self.discarded_at_start
     }
 
-    /// Stops at the first error; then clusters are not discarded any more.
+    /// Discards a run of slots. After an error, clusters are never discarded again.
     fn discard(&self, first: u64, count: usize) -> Discarded {
         for (offset, bytes) in self.pieces(first, count) {
             if let Err(error) = self.device.discard(offset, bytes) {
@@ -54,33 +52,34 @@ impl Area {
         Discarded::Bytes(count as u64 * PAGE_BYTES)
     }
 
-    /// Whether writes failed again and again. It is asked for room last then; a
-    /// write that succeeds makes up for it.
+    /// Returns true if writes failed repeatedly. The area is tried last for slots then, until a
+    /// write succeeds.
     #[must_use]
     pub(crate) fn has_failed(&self) -> bool {
         self.health.has_failed()
     }
 
-    /// Whether it is asked for room last: it has failed, or took nothing a short time ago.
+    /// Returns true if slots are allocated here last: the area failed, or refused all writes
+    /// recently.
     #[must_use]
     pub(crate) fn is_last(&self) -> bool {
         self.has_failed() || self.health.has_rested() && self.health.rests(now_ns())
     }
 
-    /// Why it takes nothing now, where a failed write says that; `None` where a place was bad.
+    /// Returns why the area accepts no writes after `error`; `None` if only single slots are bad.
     #[must_use]
     pub(crate) fn refusal(&self, error: &IoError) -> Option<AreaFull> {
         let is_whole = error.is_no_space() || error.is_of_device() || self.has_failed();
         is_whole.then(|| AreaFull::refused_write(self.size_bytes(), *error))
     }
 
-    /// Whether what it holds is to be brought elsewhere.
+    /// Returns true if the area's pages must move to another area.
     #[must_use]
     pub(crate) fn is_leaving(&self) -> bool {
         self.has_failed() && self.used_slots() > 0 && !self.health.is_given_up.load(Relaxed)
     }
 
-    /// What it still holds cannot be read now.
+    /// Records that the remaining pages cannot be read.
     pub(crate) fn give_up(&self) {
         self.health.is_given_up.store(true, Relaxed);
     }

@@ -1,20 +1,18 @@
-//! Where in the table of extents to search for a page.
+//! Hints: the part of the table of extents to search for a page.
 //!
-//! The area is cut into buckets of a power of two of pages, and for each the
-//! extent that holds its first page is noted. Buckets double when there would
-//! be more of them than extents, so a hint costs at most 4 bytes an extent, and
-//! are cut again when there are fewer than a quarter as many. So extents of
-//! similar length have a bucket or so each, and of very unequal ones those
-//! within a bucket are searched.
+//! The area is divided into buckets of a power of two of pages. The hint of a bucket is the extent
+//! that holds its first page. If there are more buckets than extents, bucket sizes double, so a
+//! hint costs at most 4 bytes an extent. If there are at least four times as many extents, buckets
+//! are halved. With extents of similar length a bucket covers about one; otherwise the search
+//! covers those within a bucket.
 //!
-//! Hints are only hints. While they are made anew a reader may meet those of
-//! the old buckets and of the new ones, mixed; it compares what it finds with
-//! the entries, and searches all of them when it has been misled.
+//! During a rebuild a reader may see a mixture of old and new hints. It compares the result with
+//! the entries, and searches all of them if the hints were wrong.
 
 use softswap_sys::primitive::{AtomicU32, AtomicU64, Ordering, reserve_u32};
 use std::io;
 
-/// Buckets are cut again once there are this many times more extents.
+/// Ratio of extents to buckets from which buckets become smaller.
 const REFINE_ABOVE: u64 = 4;
 
 #[derive(Debug)]
@@ -30,8 +28,8 @@ impl Hints {
         Ok(Self { shift: AtomicU64::new(0), first_extents: reserve_u32(limit)? })
     }
 
-    /// The entries among which `page` is, if the hints are up to date: the
-    /// first, and how many. All are below `count`, which must not be 0.
+    /// Returns the first candidate entry for `page` and the number of candidates, valid if the
+    /// hints are current. All are below `count`, which must not be 0.
     #[inline]
     pub(super) fn around(&self, page: u64, pages: u64, count: usize) -> (usize, usize) {
         let shift = self.shift.load(Ordering::Relaxed);
@@ -45,7 +43,7 @@ impl Hints {
 
     #[inline]
     fn hint(&self, bucket: u64) -> usize {
-        // Beyond the table only while a reader mixes old and new.
+        // Out of range only if the reader sees a mixture of old and new hints.
         self.first_extents
             .get(bucket as usize)
             .map_or(0, |extent| extent.load(Ordering::Relaxed) as usize)
@@ -56,7 +54,7 @@ impl Hints {
         self.first_extents[bucket].store(extent, Ordering::Relaxed);
     }
 
-    /// The pages `from..pages` have become part of the last of `count` extents.
+    /// Updates the hints after the pages `from..pages` were added to the last of `count` extents.
     pub(super) fn grow(
         &self,
         from: u64,
@@ -73,12 +71,13 @@ impl Hints {
         }
     }
 
-    /// Only `count` extents with `pages` are left.
+    /// Updates the hints after the map was cut to `count` extents with `pages`.
     pub(super) fn shrink(&self, pages: u64, count: usize, start_of: impl Fn(usize) -> u64) {
         self.adapt(pages, count, start_of);
     }
 
-    /// Chooses other buckets if there are too many or too few, and fills them.
+    /// Chooses another bucket size and rebuilds the hints, if there are too many or too few
+    /// buckets. Returns true if it did.
     fn adapt(&self, pages: u64, count: usize, start_of: impl Fn(usize) -> u64) -> bool {
         let old_shift = self.shift.load(Ordering::Relaxed);
         let fit = |shift: &u64| buckets(pages, *shift) <= count as u64;
@@ -100,13 +99,13 @@ impl Hints {
         true
     }
 
-    /// DRAM that the hints of an area of this size take.
+    /// Returns the DRAM of the hints of an area with `pages`, in bytes.
     pub(super) fn bytes(&self, pages: u64) -> u64 {
         buckets(pages, self.shift.load(Ordering::Relaxed)) * size_of::<u32>() as u64
     }
 }
 
-/// Buckets that begin before `pages`.
+/// Returns the number of buckets that begin before `pages`.
 fn buckets(pages: u64, shift: u64) -> u64 {
     match pages {
         0 => 0,

@@ -1,17 +1,17 @@
-//! Growing, shrinking and looking up at once: the interleavings, by loom.
+//! Loom models of concurrent growth, shrinking and look-ups.
 
 use super::*;
 use loom::sync::Arc;
 use loom::thread;
 
-/// Explores with as many preemptions as find every error we could plant.
+/// Explores with the fewest preemptions that find every planted error.
 fn explore(body: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(body);
 }
 
-/// Of each extent: start page, length, block.
+/// First page, length and block of each extent.
 type Extents = &'static [(u64, u64, u64)];
 
 fn append_all(map: &ExtentMap, extents: Extents) {
@@ -20,7 +20,7 @@ fn append_all(map: &ExtentMap, extents: Extents) {
     }
 }
 
-/// `page` lies where `extents` say, and goes on for no longer than they do.
+/// Checks the mapping of `page` against `extents`; it may end earlier than its extent.
 fn check(map: &ExtentMap, page: u64, extents: Extents) {
     let mapping = map.lookup(page).unwrap();
     let of = |page| extents.iter().rev().find(|(start, ..)| *start <= page).unwrap();
@@ -82,7 +82,7 @@ fn what_is_kept_is_found_while_the_tail_goes_and_another_comes() {
                 let cut = map.pages() != 15;
                 let mapping = map.lookup(2).unwrap();
                 assert_eq!(mapping.block, 20);
-                // What is seen to have gone is no longer counted in.
+                // A reader that sees the cut does not see the removed pages.
                 assert!(!cut || mapping.pages_left == 1);
                 let first = map.pieces(0, 3).next().unwrap().unwrap();
                 assert_eq!(first, Piece { page: 0, block: 10, nr_pages: 2 });

@@ -1,4 +1,4 @@
-//! What the map must do, alone and beside an oracle.
+//! Tests of the map, alone and against an oracle.
 
 use super::*;
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ fn bad_extents_are_refused_and_change_nothing() {
     map.append(10, 1, 60).unwrap();
 }
 
-/// What the map must be equivalent to: a block for every page.
+/// Compares the map with a list of one block for each page.
 fn check(map: &ExtentMap, model: &[u64]) {
     assert_eq!(map.pages(), model.len() as u64);
     for (page, &block) in model.iter().enumerate() {
@@ -62,7 +62,7 @@ enum Change {
 
 fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
-        // Lengths over several magnitudes mislead the proportional guess.
+        // Lengths of several magnitudes make a proportional guess wrong.
         8 => (prop_oneof![1..4_u64, 1..200_u64], 0..3_u64)
             .prop_map(|(nr_pages, skip)| Change::Append { nr_pages, skip }),
         1 => (0..=100_u64).prop_map(|keep_percent| Change::RemoveTail { keep_percent }),
@@ -124,7 +124,7 @@ fn a_walk_goes_on_where_the_map_has_grown_and_stops_where_it_has_shrunk() {
     assert_eq!(walk.next(), None);
 }
 
-/// Lengths of extents as they may come, by number.
+/// Length of an extent, by its number.
 type Lengths = fn(u64) -> u64;
 
 const SHAPES: [(&str, Lengths); 6] = [
@@ -136,7 +136,7 @@ const SHAPES: [(&str, Lengths); 6] = [
     ("one large one among single pages", |n| if n == 5_000 { 1 << 30 } else { 1 }),
 ];
 
-/// The table of entries that `lengths` fill, with a gap on the device each.
+/// Creates a map with extents of `lengths`, each after a gap on the device.
 fn map_of(lengths: Lengths, count: u64) -> ExtentMap {
     let map = ExtentMap::new(count as usize).unwrap();
     for number in 0..count {
@@ -193,7 +193,7 @@ fn wrong_hints_cost_a_search_and_never_a_wrong_block() {
     }
 }
 
-/// Numbers without pattern (xorshift64*).
+/// Pseudo-random numbers (xorshift64*).
 struct Chance(u64);
 
 impl Chance {
@@ -206,7 +206,7 @@ impl Chance {
     }
 }
 
-/// The same area as a tree of extents: start page to block and length.
+/// The same area as a tree of extents: first page to block and length.
 #[derive(Default)]
 struct Oracle {
     extents: BTreeMap<u64, (u64, u64)>,
@@ -251,7 +251,7 @@ fn millions_of_steps_agree_with_an_oracle() {
     let (mut appended, mut most_extents) = (0_u32, 0);
     for step in 0..STEPS {
         match chance.below(1000) {
-            // A magnitude for thousands of steps, then another.
+            // The magnitude of the lengths changes every few thousand steps.
             0..100 if map.count() < LIMIT => {
                 let nr_pages = 1 + chance.below(1 << (step / 5_000 * 7 % 19));
                 let block = oracle.next_block() + chance.below(4);
@@ -288,12 +288,12 @@ fn millions_of_steps_agree_with_an_oracle() {
         assert_eq!(map.count(), oracle.extents.len(), "step {step}");
         most_extents = most_extents.max(map.count());
     }
-    // Otherwise the steps did not go where the difficulties are.
+    // Otherwise the steps did not reach the difficult cases.
     assert!(appended > STEPS / 20 && most_extents > 2_000, "{appended}, {most_extents}");
 }
 
-/// Block of a page in the stress test: extents of `LENGTH` pages, and from
-/// each to the next a gap of one block, except after every third.
+/// Returns the block of a page in the stress test: extents of `LENGTH` pages, with a gap of one
+/// block after each, except after every third.
 fn stress_block(page: u64) -> u64 {
     const LENGTH: u64 = 5;
     let extent = page / LENGTH;
@@ -312,7 +312,7 @@ fn lookups_are_right_while_the_area_grows() {
                 while !done.load(Ordering::Acquire) {
                     let pages = map.pages();
                     chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    // Half of the time close to the end, where it moves.
+                    // Half of the reads are close to the end, which moves.
                     let back = (chance >> 33)
                         % pages.clamp(1, if chance < 1 << 63 { 8 } else { u64::MAX });
                     let Some(page) = pages.checked_sub(1 + back) else {
@@ -331,6 +331,6 @@ fn lookups_are_right_while_the_area_grows() {
         }
         done.store(true, Ordering::Release);
     });
-    // Every third one continued the one before it.
+    // Every third extent continued the one before it.
     assert_eq!(map.count(), 20_000 - 20_000 / 3);
 }

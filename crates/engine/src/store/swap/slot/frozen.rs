@@ -1,24 +1,23 @@
-//! Frozen slots: freed, but not handed out again yet.
+//! Frozen slots: freed, but not reusable yet.
 //!
-//! A forked child reads the slots that its parent had at the fork, so the parent
-//! must not write to them while the child lives. A fork marks what is in use, a bit
-//! for each slot, and raises a count for the whole area: while that is above zero,
-//! what is freed of the marked goes into limbo. What was handed out after the last
-//! fork no child knows of: it is free at once, so that a parent whose data changes
-//! beside a child takes twice the room of its data at most.
+//! A forked child reads the slots that its parent had at the fork, so the parent must not overwrite
+//! them while the child lives. A fork marks the used slots, one bit each, and increments a count
+//! for the whole area. While the count is above zero, freed slots with a mark go to limbo. Slots
+//! allocated after the last fork are unknown to any child, so they are free at once. Therefore a
+//! parent that rewrites its data needs at most twice the space.
 
 use super::shelf::lock;
 use super::{SlotAllocator, WORDS};
 use softswap_sys::primitive::Ordering::{Acquire, Relaxed, SeqCst};
 
 impl SlotAllocator {
-    /// Frees slots of one word, but for those that a child may read; returns how many
-    /// were in use.
+    /// Frees the slots of one word, except those that a child may read, which go to limbo. Returns
+    /// how many were in use.
     pub(super) fn release_or_remember(&self, word: usize, mask: u64) -> u32 {
         if self.frozen.load(SeqCst) == 0 {
             return self.release(word, mask);
         }
-        // The marks are taken off by a thaw only, after the count has fallen.
+        // A thaw clears marks only after it has decremented the count.
         let kept = mask & self.kept[word].load(SeqCst);
         let freed = if mask == kept { 0 } else { self.release(word, mask & !kept) };
         freed + if kept == 0 { 0 } else { self.remember(word, kept) }
@@ -32,37 +31,35 @@ impl SlotAllocator {
         self.limbo_clusters[cluster / 64].fetch_or(1 << (cluster % 64), SeqCst);
         let mask = mask & !known;
         if self.frozen.load(SeqCst) == 0 {
-            // The thaw may have looked here too early: what it left behind is
-            // freed here. Only the own bits, others may belong to a new freeze.
+            // The thaw may have read this word too early, so its slots are freed here. Only this
+            // call's bits: others may belong to a new freeze.
             let left = self.limbo[word].fetch_and(!mask, SeqCst) & mask;
             self.release(word, left);
         }
         mask.count_ones()
     }
 
-    /// From now on the slots that are in use keep their content when they are
-    /// freed, until [`Self::thaw`]. A forked child reads the slots that its parent
-    /// had at the fork.
+    /// Makes used slots keep their content after they are freed, until [`Self::thaw`].
     pub(crate) fn freeze(&self) {
-        // Waits for a thaw that is still freeing the slots of its own time.
+        // Waits for a thaw in progress.
         let _alone = lock(&self.freezing);
         for word in self.touched_words() {
             let (kept, bits) = (&self.kept[word], self.bits[word].load(SeqCst));
-            // What holds nothing stays out of DRAM.
+            // Skips needless writes, which would populate the page of the table.
             if bits & !kept.load(Relaxed) != 0 {
                 kept.fetch_or(bits, SeqCst);
             }
         }
-        // After the marks: who sees the count sees them.
+        // After the marks: a thread that sees the count sees the marks.
         self.frozen.fetch_add(1, SeqCst);
     }
 
-    /// The words of the clusters that have been allocated from.
+    /// Iterates over the words of the clusters that were ever allocated from.
     fn touched_words(&self) -> impl Iterator<Item = usize> {
         self.touched().flat_map(|cluster| cluster * WORDS..(cluster + 1) * WORDS)
     }
 
-    /// Ends one freeze; at the last one all that was freed meanwhile is free.
+    /// Ends one freeze; the last one frees the slots in limbo.
     pub(crate) fn thaw(&self) {
         let _alone = lock(&self.freezing);
         let frozen = self.frozen.load(SeqCst);

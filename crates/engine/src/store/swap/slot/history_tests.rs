@@ -1,4 +1,4 @@
-//! Any history of an area against a model of it.
+//! Random histories of an area, checked against a model.
 
 use super::tests::CLUSTER;
 use super::*;
@@ -37,16 +37,16 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the allocator must be equivalent to.
+/// Reference model of the allocator.
 #[derive(Default)]
 struct Model {
     free: BTreeSet<u64>,
     used: BTreeSet<u64>,
-    /// In use at a freeze that has not ended.
+    /// Used at the start of an active freeze.
     kept: BTreeSet<u64>,
     limbo: BTreeSet<u64>,
     frozen: u32,
-    /// Clusters being discarded: free, but not to be had.
+    /// Clusters being discarded: free, but not available.
     discarding: Vec<u32>,
 }
 

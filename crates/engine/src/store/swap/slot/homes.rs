@@ -1,11 +1,10 @@
-//! Where the clusters are that nobody allocates from, and who has the others.
+//! Shelves: the home of each cluster, and the lists.
 //!
-//! Each processor has a shelf: its current cluster, and lists of those it had
-//! last, by how full they are. One more shelf holds clusters that no processor
-//! has had since they were added, and those set aside. A cluster's home is the shelf whose lock guards its place in the
-//! tables, its links included; it changes home when a processor takes it from
-//! another's shelf, with both locks held. So what one processor fills
-//! and empties is its own business, as long as it finds what it needs at home.
+//! Each processor has a shelf: its current cluster, and the clusters it had before, listed by fill
+//! level. A common shelf holds clusters that no processor has had since they were added, and those
+//! set aside. A cluster's home is the shelf whose lock protects its place and links. A processor
+//! that takes a cluster from another shelf becomes its home, with both locks held. So a processor
+//! that finds clusters at home touches no other shelf.
 
 use super::SlotAllocator;
 use super::shelf::{CURRENT, FREE, FULL, GONE, Holds, NONE, ROOMY, TIGHT, WAITING};
@@ -15,31 +14,29 @@ use softswap_sys::primitive::{MutexGuard, in_one_order};
 const STATE_BITS: u32 = 3;
 const STATE_MASK: u32 = (1 << STATE_BITS) - 1;
 
-/// The shelf of clusters that no processor has had since they were added, and
-/// of those whose storage could not be had.
+/// The shelf of clusters that no processor has had since they were added, and of those whose
+/// storage could not be claimed.
 const COMMON: usize = 0;
 
-/// Clusters that come to a processor together: as many as share a cache line of
-/// the tables, lest what one does to its clusters slow another's down.
+/// Clusters that a processor gets together. Their table entries share a cache line, which avoids
+/// false sharing between processors.
 const GROUP_CLUSTERS: u32 = 16;
 
 impl SlotAllocator {
-    /// The shelf of a processor.
+    /// Returns the shelf of a processor.
     pub(super) fn shelf_of(&self, cpu: usize) -> usize {
         1 + cpu % (self.shelves.len() - 1)
     }
 
-    /// All shelves, the given one first, then the others by distance. The common
-    /// one is last: of it a processor is dealt what is free, and what waits there
-    /// was set aside.
+    /// Iterates over all shelves: the given one, then the others by distance. The common one is
+    /// last, because its free clusters are dealt to processors and its waiting ones were set aside.
     pub(super) fn shelves_from(&self, own: usize) -> impl Iterator<Item = usize> {
         let cpus = self.shelves.len() - 1;
         let others = (1..cpus).map(move |distance| 1 + (own - 1 + distance) % cpus);
         [own].into_iter().chain(others).chain([COMMON])
     }
 
-    /// What the place of a cluster says now. Without its home's lock it may
-    /// change at once.
+    /// Returns the state of a cluster. Without its home's lock it may change at once.
     pub(super) fn state(&self, cluster: u32) -> u32 {
         self.place[cluster as usize].load(SeqCst) & STATE_MASK
     }
@@ -48,25 +45,24 @@ impl SlotAllocator {
         (self.place[cluster as usize].load(SeqCst) >> STATE_BITS) as usize
     }
 
-    /// Sets the place of a cluster, within one home or from another that is
-    /// locked, too.
+    /// Sets the place of a cluster. Its home must be locked, and the new home too if it differs.
     fn set_place(&self, holds: &mut Holds, cluster: u32, home: usize, state: u32) {
         holds.changes += 1;
         self.place[cluster as usize].store((home as u32) << STATE_BITS | state, SeqCst);
     }
 
-    /// Sets where a cluster is that stays at home.
+    /// Sets the state of a cluster that keeps its home.
     pub(super) fn set_state(&self, holds: &mut Holds, cluster: u32, state: u32) {
         self.set_place(holds, cluster, self.home(cluster), state);
     }
 
-    /// As long as this is the same all clusters are where they are, and what is
-    /// free stays free.
+    /// Returns a count of changes. While it is constant, no cluster changes its place and no slot
+    /// is allocated.
     pub(super) fn changes(&self) -> u64 {
         self.shelves.iter().map(|shelf| shelf.lock().changes).sum()
     }
 
-    /// Locks a shelf and, if it is another one, a second.
+    /// Locks one or two shelves in the order of their indexes.
     fn lock_both(
         &self,
         own: usize,
@@ -86,8 +82,8 @@ impl SlotAllocator {
         self.lock_both(shelf, COMMON)
     }
 
-    /// Puts a cluster that is on no list at the end of one of the common shelf's.
-    /// Its home and that shelf are locked.
+    /// Appends an unlisted cluster to a list of the common shelf. Its home and the common shelf are
+    /// locked.
     pub(super) fn link_common(
         &self,
         mut home: MutexGuard<'_, Holds>,
@@ -104,15 +100,15 @@ impl SlotAllocator {
         loop {
             let home = self.home(cluster);
             let shelf = self.shelves[home].lock();
-            // It may have been taken away before the lock was had.
+            // It may have moved before the lock was taken.
             if self.home(cluster) == home {
                 return shelf;
             }
         }
     }
 
-    /// Takes a run out of the emptiest cluster there is, of equal ones its own
-    /// first, which becomes the current one of a processor's shelf.
+    /// Takes a run of the emptiest cluster; of equal ones, the own shelf's first. The cluster
+    /// becomes the current one of the processor's shelf.
     pub(super) fn alloc_next(&self, own: usize, want: usize) -> Option<(u64, usize)> {
         [FREE, ROOMY, TIGHT, WAITING].into_iter().find_map(|list| {
             if list == FREE {
@@ -130,7 +126,7 @@ impl SlotAllocator {
                 drop(other);
                 self.set_clean(next, false);
                 self.touch(next);
-                // Put back after taking, lest it be the one that is taken.
+                // Only now, so that the old cluster is not taken again.
                 if let Some(old) = shelf.current.replace(next) {
                     self.let_go(&mut shelf, old);
                 }
@@ -139,8 +135,7 @@ impl SlotAllocator {
         })
     }
 
-    /// Gives a processor's shelf that has no free cluster a group of those on
-    /// the common one.
+    /// Gives a processor's shelf without a free cluster a group from the common one.
     fn deal(&self, own: usize) {
         if self.shelves[own].count(FREE) > 0 || self.shelves[COMMON].count(FREE) == 0 {
             return;
@@ -157,13 +152,13 @@ impl SlotAllocator {
         }
     }
 
-    /// Puts a cluster that its holder gives up where its count belongs.
+    /// Puts a cluster that its holder releases on the list for its fill level.
     pub(super) fn let_go(&self, home: &mut Holds, cluster: u32) {
         self.set_state(home, cluster, FULL);
         self.settle(home, cluster);
     }
 
-    /// Moves a cluster that is nobody's to where its count belongs.
+    /// Moves a cluster that no processor holds to the list for its fill level.
     pub(super) fn settle(&self, home: &mut Holds, cluster: u32) {
         loop {
             let state = self.state(cluster);
@@ -173,18 +168,18 @@ impl SlotAllocator {
                 return;
             }
             self.unlink(home, cluster);
-            // Free ones to the front: storage that was written before is cheaper to
-            // write again than storage that never was. Others to the end: in those
-            // that have waited longest most has become free, and in longer runs.
+            // Free ones to the front: rewriting storage is cheaper than writing it for the first
+            // time. Others to the end: clusters that waited longest have the most free slots and
+            // the longest runs.
             self.link(home, cluster, wanted, matches!(wanted, FREE | WAITING));
             if wanted == FREE {
                 self.look_for_surplus(self.home(cluster));
             }
-            // Slots may have been freed before the new place showed: look again.
+            // Slots may have been freed before the new state was visible: check again.
         }
     }
 
-    /// What follows a cluster on a list, or is first there.
+    /// Sets the successor of `before`, or the head of the list.
     fn set_next(&self, home: &mut Holds, list: usize, before: u32, next: u32) {
         match before {
             NONE => home.head[list] = next,
@@ -192,7 +187,7 @@ impl SlotAllocator {
         }
     }
 
-    /// What comes before a cluster on a list, or is last there.
+    /// Sets the predecessor of `after`, or the tail of the list.
     fn set_prev(&self, home: &mut Holds, list: usize, after: u32, prev: u32) {
         match after {
             NONE => home.tail[list] = prev,
@@ -214,7 +209,7 @@ impl SlotAllocator {
         self.set_state(home, cluster, to);
     }
 
-    /// Takes a cluster off its list, if it is on one. Its place is not changed.
+    /// Removes a cluster from its list, if it is on one, and keeps its place.
     pub(super) fn unlink(&self, home: &mut Holds, cluster: u32) {
         let list @ FREE..=WAITING = self.state(cluster) else {
             return;
@@ -227,24 +222,24 @@ impl SlotAllocator {
         self.shelves[self.home(cluster)].counts[list].fetch_sub(1, Relaxed);
     }
 
-    /// Whether there is a free cluster; looks at the own shelf first, because
-    /// the others' counts are in other processors' caches.
+    /// Returns true if there is a free cluster. Checks the own shelf first, because the other
+    /// counts are in other processors' caches.
     pub(super) fn has_free_cluster(&self, own: usize) -> bool {
         self.shelves_from(own).any(|index| self.shelves[index].count(FREE) > 0)
     }
 
-    /// Whether a processor's own shelf has clusters with gaps.
+    /// Returns true if a processor's own shelf has partly used clusters.
     pub(super) fn has_gaps(&self, own: usize) -> bool {
         [ROOMY, TIGHT].into_iter().any(|list| self.shelves[own].count(list) > 0)
     }
 
-    /// Clusters with no slot taken and no processor to use them.
+    /// Returns the number of clusters without used slots that no processor holds.
     #[must_use]
     pub(crate) fn free_clusters(&self) -> u32 {
         self.shelves.iter().map(|shelf| shelf.count(FREE)).sum()
     }
 
-    /// Clusters with no slot taken that wait to be discarded.
+    /// Returns the number of clusters without used slots that wait for their discard.
     #[must_use]
     pub(crate) fn waiting_clusters(&self) -> u32 {
         self.shelves.iter().map(|shelf| shelf.count(WAITING)).sum()

@@ -1,5 +1,5 @@
-//! Taking, freeing, shrinking and freezing at once: the interleavings, by loom.
-//! Clusters have 64 slots here.
+//! Loom models of concurrent allocation, freeing, shrinking and freezing. Clusters have 64 slots
+//! here.
 
 use super::*;
 use loom::sync::Arc;
@@ -13,8 +13,7 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// Two clusters, two processors. All of cluster 1 is taken, and processor 0 has
-/// it still.
+/// Two clusters, two processors. Cluster 1 is full, and processor 0 still holds it.
 fn with_a_full_cluster() -> Arc<SlotAllocator> {
     let slots = SlotAllocator::new(2, 2).unwrap();
     assert_eq!(slots.grow(2), 2);
@@ -22,7 +21,7 @@ fn with_a_full_cluster() -> Arc<SlotAllocator> {
     Arc::new(slots)
 }
 
-/// Takes all there is; every slot once.
+/// Allocates all free slots, and checks that each is unique.
 fn drain(slots: &SlotAllocator) -> u64 {
     let mut taken = std::collections::BTreeSet::new();
     while let Some((first, len)) = slots.alloc_run(0, 64) {
@@ -44,10 +43,10 @@ fn what_is_freed_while_its_cluster_changes_hands_is_found_again() {
                 slots.free(CLUSTER + 9, 1).unwrap();
             })
         };
-        // Processor 0 gives its full cluster up for another.
+        // Processor 0 replaces its full cluster.
         let (_, len) = slots.alloc_run(0, 4).unwrap();
         freeing.join().unwrap();
-        // Of cluster 0 all but slot 0, and two of cluster 1.
+        // All of cluster 0 except slot 0, and two of cluster 1.
         assert_eq!(len as u64 + drain(&slots), CLUSTER - 1 + 2);
     });
 }
@@ -56,7 +55,7 @@ fn what_is_freed_while_its_cluster_changes_hands_is_found_again() {
 fn what_is_freed_while_another_processor_takes_its_cluster_is_found_again() {
     check(|| {
         let slots = with_a_full_cluster();
-        // Processor 0 goes on in cluster 0 and uses it up.
+        // Processor 0 uses up cluster 0.
         while slots.alloc_run(0, 64).is_some() {}
         slots.free(CLUSTER, 1).unwrap();
         let freeing = {
@@ -115,7 +114,7 @@ fn two_that_take_from_each_other_neither_wait_for_ever_nor_share() {
     check(|| {
         let slots = with_a_full_cluster();
         assert_eq!(slots.alloc_run(1, 64), Some((1, 63)));
-        // Each gives its cluster up for the other's.
+        // Each replaces its cluster with the other's.
         let other = {
             let slots = Arc::clone(&slots);
             thread::spawn(move || {
@@ -283,7 +282,7 @@ fn what_is_handed_out_in_a_freeze_is_free_at_once_and_what_was_there_is_kept() {
             len as u64
         });
         freeing.join().unwrap();
-        // All of cluster 0 but slot 0.
+        // All of cluster 0 except slot 0.
         assert_eq!(taken + drain(&slots), CLUSTER - 1);
         slots.thaw();
         assert_eq!(drain(&slots), 2);
@@ -304,7 +303,7 @@ fn two_that_thaw_while_a_slot_is_freed_neither_lose_it_nor_keep_it() {
         slots.thaw();
         other.join().unwrap();
         assert_eq!(drain(&slots), CLUSTER - 1 + 2);
-        // Nothing is marked for a child that is gone.
+        // No marks are left for a child that has exited.
         slots.free(CLUSTER, 2).unwrap();
         assert_eq!(drain(&slots), 2);
     });

@@ -1,6 +1,5 @@
-//! Slots and clusters that go out of service, for good or for a while: storage
-//! that is not there or bad, clusters being discarded, and the area's end when
-//! it shrinks.
+//! Slots and clusters out of service, permanently or for a while: storage that is missing or bad,
+//! clusters being discarded, and the area's end when it shrinks.
 
 use super::shelf::{CURRENT, FREE, GONE, WAITING, lock};
 use super::{NotInUse, SlotAllocator, by_cluster};
@@ -8,8 +7,8 @@ use crate::store::swap::cluster::{CLUSTER_SLOTS, WORDS, masks};
 use softswap_sys::primitive::Ordering::{Acquire, Relaxed, SeqCst};
 
 impl SlotAllocator {
-    /// Never hands these slots out: they have no storage, or bad one. Only for
-    /// slots that [`Self::grow`] has not added yet, and within the tables.
+    /// Withholds slots without storage or with bad storage from allocation. Only for slots that
+    /// [`Self::grow`] has not added yet; ignores slots beyond the tables.
     pub(crate) fn withhold(&self, first: u64, len: usize) {
         let mut withheld = 0;
         let end = (first + len as u64).min(u64::from(self.capacity) * CLUSTER_SLOTS as u64);
@@ -21,16 +20,16 @@ impl SlotAllocator {
                 withheld += count;
             }
         }
-        // Slot 0 is nobody's loss.
+        // Slot 0 does not count: it never holds a page.
         let lost = withheld - u32::from(first == 0 && withheld > 0);
         self.retired_slots.fetch_add(u64::from(lost), Relaxed);
     }
 
-    /// From now on emptied clusters wait to be discarded, or no longer do.
+    /// Enables or disables the discard of emptied clusters.
     pub(crate) fn set_discards(&self, discards: bool) {
         self.discards.store(discards, SeqCst);
         if !discards {
-            // Nobody will come for those that wait.
+            // Waiting clusters are never discarded now, so they become free.
             for shelf in &self.shelves {
                 let mut shelf = shelf.lock();
                 while let Some(cluster) = shelf.first(WAITING) {
@@ -40,15 +39,16 @@ impl SlotAllocator {
         }
     }
 
-    /// Takes a cluster that waits to be discarded: nobody allocates from it
-    /// until [`Self::discarded`] gives it back.
+    /// Takes a cluster that waits for its discard. No thread allocates from it until
+    /// [`Self::discarded`] returns it.
     #[must_use]
     pub(crate) fn take_waiting(&self) -> Option<u32> {
-        // What was set aside may still be on that list.
+        // The list may still hold clusters set aside by [`Self::set_aside`].
         if !self.discards.load(SeqCst) {
             return None;
         }
-        // What was set aside, on the common shelf, has nothing to discard.
+        // The common shelf is skipped: its waiting clusters were set aside and have nothing to
+        // discard.
         self.shelves_from(self.shelf_of(0)).find_map(|shelf| {
             let mut shelf = self.shelves[shelf].lock();
             let cluster = shelf.first(WAITING)?;
@@ -58,14 +58,14 @@ impl SlotAllocator {
         })
     }
 
-    /// Gives back what [`Self::take_waiting`] took; its storage holds nothing.
+    /// Returns a cluster from [`Self::take_waiting`]; its storage is empty.
     pub(crate) fn discarded(&self, cluster: u32) {
         self.set_clean(cluster, true);
         self.let_go(&mut self.lock_home(cluster), cluster);
     }
 
-    /// Gives back a run of one cluster, whose storage cannot be had now, and
-    /// puts the cluster where it is taken last.
+    /// Frees a run whose storage cannot be claimed now, and puts its cluster where it is taken
+    /// last.
     pub(crate) fn set_aside(&self, first: u64, len: usize) {
         let _ = self.give_back(first, len);
         let cluster = (first / CLUSTER_SLOTS as u64) as u32;
@@ -75,7 +75,7 @@ impl SlotAllocator {
                 continue;
             }
             if self.is_empty(cluster) {
-                // Not at home, where it would be the first to be taken again.
+                // On its home shelf it would be taken first.
                 self.link_common(shelf, common, cluster, WAITING);
             } else {
                 self.let_go(&mut shelf, cluster);
@@ -83,8 +83,8 @@ impl SlotAllocator {
         }
     }
 
-    /// Gives clusters at the end of the area up as long as they are free, but
-    /// never so many that fewer than `least` are left. Returns how many went.
+    /// Removes free clusters from the end of the area and keeps at least `least`. Returns the
+    /// number removed.
     pub(crate) fn shrink(&self, least: u32) -> u32 {
         let _alone = lock(&self.resizing);
         self.let_go_of_empty();
@@ -97,7 +97,7 @@ impl SlotAllocator {
         old - new
     }
 
-    /// Takes processors' clusters away from them in which nothing is in use.
+    /// Releases the processors' current clusters that have no used slot.
     pub(super) fn let_go_of_empty(&self) {
         for shelf in &self.shelves {
             let mut shelf = shelf.lock();
@@ -107,7 +107,7 @@ impl SlotAllocator {
         }
     }
 
-    /// Takes a cluster off the lists for good, if it is free.
+    /// Removes a cluster if it is free. Returns true if it was.
     fn give_up(&self, cluster: u32) -> bool {
         let mut home = self.lock_home(cluster);
         let is_free = matches!(self.state(cluster), FREE | WAITING);
@@ -118,10 +118,10 @@ impl SlotAllocator {
         is_free
     }
 
-    /// Takes slots in use out of service for good: their storage is bad.
+    /// Retires slots in use because their storage is bad.
     ///
     /// # Errors
-    /// When some of the run is not in use; the rest is retired all the same.
+    /// If some slots are not in use; the others are retired.
     pub(crate) fn retire(&self, first: u64, len: usize) -> Result<(), NotInUse> {
         self.owned(first, len, |word, mask| {
             let mask = mask & self.bits[word].load(Acquire) & !self.limbo[word].load(SeqCst);

@@ -1,23 +1,23 @@
-//! One shelf: the clusters of a processor that nobody allocates from, and its current one.
+//! A shelf: the clusters of a processor that are on lists, and its current cluster.
 
 use softswap_sys::primitive::Ordering::Relaxed;
 use softswap_sys::primitive::{AtomicU32, Mutex, MutexGuard};
 use std::sync::PoisonError;
 
-/// Where a cluster is: the low bits of its place, its home above them. A table
-/// of zeroes is a table of clusters that have not been added yet.
+/// State of a cluster: the low bits of its place; its home shelf is above. A zeroed table means
+/// that no cluster has been added.
 pub(super) const GONE: u32 = 0;
-/// The lists, the best to take from first.
+/// The lists, in the order of allocation.
 pub(super) const FREE: u32 = 1;
 pub(super) const ROOMY: u32 = 2;
 pub(super) const TIGHT: u32 = 3;
 pub(super) const WAITING: u32 = 4;
-/// On no list: the first slot freed in it brings it back.
+/// On no list: the first freed slot puts it back on one.
 pub(super) const FULL: u32 = 5;
-/// A processor's, or being discarded.
+/// In use by a processor, or being discarded.
 pub(super) const CURRENT: u32 = 6;
 
-/// Ends a list.
+/// End of a list.
 pub(super) const NONE: u32 = u32::MAX;
 
 const LISTS: usize = WAITING as usize + 1;
@@ -26,19 +26,19 @@ const LISTS: usize = WAITING as usize + 1;
 #[derive(Debug)]
 pub(super) struct Shelf {
     holds: Mutex<Holds>,
-    /// How long its lists are, to be read without the lock; the first is none.
+    /// Lengths of the lists, readable without the lock; the first is unused.
     pub(super) counts: [AtomicU32; LISTS],
 }
 
-/// What a shelf holds; the lists' links are in the tables.
+/// The lists of a shelf; the links are in the allocator's tables.
 #[derive(Debug)]
 pub(super) struct Holds {
     pub(super) current: Option<u32>,
-    /// By list; the first is none.
+    /// By list; the first is unused.
     pub(super) head: [u32; LISTS],
     pub(super) tail: [u32; LISTS],
-    /// Goes up whenever a cluster of this home changes its place, and whenever
-    /// a run is taken out of the current one.
+    /// Incremented when a cluster of this home changes its place, and when a run of the current one
+    /// is allocated.
     pub(super) changes: u64,
 }
 
@@ -59,7 +59,7 @@ impl Shelf {
 }
 
 impl Holds {
-    /// The first of a list.
+    /// Returns the first cluster of a list.
     pub(super) fn first(&self, list: u32) -> Option<u32> {
         Some(self.head[list as usize]).filter(|cluster| *cluster != NONE)
     }

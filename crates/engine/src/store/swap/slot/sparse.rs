@@ -1,8 +1,8 @@
-//! Clusters that come and go one by one: those of an area that several processes share.
+//! Addition and removal of single clusters, for an area that several processes share.
 //!
-//! The tables span the whole area, and all clusters are gone to begin with. One that the process
-//! gets is added and free, one that it gives up is gone again. What has emptied is given up soon,
-//! but for a few free clusters on each processor's shelf: others may need it.
+//! The tables cover the whole area, and at first every cluster is `GONE`. A cluster that the
+//! process gets is added as free; a cluster that it returns is `GONE` again. Emptied clusters are
+//! soon returned, because other processes may need them; a few stay free on each processor's shelf.
 
 use super::SlotAllocator;
 use super::shelf::{FREE, GONE, NONE};
@@ -10,19 +10,19 @@ use softswap_sys::primitive::Ordering::{Relaxed, SeqCst};
 use std::io;
 
 impl SlotAllocator {
-    /// An allocator that spans `clusters`, of which it has none yet.
+    /// Creates an allocator for `clusters`, none of which it has yet.
     ///
     /// # Errors
-    /// When the address space for its tables cannot be reserved.
+    /// If the address space for its tables cannot be reserved.
     pub(crate) fn sparse(clusters: u32, cpus: usize) -> io::Result<Self> {
         let slots = Self { is_sparse: true, ..Self::new(clusters, cpus)? };
-        // The header's.
+        // Slot 0 is the header's.
         slots.withhold(0, 1);
         slots.clusters.store(clusters, SeqCst);
         Ok(slots)
     }
 
-    /// Adds a cluster that is gone, as one that holds nothing.
+    /// Adds a cluster that is `GONE`; its storage is empty.
     pub(crate) fn add(&self, cluster: u32) {
         self.set_clean(cluster, true);
         let (home, common) = self.lock_with_common(self.home(cluster));
@@ -31,27 +31,26 @@ impl SlotAllocator {
         }
     }
 
-    /// From now on so many free clusters are kept on each processor's shelf.
+    /// Sets the number of free clusters that each processor's shelf keeps.
     pub(crate) fn set_keep(&self, clusters: u32) {
         self.keep.store(clusters, Relaxed);
     }
 
-    /// A shelf has one more free cluster.
+    /// Checks for a surplus after a shelf got a free cluster.
     pub(super) fn look_for_surplus(&self, shelf: usize) {
         if self.shelves[shelf].count(FREE) > self.keep.load(Relaxed) {
             self.has_surplus.store(true, Relaxed);
         }
     }
 
-    /// Takes a free cluster off the lists for good, from a processor's shelf that has more than it
-    /// is to keep.
+    /// Removes a free cluster from a processor's shelf that has more than it keeps.
     #[must_use]
     pub(crate) fn take_surplus(&self) -> Option<u32> {
         if !self.has_surplus.load(Relaxed) {
             return None;
         }
         let keep = self.keep.load(Relaxed);
-        // What lies on the common shelf was asked for and comes to a processor next.
+        // Skips the common shelf: its clusters were requested and go to a processor next.
         let taken = (1..self.shelves.len()).find_map(|shelf| self.take_from(shelf, keep));
         if taken.is_none() {
             self.has_surplus.store(false, Relaxed);
@@ -59,7 +58,7 @@ impl SlotAllocator {
         taken
     }
 
-    /// Takes a free cluster off the lists for good, unless there are no more than `keep`.
+    /// Removes a free cluster, unless at most `keep` are free.
     #[must_use]
     pub(crate) fn take_spare(&self, keep: u32) -> Option<u32> {
         if keep == 0 && self.free_clusters() == 0 {
@@ -69,7 +68,7 @@ impl SlotAllocator {
         is_spare.then(|| (0..self.shelves.len()).find_map(|shelf| self.take_from(shelf, 0)))?
     }
 
-    /// The free cluster of a shelf that would be taken last, if there are more than `keep`.
+    /// Removes the free cluster of a shelf that would be taken last, if it has more than `keep`.
     fn take_from(&self, shelf: usize, keep: u32) -> Option<u32> {
         if self.shelves[shelf].count(FREE) <= keep {
             return None;

@@ -22,7 +22,7 @@ fn a_fresh_area_is_handed_out_in_order_and_in_one_piece() {
 fn batches_of_4_mib_lie_in_one_piece_on_a_fresh_area() {
     let slots = allocator(17, 2);
     for batch in 0..8 {
-        // Two clusters' worth; reclaim asks for less at a time.
+        // Two clusters; reclaim asks for less at a time.
         let runs: Vec<_> = (0..32).map(|_| slots.alloc_run(1, 32).unwrap()).collect();
         let (first, _) = runs[0];
         assert_eq!(first, CLUSTER + batch * 1024);
@@ -40,7 +40,7 @@ fn processors_take_turns_at_groups_of_clusters_and_then_each_others() {
         by_cpu[turn % 2].insert(first / CLUSTER / 16);
     }
     assert!(by_cpu[0].is_disjoint(&by_cpu[1]), "{by_cpu:?}");
-    // What is left: one cluster at home, and cluster 0 but for slot 0.
+    // The rest: one cluster at home, and cluster 0 except slot 0.
     let mut rest: Vec<_> = std::iter::from_fn(|| slots.alloc_run(0, 512)).collect();
     rest.sort_unstable();
     assert_eq!(rest.iter().map(|run| run.1).sum::<usize>(), 2 * 512 - 1);
@@ -97,7 +97,7 @@ fn the_last_slots_are_taken_from_other_processors() {
     for cpu in 0..2 {
         assert!(slots.alloc_run(cpu, 1).is_some());
     }
-    // Both clusters are somebody's now, and these two have none of their own.
+    // Processors 0 and 1 hold both clusters; 2 and 3 have none of their own.
     let mut taken = 2;
     while let Some((_, len)) = slots.alloc_run(2 + taken % 2, 1) {
         taken += len;
@@ -129,9 +129,8 @@ fn an_emptied_cluster_serves_whole_runs_again() {
     assert_eq!(slots.alloc_run(0, 512), Some((CLUSTER, 512)));
 }
 
-/// Pages of which each batch rewrites some, wherever they are, in an area with twice
-/// as many slots: what is free is single slots, wherever one looks, but for clusters
-/// that have waited.
+/// Each batch rewrites random pages, in an area with twice as many slots. Free slots are then
+/// single ones everywhere, except in clusters that have waited.
 #[test]
 fn what_waits_longest_gives_longer_runs_than_what_was_freed_last() {
     const CLUSTERS: u32 = 64;
@@ -143,7 +142,7 @@ fn what_waits_longest_gives_longer_runs_than_what_was_freed_last() {
     for step in 0..40 * pages.len() / BATCH {
         let mut moved: Vec<usize> = (0..BATCH)
             .map(|at| match step * BATCH + at {
-                // Each once, before any is written again.
+                // Each once, before any is rewritten.
                 first if first < pages.len() => first,
                 _ => next_chance(&mut chance) as usize % pages.len(),
             })
@@ -159,7 +158,7 @@ fn what_waits_longest_gives_longer_runs_than_what_was_freed_last() {
             (taken, runs) = (taken + len, runs + 1);
         }
     }
-    // Three, were a cluster used again as soon as half of it is free.
+    // The ratio would be 3 if a cluster were reused as soon as half of it is free.
     assert!(taken >= 5 * runs, "{taken} slots in {runs} runs");
 }
 
@@ -298,7 +297,7 @@ fn what_is_withheld_is_never_handed_out() {
     assert_eq!(slots.retired_slots(), 13);
 }
 
-/// A small generator; the schedule of the threads adds the rest of the chance.
+/// A small generator; the schedule of the threads adds more randomness.
 fn next_chance(chance: &mut u64) -> u64 {
     *chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
     *chance >> 33
@@ -323,7 +322,7 @@ fn threads_never_share_a_slot_and_lose_none() {
                         slots.thaw();
                     }
                     let want = 1 + next_chance(&mut chance) as usize % 40;
-                    // Fill up and drain in turns, so that lists change often.
+                    // Fills and drains alternately, so that lists change often.
                     if (round / 200 + thread) % 2 == 0 {
                         let Some((first, len)) = slots.alloc_run(thread, want) else {
                             continue;
