@@ -1,4 +1,4 @@
-//! One pool of buffers, and the area of one CPU in it.
+//! A pool of buffers, and the area of one CPU in it.
 
 use crossbeam_utils::CachePadded;
 use softswap_sys::PAGE_SIZE;
@@ -6,24 +6,24 @@ use softswap_sys::primitive::Ordering::Relaxed;
 use softswap_sys::primitive::{AtomicU32, AtomicU64};
 use softswap_sys::segment::{Arena, Run, SEGMENT_SLOTS, Segment};
 
-/// Slots that are searched together.
+/// The slots of one CPU.
 #[derive(Debug)]
 pub(super) struct Area {
     segments: Box<[CachePadded<Segment>]>,
     slots: u32,
-    /// Where the last search found something: the next one begins there.
+    /// The segment in which the last search succeeded, and the next one starts.
     cursor: AtomicU32,
     high_water: AtomicU32,
-    /// Buffers taken. Threads of one CPU that are interrupted in each other's
-    /// way may lose one: counting exactly would cost as much as taking.
+    /// Buffers taken. Threads of one CPU that preempt each other may lose a count: exact counting
+    /// would cost as much as taking a buffer.
     takes: AtomicU64,
-    /// Of searches that began here: areas looked into beyond the first.
+    /// Areas visited beyond the first, by searches that began here.
     more_areas: AtomicU64,
     contended: AtomicU64,
 }
 
 impl Area {
-    /// Cuts an area of `slots` slots off, closed.
+    /// Creates a closed area of `slots` slots from the arena.
     pub(super) fn new(arena: &mut Arena, slots: usize) -> Area {
         Area {
             segments: segments(arena, slots),
@@ -40,14 +40,14 @@ impl Area {
     #[inline]
     pub(super) fn take(&self, slots: usize, contended: &mut u64) -> Option<Run<'_>> {
         let run = if slots == 1 {
-            // From the end, where they are in the way of fewer long runs.
+            // From the end, where single slots break fewer long runs.
             self.segments.iter().rev().find_map(|segment| segment.take(1, contended))
         } else {
             self.take_next_fit(slots, contended)
         }?;
         self.takes.store(self.takes.load(Relaxed) + 1, Relaxed);
         let used = self.used() as u32;
-        // A read first: the peak rarely moves.
+        // Reads first: the peak rarely moves.
         if used > self.high_water.load(Relaxed) {
             self.high_water.fetch_max(used, Relaxed);
         }
@@ -68,19 +68,19 @@ impl Area {
         None
     }
 
-    /// Notes what a search that began here cost.
+    /// Records the cost of a search that began here.
     pub(super) fn note(&self, more_areas: u64, contended: u64) {
         self.more_areas.fetch_add(more_areas, Relaxed);
         self.contended.fetch_add(contended, Relaxed);
     }
 
-    /// Lets slots be taken, with memory behind them.
+    /// Populates the slots and makes them available.
     pub(super) fn open(&self) {
         self.segments.iter().for_each(|segment| segment.open_populated());
     }
 
-    /// Closes it and returns its memory if nothing is taken; else it stays as
-    /// it was.
+    /// Closes the area and releases its memory if no slot is used. Otherwise changes nothing and
+    /// returns false.
     pub(super) fn close(&self) -> bool {
         for (index, segment) in self.segments.iter().enumerate() {
             if !segment.close() {
@@ -95,13 +95,13 @@ impl Area {
         self.slots as usize
     }
 
-    /// Slots in use; none of a closed area.
+    /// Returns the number of used slots; 0 for a closed area.
     #[inline]
     pub(super) fn used(&self) -> usize {
         self.segments.iter().map(|segment| segment.used()).sum()
     }
 
-    /// Buffers ever taken.
+    /// Returns the number of buffers taken so far.
     pub(super) fn takes(&self) -> u64 {
         self.takes.load(Relaxed)
     }
@@ -118,7 +118,7 @@ impl Area {
         self.high_water.load(Relaxed) as usize
     }
 
-    /// Lets the peak begin again from what is in use.
+    /// Resets the peak to the present use.
     pub(super) fn reset_high_water(&self) {
         self.high_water.store(self.used() as u32, Relaxed);
     }
@@ -127,7 +127,7 @@ impl Area {
 /// One pool.
 #[derive(Debug)]
 pub(super) struct Pool {
-    /// A power of two, no more than the primary pool has.
+    /// A power of two, at most that of the primary pool.
     pub(super) areas: Box<[CachePadded<Area>]>,
 }
 
@@ -150,7 +150,7 @@ impl Pool {
     }
 }
 
-/// Segments for `slots` slots.
+/// Creates segments for `slots` slots.
 pub(super) fn segments(arena: &mut Arena, slots: usize) -> Box<[CachePadded<Segment>]> {
     let sizes = (0..slots).step_by(SEGMENT_SLOTS).map(|first| (slots - first).min(SEGMENT_SLOTS));
     sizes.map(|slots| CachePadded::new(arena.segment(slots))).collect()

@@ -1,5 +1,4 @@
-//! What there may be beside the primary pool: pools that are added, and buffers that are
-//! lent for one use.
+//! Memory in addition to the primary pool: added pools and transient buffers.
 
 use super::area::{Pool, segments};
 use crossbeam_utils::CachePadded;
@@ -11,18 +10,18 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-/// The primary pool and those that may be added.
+/// Most pools, including the primary one.
 pub(super) const MAX_POOLS: usize = 8;
-/// Buffers that can be lent at once.
+/// Most transient buffers in use.
 const TRANSIENT_BUFFERS: usize = 8;
-/// What all may come to in any budget.
+/// Limit for added pools and transient buffers in any budget, in bytes.
 pub(crate) const MOST_EXTRA_BYTES: usize = 8 << 20;
 
-/// What there may be beside the primary pool.
+/// State of added pools and transient buffers.
 #[derive(Debug)]
 pub(super) struct Growth {
     limit_bytes: AtomicUsize,
-    /// Of pools that were added and buffers that are lent.
+    /// Size of added pools and of transient buffers in use.
     pub(super) bytes: AtomicUsize,
     pub(super) is_asked_for: AtomicBool,
     transient: Box<[CachePadded<Segment>]>,
@@ -30,14 +29,14 @@ pub(super) struct Growth {
     lent: AtomicU64,
     pub(super) grown: AtomicU64,
     pub(super) released: AtomicU64,
-    /// What each pool had handed out when it was last seen busy, and when that
-    /// was. Held while pools come and go.
+    /// For each pool, the number of buffers taken when it was last seen busy, and that time in ns.
+    /// Held while pools are added and released.
     pub(super) seen: Mutex<[(u64, u64); MAX_POOLS]>,
 }
 
 impl Growth {
-    /// Makes room for as many pools as `limit_bytes` allows: of the primary
-    /// one's shape, and with fewer areas where the rest is too little for that.
+    /// Reserves as many pools as `limit_bytes` allows. They have the shape of the primary one, or
+    /// fewer areas if the rest is too small for that.
     pub(super) fn new(
         pools: &mut Vec<Pool>,
         most_areas: usize,
@@ -46,7 +45,7 @@ impl Growth {
     ) -> io::Result<Growth> {
         let area_bytes = slots_per_area * PAGE_SIZE;
         let mut areas = limit_bytes.checked_div(area_bytes).unwrap_or(0);
-        // And as many as there may be, in case that rises.
+        // Also reserves pools for a later, higher limit.
         let mut later = (MOST_EXTRA_BYTES / area_bytes.max(1)).saturating_sub(areas);
         let mut shapes = Vec::new();
         for areas in [&mut areas, &mut later] {
@@ -75,26 +74,26 @@ impl Growth {
         })
     }
 
-    /// All may come to so many bytes from now on; what there is more stays until it is idle.
+    /// Sets the limit. Memory above it stays until it is idle.
     pub(super) fn resize(&self, limit_bytes: usize) {
         self.limit_bytes.store(limit_bytes, Relaxed);
     }
 
-    /// Asks for another pool.
+    /// Requests another pool.
     pub(super) fn ask(&self) {
         if !self.is_asked_for.load(Relaxed) {
             self.is_asked_for.store(true, Release);
         }
     }
 
-    /// Counts `bytes` if the bound allows them.
+    /// Charges `bytes` if the limit allows them.
     pub(super) fn charge(&self, bytes: usize) -> bool {
         let within =
             |now: usize| Some(now + bytes).filter(|sum| *sum <= self.limit_bytes.load(Relaxed));
         self.bytes.fetch_update(Relaxed, Relaxed, within).is_ok()
     }
 
-    /// A run that has its memory for this use only.
+    /// Takes a run that is populated for this use only.
     pub(super) fn lend(&self, pages: usize) -> Option<Run<'_>> {
         if !self.charge(pages * PAGE_SIZE) {
             return None;
@@ -109,7 +108,7 @@ impl Growth {
         run
     }
 
-    /// Notes that a run is back.
+    /// Uncharges a returned run.
     pub(super) fn take_back(&self, pages: usize) {
         self.lent_slots.fetch_sub(pages, Relaxed);
         self.bytes.fetch_sub(pages * PAGE_SIZE, Relaxed);

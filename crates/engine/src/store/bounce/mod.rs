@@ -1,19 +1,17 @@
-//! Bounce buffers: what every page passes through between DRAM and the swap
-//! area. Page-out gathers a batch in one and seals it there; page-in reads
-//! into one, because a page must be checked before the program can see it.
+//! Bounce buffers, through which every page passes between DRAM and the swap area. Page-out gathers
+//! and seals a batch in one. Page-in reads into one, because a page must be verified before the
+//! program can see it.
 //!
-//! Buffers come from pools, and each pool is cut into areas, one per CPU. Whoever
-//! needs one looks into the area of its own CPU in every pool first, then into
-//! the next area of every pool, and so on ([`order`]): as long as its own column
-//! has room, it shares no cache line with other CPUs. An [`area`] is a few
-//! segments of 64 slots, each with a word of bits, taken and freed without a
-//! lock. A buffer is one page to 64 adjacent ones.
+//! Buffers come from pools, and each pool is divided into areas, one for each CPU. A search looks
+//! into the area of its own CPU in every pool first, then into the next area of every pool, and so
+//! on ([`order`]). While its own areas have room, a CPU shares no cache line with others. An
+//! [`area`] is a few segments of 64 slots, each with a word of bits, taken and freed without a
+//! lock. A buffer is 1 to 64 adjacent pages.
 //!
-//! The primary pool is there from the start. When it was too small [`resize`]
-//! adds pools in the background, and meanwhile lends single buffers (transient
-//! ones), both within a bound; who finds nothing waits. Swap-in has a reserve
-//! that nobody else takes from: one page for each thread that may need it, so
-//! that swap-outs that wait for the disk never keep a page from coming in.
+//! The primary pool always exists. If it is too small, [`resize`] adds pools in the background, and
+//! meanwhile provides single transient buffers; a limit applies to both together. A thread that
+//! finds no buffer waits. Swap-in has a reserve of one page for each thread that may need it, so
+//! swap-outs that wait for the disk never block a swap-in.
 
 mod area;
 mod growth;
@@ -37,12 +35,12 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicUsize;
 
-/// How long a waiter sleeps at most before it looks again.
+/// Longest sleep of a waiter before it retries, in ns.
 const WAIT_NS: u64 = 1_000_000;
 /// Pages of the largest buffer.
 pub(crate) const MAX_PAGES: usize = SEGMENT_SLOTS;
 
-/// How many buffers there are, in slots of a page.
+/// Sizes of the bounce buffers, in slots of a page.
 ///
 /// ```
 /// use softswap_engine::store::bounce::{Pools, Shape};
@@ -53,11 +51,11 @@ pub(crate) const MAX_PAGES: usize = SEGMENT_SLOTS;
 pub struct Shape {
     /// Areas of the primary pool; rounded up to a power of two.
     pub areas: usize,
-    /// Slots of each.
+    /// Slots of each area.
     pub slots_per_area: usize,
-    /// Slots that only swap-in takes.
+    /// Slots reserved for swap-in.
     pub reserve_slots: usize,
-    /// What pools that are added, and transient buffers, may come to together.
+    /// Limit for added pools and transient buffers together, in bytes.
     pub extra_bytes: usize,
 }
 
@@ -73,34 +71,34 @@ pub struct Shape {
 #[derive(Debug)]
 pub struct Pools {
     pools: Box<[Pool]>,
-    /// A bit for each pool that is in use.
+    /// A bit for each open pool.
     open: AtomicU32,
     reserve: Box<[CachePadded<Segment>]>,
     fixed: StaticRange,
     growth: Growth,
     misses: AtomicU64,
-    /// Slots of the longest run that an area can have.
+    /// Slots of the longest run in an area.
     longest_run: usize,
-    /// Threads that wait for a buffer, and what they wait on.
+    /// Number of threads that wait for a buffer, and the futex word they wait on.
     waiters: AtomicU32,
     returns: std::sync::atomic::AtomicU32,
     long_wait: LongWait,
 }
 
-/// That somebody waited for long.
+/// Record of a long wait, for messages.
 #[derive(Debug, Default)]
 struct LongWait {
-    /// For so many pages; 0: nobody did.
+    /// Pages wanted; 0 if no thread waited.
     pages: AtomicUsize,
-    /// When it was last said; 0: never.
+    /// Time of the last message; 0 for never.
     said_ns: AtomicU64,
 }
 
 impl Pools {
-    /// Reserves everything; the primary pool and the reserve get their memory.
+    /// Reserves the address space, and populates the primary pool and the reserve.
     ///
     /// # Errors
-    /// When there is no address space.
+    /// If no address space is left.
     pub fn new(shape: Shape) -> io::Result<Pools> {
         let Shape { slots_per_area, reserve_slots, extra_bytes, .. } = shape;
         let areas = shape.areas.max(1).next_power_of_two();
@@ -126,8 +124,8 @@ impl Pools {
         })
     }
 
-    /// A buffer of `pages` adjacent pages, from the area of `cpu` if it has one.
-    /// Its content is whatever its last user left there.
+    /// Takes a buffer of `pages` adjacent pages, preferably from the area of `cpu`. It still has
+    /// the content of its last use.
     #[must_use]
     #[inline]
     pub fn take(&self, cpu: usize, pages: usize) -> Option<Buffer<'_>> {
@@ -138,7 +136,7 @@ impl Pools {
         }
     }
 
-    /// As [`Pools::take`], but asks for nothing.
+    /// As [`Pools::take`], but does not request another pool.
     #[inline]
     fn look(&self, cpu: usize, pages: usize) -> Option<Run<'_>> {
         let areas = &self.pools[0].areas;
@@ -153,7 +151,7 @@ impl Pools {
         }
     }
 
-    /// There is nothing: a pool more might have something.
+    /// Requests another pool after a search failed.
     #[cold]
     fn miss(&self) -> Option<Buffer<'_>> {
         self.misses.fetch_add(1, Relaxed);
@@ -161,9 +159,9 @@ impl Pools {
         None
     }
 
-    /// As [`Pools::take`], with fewer pages where there is no run as long: the
-    /// longest there is, by halves. Asks for a pool only where there is nothing
-    /// at all: one more would not have longer runs.
+    /// As [`Pools::take`], but takes fewer pages if there is no run of that length: half, a
+    /// quarter, and so on. Requests another pool only if there is no buffer at all, because it
+    /// would not have longer runs.
     #[must_use]
     pub(crate) fn take_up_to(&self, cpu: usize, pages: usize) -> Option<Buffer<'_>> {
         let longest = pages.min(self.longest_run);
@@ -196,7 +194,7 @@ impl Pools {
         run
     }
 
-    /// Notes what a search cost beyond one look into the own area.
+    /// Records the cost of a search beyond the first area.
     #[inline]
     fn note(&self, cpu: usize, more_areas: u64, contended: u64) {
         if more_areas | contended != 0 {
@@ -205,8 +203,8 @@ impl Pools {
         }
     }
 
-    /// A buffer for one page to come in: from the reserve when there is no
-    /// other. There is always one for as many threads as it has slots.
+    /// Takes a buffer of one page for a swap-in, from the reserve if necessary. Succeeds for as
+    /// many threads as the reserve has slots.
     #[must_use]
     pub(crate) fn take_for_read(&self, cpu: usize) -> Option<Buffer<'_>> {
         self.take(cpu, 1).or_else(|| {
@@ -215,35 +213,35 @@ impl Pools {
         })
     }
 
-    /// A buffer made for one use, within the bound. Taking it costs page faults.
+    /// Takes a buffer for one use, within the limit. This costs page faults.
     #[must_use]
     pub fn take_transient(&self, pages: usize) -> Option<Buffer<'_>> {
         let run = self.growth.lend(pages)?;
         Some(Buffer { run: Some(run), is_transient: true, pools: self })
     }
 
-    /// What is there from the start, in bytes.
+    /// Returns the size of the primary pool and the reserve, in bytes.
     #[must_use]
     pub(crate) fn fixed_bytes(&self) -> usize {
         self.fixed.len_bytes()
     }
 
-    /// Where that is.
+    /// Returns the address range of the primary pool and the reserve.
     #[must_use]
     pub(crate) fn fixed_range(&self) -> StaticRange {
         self.fixed
     }
 
-    /// Waits until a buffer has come back, or for a moment. Holders wait for
-    /// the disk at most, never for a buffer, so one does come back.
+    /// Waits until a buffer is returned, at most `WAIT_NS`. Holders of buffers wait for the disk at
+    /// most, never for a buffer, so one is returned.
     pub(crate) fn wait(&self) {
         self.waiters.fetch_add(1, AcqRel);
         futex::wait(&self.returns, self.returns.load(Acquire), Some(WAIT_NS));
         self.waiters.fetch_sub(1, AcqRel);
     }
 
-    /// Wakes who waits for a buffer. One that comes too late is made good by
-    /// the waiter's looking again.
+    /// Wakes the threads that wait for a buffer. A missed wake-up is harmless, because waiters time
+    /// out and retry.
     #[inline]
     fn wake_waiters(&self) {
         if self.waiters.load(Relaxed) > 0 {
@@ -253,7 +251,7 @@ impl Pools {
     }
 }
 
-/// A buffer held; dropped, it goes back to where it came from.
+/// A buffer in use; dropping it returns it.
 ///
 /// ```
 /// use softswap_engine::store::bounce::{Pools, Shape};
@@ -266,7 +264,7 @@ impl Pools {
 /// ```
 #[derive(Debug)]
 pub struct Buffer<'p> {
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     run: Option<Run<'p>>,
     is_transient: bool,
     pools: &'p Pools,

@@ -1,5 +1,4 @@
-//! Taking and giving back, and a pool's release, at once: the interleavings, by
-//! loom.
+//! Loom models of taking and returning buffers, and of the release of a pool.
 
 use super::*;
 use loom::sync::Arc;
@@ -12,7 +11,7 @@ fn pools(slots_per_area: usize, extra_slots: usize) -> Arc<Pools> {
     Arc::new(Pools::new(shape).unwrap())
 }
 
-/// Takes a buffer, marks it, and sees that the mark stays.
+/// Takes a buffer, writes a mark, and checks that the mark stays.
 fn use_one(pools: &Pools, pages: usize, mark: u8) -> bool {
     let Some(mut buffer) = pools.take(0, pages) else { return false };
     buffer[0] = mark;
@@ -49,7 +48,7 @@ fn a_pool_goes_only_when_nothing_of_it_is_taken() {
         };
         let gone = pools.release(1);
         let taken = taking.join().unwrap();
-        // Who finds nothing finds it because the pool is going.
+        // The search fails only if the pool is being released.
         assert!(taken || gone || pools.usage().misses == 1);
         assert_eq!(pools.take(0, 1).is_none(), gone);
         drop(held);

@@ -1,39 +1,38 @@
-//! More buffers when there were too few, and fewer when they are idle.
+//! Growth and shrinking of the bounce buffers.
 //!
-//! A search that found nothing asks for a pool; background reclaim adds one
-//! when the budget has room for it, and takes away what nobody has used for a
-//! while. Until then a buffer can be lent from address space kept for that: it
-//! gets its memory when it is first written to and loses it on return.
+//! A search that finds nothing requests a pool. Background reclaim adds one if the budget has room
+//! for it, and releases pools that are idle for a while. Until then single transient buffers are
+//! available from reserved address space; they are populated on the first write and released on
+//! return.
 
 use super::Pools;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::PoisonError;
 
-/// How long a pool that was added must be idle before it goes.
+/// Idle time after which an added pool is released, in ns.
 const IDLE_NS: u64 = 10_000_000_000;
 
 impl Pools {
-    /// What there is beside the fixed part, in bytes.
+    /// Returns the size of added pools and transient buffers, in bytes.
     #[must_use]
     pub fn extra_bytes(&self) -> usize {
         self.growth.bytes()
     }
 
-    /// What there is beside the fixed part may come to so many bytes from now on.
+    /// Sets the limit for added pools and transient buffers, in bytes.
     pub(crate) fn resize(&self, extra_bytes: usize) {
         self.growth.resize(extra_bytes);
     }
 
-    /// Whether a search found nothing since a pool was last added. Asking
-    /// again is left to the next search that finds nothing.
+    /// Returns true if a search failed since the last call, and clears that request. The next
+    /// failed search sets it again.
     #[must_use]
     pub fn wants_pool(&self) -> bool {
         self.growth.is_asked_for.load(Relaxed) && self.growth.is_asked_for.swap(false, Acquire)
     }
 
-    /// Adds a pool of up to `room_bytes`, if there is one to add within the
-    /// bound; whether it did. Not in a fault: it waits for other growing, and
-    /// for the kernel's pages.
+    /// Adds a pool of up to `room_bytes`, within the limit. Returns true if it did. Must not run in
+    /// a fault, because it waits for concurrent growth and for the kernel's pages.
     pub fn grow(&self, room_bytes: usize, now_ns: u64) -> bool {
         let mut seen = self.growth.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let open = self.open.load(Relaxed);
@@ -52,7 +51,7 @@ impl Pools {
         true
     }
 
-    /// Takes away pools that were added and have been idle for a while.
+    /// Releases added pools that have been idle for `IDLE_NS`.
     pub fn release_idle(&self, now_ns: u64) {
         let open = self.open.load(Relaxed);
         if open == 1 {
@@ -72,11 +71,10 @@ impl Pools {
         }
     }
 
-    /// Takes a pool out of use. One of which something has been taken meanwhile
-    /// stays.
+    /// Closes a pool, unless one of its buffers was taken meanwhile. Returns true if it did.
     pub(super) fn release(&self, index: usize) -> bool {
         let pool = &self.pools[index];
-        // First, so that searches pass it by.
+        // First, so that searches skip it.
         self.open.fetch_and(!(1 << index), AcqRel);
         let closed = pool.areas.iter().take_while(|area| area.close()).count();
         if closed < pool.areas.len() {

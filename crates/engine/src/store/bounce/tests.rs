@@ -10,7 +10,7 @@ fn pools(shape: Shape) -> Pools {
     Pools::new(shape).unwrap()
 }
 
-/// All single pages that `cpu` can get.
+/// Takes all single pages that `cpu` can get.
 fn take_all(pools: &Pools, cpu: usize) -> Vec<Buffer<'_>> {
     std::iter::from_fn(|| pools.take(cpu, 1)).collect()
 }
@@ -105,7 +105,7 @@ fn a_pool_is_added_when_asked_for_and_released_when_idle() {
     assert!(!pools.grow(8 * PAGE_SIZE - 1, 0), "there is no room for it");
     assert!(pools.grow(usize::MAX, 0));
     let second = take_all(&pools, 0);
-    // The bound leaves room for one area more: a pool with fewer areas.
+    // The limit leaves only one area, so the next pool has fewer areas.
     assert_eq!((second.len(), pools.extra_bytes()), (16, 16 * PAGE_SIZE));
     assert!(pools.grow(usize::MAX, 0));
     let third = take_all(&pools, 1);
@@ -198,7 +198,7 @@ fn threads_never_hold_the_same_bytes_while_pools_come_and_go() {
     let pools = pools(shape);
     let (is_over, came_and_went) = (AtomicBool::new(false), AtomicBool::new(false));
     let work = |thread: usize| {
-        // On a busy machine the one that tends may come late.
+        // On a busy machine the tending thread may start late.
         let go_on = |round: &usize| *round < 10_000 || !came_and_went.load(Relaxed);
         for round in (0..10_000_000_usize).take_while(go_on) {
             let pages = [1, 3, 17, 8][round % 4];

@@ -1,13 +1,13 @@
-//! How the buffers are being used.
+//! Statistics of the bounce buffers.
 
 use super::Pools;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::primitive::Ordering::Relaxed;
 
-/// The least time between two words about full buffers.
+/// Shortest interval between two messages about full buffers, in ns.
 const QUIET_NS: u64 = 10_000_000_000;
 
-/// How the buffers are being used.
+/// Statistics of the bounce buffers.
 ///
 /// ```
 /// use softswap_engine::store::bounce::{Pools, Shape};
@@ -19,34 +19,33 @@ const QUIET_NS: u64 = 10_000_000_000;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Slots of the pools that there are now.
+    /// Slots of the open pools.
     pub(crate) slots: usize,
-    /// Of those, in use.
+    /// Used slots among them.
     pub(crate) used: usize,
-    /// The areas' own peaks added up: no less than the peak.
+    /// Sum of the areas' own peaks: at least the real peak.
     pub(crate) high_water: usize,
-    /// Slots of buffers that are lent.
+    /// Slots of transient buffers in use.
     pub(crate) transient: usize,
-    /// Buffers ever taken from pools.
+    /// Buffers taken from pools so far.
     pub takes: u64,
-    /// Buffers ever lent.
+    /// Transient buffers taken so far.
     pub(crate) lent: u64,
     /// Searches that found nothing.
     pub(crate) misses: u64,
-    /// Areas looked into, all searches together. Equal to `takes` when every
-    /// CPU found what it needed in its own area of the first pool.
+    /// Areas visited by all searches. Equal to `takes` if every CPU found a buffer in its own area
+    /// of the first pool.
     pub areas_visited: u64,
-    /// Times that a thread had to try again because another one changed the
-    /// same segment: what waiting for a lock is elsewhere.
+    /// Retries because another thread changed the same segment: the equivalent of lock contention.
     pub contended: u64,
     /// Pools added.
     pub(crate) grown: u64,
-    /// Pools taken away again.
+    /// Pools released.
     pub(crate) released: u64,
 }
 
 impl Pools {
-    /// How the buffers are being used.
+    /// Returns statistics of the buffers.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let open = self.open.load(Relaxed);
@@ -72,12 +71,12 @@ impl Pools {
         usage
     }
 
-    /// Notes that somebody waited long for a buffer of so many pages.
+    /// Records that a thread waited long for a buffer of `pages`.
     pub(crate) fn note_long_wait(&self, pages: usize) {
         self.long_wait.pages.store(pages, Relaxed);
     }
 
-    /// What there is to say about that, now and then.
+    /// Returns a message about long waits, at most one per `QUIET_NS`.
     #[must_use]
     pub fn full_message(&self, now_ns: u64) -> Option<String> {
         let said_ns = self.long_wait.said_ns.load(Relaxed);
@@ -95,7 +94,7 @@ impl Pools {
         ))
     }
 
-    /// Lets the peak begin again from what is in use now.
+    /// Resets the peak to the present use.
     pub(crate) fn reset_high_water(&self) {
         self.pools.iter().flat_map(|pool| &pool.areas).for_each(|area| area.reset_high_water());
     }

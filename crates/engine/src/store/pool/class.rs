@@ -1,19 +1,19 @@
 //! Size classes: how a slab is divided.
 //!
-//! Steps of 64 bytes, each widened to what the slab's tail would otherwise
-//! waste; near the top, where a slab holds some twenty objects, neighbouring
-//! steps widen to the same size and become one class.
+//! Classes are steps of 64 bytes, each widened so that the slab has no unused tail. Near the top,
+//! where a slab holds about twenty objects, neighbouring steps widen to the same size and become
+//! one class.
 
 use super::layout::{HEADER_BYTES, MAX_OBJECT_BYTES, PoolFull, SLAB_BYTES};
 
 const STEP_BYTES: usize = 64;
 const STEPS: usize = MAX_OBJECT_BYTES / STEP_BYTES;
-/// Offsets in a slab are multiples of this, so that headers are aligned.
+/// Offsets in a slab are multiples of this, so headers are aligned.
 const ALIGN_BYTES: usize = size_of::<u64>();
-/// How long an object with header can be, in these, and none.
+/// Number of lengths of an object with header, in units of `ALIGN_BYTES`, including 0.
 const UNITS: usize = (MAX_OBJECT_BYTES + HEADER_BYTES).div_ceil(ALIGN_BYTES) + 1;
 
-/// One way to divide a slab.
+/// A size class.
 #[derive(Clone, Copy)]
 pub(super) struct Class {
     /// Bytes of one object with its header.
@@ -22,7 +22,7 @@ pub(super) struct Class {
     pub(super) slots: usize,
 }
 
-/// How many classes there are.
+/// Number of classes.
 pub(super) const CLASSES: usize = widened_steps().1;
 
 /// All classes, smallest first.
@@ -31,12 +31,12 @@ pub(super) static CLASS: [Class; CLASSES] = classes();
 /// The class of an object by its length with header, in [`ALIGN_BYTES`].
 static CLASS_OF: [u8; UNITS] = class_of();
 
-/// The smallest class with room for `object_bytes` of content.
+/// Returns the smallest class for `object_bytes` of content.
 pub(super) fn class_for(object_bytes: usize) -> usize {
     usize::from(CLASS_OF[(object_bytes + HEADER_BYTES).div_ceil(ALIGN_BYTES)])
 }
 
-/// The classes at the front, and how many they are.
+/// Returns the classes, at the front of the array, and their number.
 const fn widened_steps() -> ([Class; STEPS], usize) {
     let mut all = [Class { slot_bytes: 0, slots: 0 }; STEPS];
     let mut count = 0;
@@ -69,7 +69,7 @@ const fn class_of() -> [u8; UNITS] {
     let mut table = [0; UNITS];
     let (mut units, mut class) = (0, 0);
     while units < table.len() {
-        // Does not compile when the last class is too small for an object.
+        // Fails to compile if the last class is too small for the largest object.
         while classes[class].slot_bytes < units * ALIGN_BYTES {
             class += 1;
         }
@@ -79,7 +79,7 @@ const fn class_of() -> [u8; UNITS] {
     table
 }
 
-/// The class that an object is stored in, if the pool takes it at all.
+/// Returns the class for an object, if the pool can store it.
 pub(super) fn class_to_take(packed: &[u8]) -> Result<usize, PoolFull> {
     if packed.is_empty() || packed.len() > MAX_OBJECT_BYTES {
         debug_assert!(false, "{} bytes are not the pool's to store", packed.len());

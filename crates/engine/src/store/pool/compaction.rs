@@ -1,8 +1,8 @@
-//! Compaction: what is left in a class's sparsest slab goes into the gaps of
-//! its others, and the slab back to the system.
+//! Compaction: moves the objects of a class's sparsest slab into gaps of its other slabs, and
+//! returns the slab to the system.
 //!
-//! The pool finds the slab and the gaps; moving an object is the caller's,
-//! because its page's entry has to name the new place.
+//! The pool selects the slab and the gaps. The caller moves the objects, because the entry of each
+//! page must name the new location.
 
 use super::class::{CLASS, CLASSES, class_to_take};
 use super::layout::{PoolFull, SLAB_BYTES};
@@ -10,14 +10,13 @@ use super::{Handle, Pool};
 use softswap_sys::raw::current_cpu;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Compaction begins when more than this share of the pool is gaps, in percent,
-/// beside the slabs that each class may have begun.
+/// Share of the pool above which gaps cause a compaction, in percent. The current slabs of each
+/// class do not count.
 const LOOSE_PERCENT: usize = 2;
 
 impl Pool {
-    /// A slab to be emptied into the gaps of others, if that is worth while: its
-    /// class has whole slabs' worth of gaps, and gaps are a good share of the
-    /// pool. It takes no more objects until [`Pool::reopen`].
+    /// Selects a slab to empty into the gaps of others, if gaps are a large share of the pool and
+    /// the class has enough of them. The slab accepts no objects until [`Pool::reopen`].
     #[must_use]
     pub fn sparsest(&self) -> Option<u32> {
         let (class, gaps) = (0..CLASSES)
@@ -39,7 +38,7 @@ impl Pool {
         let mut directory = self.directory();
         let slab = directory.sparsest(class)?;
         let mut guard = self.slabs[slab as usize].lock();
-        // What others have free, without this one.
+        // Compares with the gaps of the other slabs.
         let own_gaps = CLASS[class].slots - guard.live();
         if guard.class() != Some(class) || gaps < own_gaps + guard.live() {
             return None;
@@ -50,22 +49,21 @@ impl Pool {
         Some(slab)
     }
 
-    /// Slots of a class that nothing is in.
+    /// Returns the number of empty slots of a class.
     fn gaps(&self, class: usize) -> usize {
         let slots = self.slabs_of[class].load(Relaxed) * CLASS[class].slots;
         slots.saturating_sub(self.objects[class].load(Relaxed))
     }
 
-    /// Owners and handles of a slab's live objects, going on where the last call
-    /// ended; whether there may be more.
+    /// Lists owners and handles of a slab's live objects, from where the last call ended. Returns
+    /// their number, and true if there may be more.
     pub(super) fn list(&self, slab: u32, out: &mut [(u64, Handle)]) -> (usize, bool) {
         let mut guard = self.slabs[slab as usize].lock();
         let count = guard.list_live(slab, out);
         (count, guard.listed_to != 0)
     }
 
-    /// Hands owner and handle of each of a slab's live objects to `visit`, which
-    /// may use the pool.
+    /// Passes owner and handle of each live object of a slab to `visit`, which may use the pool.
     pub fn each_object(&self, slab: u32, mut visit: impl FnMut(u64, Handle)) {
         let mut listed = [(0, Handle::default()); 32];
         loop {
@@ -77,10 +75,10 @@ impl Pool {
         }
     }
 
-    /// Stores an object where there is a gap for it; no slab is taken into use.
+    /// Stores an object in a gap; takes no free slab into use.
     ///
     /// # Errors
-    /// When there is none.
+    /// If there is no gap.
     ///
     /// # Panics
     /// As [`Pool::store`].
@@ -89,7 +87,7 @@ impl Pool {
         let lane = self.lane(class, current_cpu());
         let found = self.current_slab(class, lane).or_else(|| {
             let mut directory = self.directory();
-            // What lies in a slot too large for it may find only such ones.
+            // An object in a slot too large for it may find only such slots.
             self.lanes_slab(&mut directory, class, lane)
                 .or_else(|| self.any_slab(&mut directory, class))
         });
@@ -97,8 +95,8 @@ impl Pool {
         Ok(self.put(slab, guard, packed, owner, tag))
     }
 
-    /// Ends what [`Pool::sparsest`] began. A slab in which something is left
-    /// takes objects again.
+    /// Ends the compaction of a slab from [`Pool::sparsest`]. If objects are left, it accepts
+    /// objects again.
     pub fn reopen(&self, slab: u32) {
         let mut directory = self.directory();
         let mut guard = self.slabs[slab as usize].lock();

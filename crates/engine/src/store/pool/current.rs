@@ -1,34 +1,33 @@
-//! Which slab of a class a processor stores into: one of its own once the class
-//! has slabs enough that one begun for each processor is a small part of them.
-//! A class that is a small part of the pool needs none: processors seldom meet
-//! there.
+//! Current slabs: the slab of a class that a processor stores into.
 //!
-//! Processors that store into one slab wait for each other at its lock. All here
-//! is hints: a slab is looked at under its lock before it is used.
+//! Processors that store into one slab contend for its lock. A class with many slabs therefore has
+//! several lanes, each with a current slab. A class with few slabs, or a small share of the pool,
+//! has one lane, because processors rarely contend there. The table contains hints only: a slab is
+//! checked under its lock before use.
 
 use super::class::CLASSES;
 use super::list::NONE;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// A class has one more lane for each so many slabs: of those it has, at most
-/// one in so many was begun only for that.
+/// A class has one more lane for every 32 of its slabs, so at most 1/32 of them were opened only
+/// for a lane.
 pub(super) const SLABS_PER_LANE: usize = 32;
-/// For each processor the pool has at most so many lanes beside one a class.
+/// Most lanes in the pool for each processor, in addition to one for each class.
 const LANES_PER_CPU: usize = 4;
 /// With more processors, several share a lane.
 const MOST_LANES: usize = 32;
 
-/// The slabs that processors store into, by class.
+/// The current slabs, by lane and class.
 pub(super) struct Current {
     lanes: Box<[LaneSlabs]>,
     slabs_per_lane: usize,
 }
 
-/// One lane's, on cache lines of their own.
+/// The current slabs of one lane, on cache lines of their own.
 #[repr(align(64))]
 struct LaneSlabs([AtomicU32; CLASSES]);
 
-/// One of those that a class has.
+/// A lane of a class, and the number of lanes of that class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lane {
     index: usize,
@@ -41,19 +40,19 @@ impl Current {
         Current { lanes: (0..cpus.clamp(1, MOST_LANES)).map(lane).collect(), slabs_per_lane }
     }
 
-    /// How many lanes a class with so many of the pool's slabs has.
+    /// Returns the number of lanes of a class that has `slabs` of the pool's slabs.
     pub(super) fn lanes(&self, slabs: usize, pool_slabs: usize) -> usize {
         let share = pool_slabs / (self.lanes.len() * LANES_PER_CPU);
         (1 + slabs / self.slabs_per_lane.max(share)).min(self.lanes.len())
     }
 
-    /// The lane of a processor in a class with so many of the pool's slabs.
+    /// Returns the lane of a processor in a class that has `slabs` of the pool's slabs.
     pub(super) fn lane(&self, cpu: usize, slabs: usize, pool_slabs: usize) -> Lane {
         let count = self.lanes(slabs, pool_slabs);
         Lane { index: cpu % count, count }
     }
 
-    /// The slab that a lane stored into last.
+    /// Returns the slab that a lane stored into last.
     pub(super) fn get(&self, class: usize, lane: Lane) -> u32 {
         self.lanes[lane.index].0[class].load(Relaxed)
     }
@@ -62,7 +61,7 @@ impl Current {
         self.lanes[lane.index].0[class].store(slab, Relaxed);
     }
 
-    /// Whether another lane stores into the slab.
+    /// Returns true if another lane stores into the slab.
     pub(super) fn is_others(&self, class: usize, lane: Lane, slab: u32) -> bool {
         (0..lane.count)
             .any(|index| index != lane.index && self.get(class, Lane { index, ..lane }) == slab)
@@ -115,7 +114,7 @@ mod tests {
         assert_eq!((current.get(4, second), current.get(4, first)), (77, NONE));
         assert!(current.is_others(4, first, 77) && !current.is_others(4, second, 77));
         assert!(!current.is_others(5, first, 77), "that is of another class");
-        // With fewer slabs nobody stores there any more.
+        // With fewer slabs that lane is unused.
         assert!(!current.is_others(4, current.lane(0, 9, 9), 77));
     }
 

@@ -1,5 +1,5 @@
-//! Which slab is where: free, or in use and on the age list, and then possibly
-//! also among those of its class with room, sorted by how full they are.
+//! Lists of slabs: a slab is free, or used and on the age list. A used slab with room is also
+//! listed by class and fill level.
 
 use super::class::CLASSES;
 use super::list::{Link, List};
@@ -12,13 +12,13 @@ pub(super) struct Directory {
     with_room: [[List; GROUPS]; CLASSES],
     /// Longest in use first.
     by_age: List,
-    /// A slab is never both free and with room, so these share links.
+    /// Links of `free` and `with_room`; a slab is never on both.
     links: Vec<Link>,
     age_links: Vec<Link>,
 }
 
 impl Directory {
-    /// All of `count` slabs are free.
+    /// Creates lists of `count` free slabs.
     pub(super) fn new(count: usize) -> Directory {
         let mut directory = Directory {
             free: List::EMPTY,
@@ -31,7 +31,7 @@ impl Directory {
         directory
     }
 
-    /// There are `count` slabs now; the new ones are free.
+    /// Extends the tables to `count` slabs; the new ones are free.
     pub(super) fn grow(&mut self, count: usize) {
         let before = self.links.len();
         for links in [&mut self.links, &mut self.age_links] {
@@ -43,7 +43,7 @@ impl Directory {
         }
     }
 
-    /// Takes a free slab into use, as the youngest.
+    /// Removes a slab from the free list and makes it the youngest.
     pub(super) fn take_free(&mut self) -> Option<u32> {
         let slab = self.free.first()?;
         self.free.remove(&mut self.links, slab);
@@ -51,28 +51,28 @@ impl Directory {
         Some(slab)
     }
 
-    /// Takes a slab in use off all lists.
+    /// Removes a used slab from all lists.
     pub(super) fn retire(&mut self, slab: u32, guard: &mut Slab) {
         self.unlist(slab, guard);
         self.by_age.remove(&mut self.age_links, slab);
     }
 
-    /// A slab that was retired and released can be used again.
+    /// Adds a retired and released slab to the free list.
     pub(super) fn give_back(&mut self, slab: u32) {
         self.free.push_first(&mut self.links, slab);
     }
 
-    /// The slabs of a class that may have room, those of the fullest group first.
+    /// Iterates over the slabs of a class that may have room, the fullest group first.
     pub(super) fn with_room(&self, class: usize) -> impl Iterator<Item = u32> + '_ {
         self.with_room[class].iter().rev().flat_map(|list| list.iter(&self.links))
     }
 
-    /// A slab of a class with room, of the sparsest group there is.
+    /// Returns a slab of a class with room, from the sparsest nonempty group.
     pub(super) fn sparsest(&self, class: usize) -> Option<u32> {
         self.with_room[class].iter().find_map(List::first)
     }
 
-    /// The slab longest in use.
+    /// Returns the slab that has been in use longest.
     pub(super) fn oldest(&self) -> Option<u32> {
         self.by_age.first()
     }
@@ -87,8 +87,7 @@ impl Directory {
         self.by_age.push_last(&mut self.age_links, slab);
     }
 
-    /// Puts a slab in use into the group where it now belongs, or on no list
-    /// when it takes nothing.
+    /// Moves a used slab to the list for its fill level, or off the lists if it accepts no objects.
     pub(super) fn list(&mut self, slab: u32, guard: &mut Slab) {
         let group = guard.has_room().then(|| guard.group());
         if group == guard.listed {

@@ -1,18 +1,17 @@
-//! Where one object is.
+//! Handles of objects.
 
 /// A pool has at most 2^24 slabs: 1 TiB.
 pub(super) const SLAB_BITS: u32 = 24;
 pub(super) const SLOT_BITS: u32 = 10;
 pub(super) const STAMP_BITS: u32 = 10;
 pub(super) const LENGTH_BITS: u32 = 12;
-/// What a tag may be below: two bits in which the caller notes how an object
-/// was packed.
+/// Tags are below this: two bits in which the caller records how an object was compressed.
 pub const TAGS: u8 = 1 << TAG_BITS;
 pub(super) const TAG_BITS: u32 = 2;
 
 const _: () = assert!(SLAB_BITS + SLOT_BITS + STAMP_BITS + LENGTH_BITS + TAG_BITS == 58);
 
-/// Where one object is, in 58 bits.
+/// Location of one object, in 58 bits.
 ///
 /// ```
 /// use softswap_engine::store::pool::Pool;
@@ -23,7 +22,7 @@ const _: () = assert!(SLAB_BITS + SLOT_BITS + STAMP_BITS + LENGTH_BITS + TAG_BIT
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Handle(u64);
 
-/// What a handle says beside the slab.
+/// The fields of a handle except the slab.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Object {
     pub(super) slot: u16,
@@ -40,30 +39,28 @@ impl Handle {
         Handle(bits << TAG_BITS | u64::from(object.tag))
     }
 
-    /// The handle as a page-table entry keeps it.
+    /// Returns the handle in the form of a page-table entry.
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The handle that [`Handle::to_bits`] gave. Bits that no store returned
-    /// give a handle that the pool does not recognise.
+    /// Returns the handle from [`Handle::to_bits`]. The pool rejects a handle from any other bits.
     #[must_use]
     pub fn from_bits(bits: u64) -> Handle {
         Handle(bits)
     }
 
-    /// The upper bits of a handle, so many, say which object it is; the others,
-    /// what it is like, which the pool knows as well.
+    /// Number of upper bits that identify the object. The pool can find the other bits.
     pub(crate) const OBJECT_BITS: u32 = SLAB_BITS + SLOT_BITS;
 
-    /// The object's length.
+    /// Returns the object's length in bytes.
     #[must_use]
     pub fn packed_bytes(self) -> usize {
         self.object().len
     }
 
-    /// The tag it was stored with.
+    /// Returns the tag it was stored with.
     #[must_use]
     pub fn tag(self) -> u8 {
         self.object().tag

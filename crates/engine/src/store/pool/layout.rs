@@ -1,17 +1,17 @@
-//! What the pool keeps, and in which units; why it takes or gives nothing.
+//! Units and limits of the pool, and its errors.
 
 use thiserror::Error;
 
 /// Bytes of a slab, the unit in which the pool takes and returns memory.
 pub const SLAB_BYTES: usize = 64 << 10;
-/// The largest object the pool takes.
+/// Largest object, in bytes.
 pub(crate) const MAX_OBJECT_BYTES: usize = 3072;
-/// An owner is a page number of at most this many bits.
+/// Bits of an owner, which is a page number.
 pub(crate) const OWNER_BITS: u32 = 40;
-/// What a slot begins with: a header word and a checksum.
+/// Bytes before the content in a slot: a header word and a checksum.
 pub(super) const HEADER_BYTES: usize = size_of::<u64>() + size_of::<u32>();
 
-/// The pool has no slab left and no slot that the object fits.
+/// Error for a pool without a free slab or a slot of sufficient size.
 ///
 /// ```
 /// use softswap_engine::store::pool::Pool;
@@ -22,7 +22,7 @@ pub(super) const HEADER_BYTES: usize = size_of::<u64>() + size_of::<u32>();
 #[error("the compressed pool is full")]
 pub struct PoolFull;
 
-/// An object is not what was stored, or not there at all.
+/// Error for an object that is damaged or no longer stored.
 ///
 /// ```
 /// use softswap_engine::store::pool::Pool;

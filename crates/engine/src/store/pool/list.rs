@@ -1,10 +1,10 @@
-//! Doubly linked lists of slab numbers, in tables made at construction: a slab
-//! can be taken out of the middle, and nothing is allocated for it.
+//! Doubly linked lists of slab numbers. The links are in preallocated tables, so a slab can be
+//! removed from the middle and no operation allocates.
 
 /// No slab.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A slab's neighbours in the one list of its table that it is on.
+/// Neighbours of a slab in its list. A slab is on at most one list of a table.
 #[derive(Clone, Copy)]
 pub(super) struct Link {
     previous: u32,
@@ -15,7 +15,7 @@ impl Link {
     pub(super) const UNLINKED: Link = Link { previous: NONE, next: NONE };
 }
 
-/// The two ends of a list whose links are in a table beside it.
+/// The two ends of a list; its links are in a separate table.
 #[derive(Clone, Copy)]
 pub(super) struct List {
     first: u32,
@@ -29,7 +29,7 @@ impl List {
         (self.first != NONE).then_some(self.first)
     }
 
-    /// From the first to the last.
+    /// Iterates from the first to the last.
     pub(super) fn iter<'l>(&self, links: &'l [Link]) -> impl Iterator<Item = u32> + use<'l> {
         std::iter::successors(self.first(), |&slab| {
             Some(links[slab as usize].next).filter(|&next| next != NONE)
@@ -54,7 +54,7 @@ impl List {
         self.last = slab;
     }
 
-    /// Takes out a slab that is on this list.
+    /// Removes a slab that is on this list.
     pub(super) fn remove(&mut self, links: &mut [Link], slab: u32) {
         let Link { previous, next } = std::mem::replace(&mut links[slab as usize], Link::UNLINKED);
         match previous {

@@ -1,11 +1,11 @@
-//! The pool against a map, whatever is done to it.
+//! Random operations on the pool, checked against a map.
 
 use super::tests::{Random, assert_holds, candidates, content, fill_up, pool_of};
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// The pool and what it must hold.
+/// The pool and its expected content.
 pub(super) struct Model {
     pub(super) pool: Pool,
     stored: HashMap<u64, Handle>,
@@ -50,8 +50,8 @@ impl Model {
         }
     }
 
-    /// Moves what is in the sparsest slab into gaps but for every so manieth
-    /// object, which somebody has.
+    /// Moves the objects of the sparsest slab into gaps, except every `busy_every`-th, as if its
+    /// page were claimed.
     pub(super) fn compact(&mut self, batch: usize, busy_every: usize) {
         let Some(slab) = self.pool.sparsest() else { return };
         let used_before = self.pool.used_bytes();
@@ -82,7 +82,7 @@ impl Model {
         assert_eq!(self.pool.used_bytes(), used_before - freed, "{skipped} stayed");
     }
 
-    /// Frees three of four candidates, as if the fourth had become busy.
+    /// Frees three of four candidates, as if the fourth were claimed.
     pub(super) fn write_back(&mut self, batch: usize) {
         let found = candidates(&self.pool, batch);
         assert_eq!(found.is_empty(), self.stored.is_empty());
@@ -105,7 +105,7 @@ impl Model {
         assert!(self.pool.used_bytes() <= self.pool.slabs.len() * SLAB_BYTES);
     }
 
-    /// No store takes a slab into use that is beyond the new limit.
+    /// Sets the limit and checks that no store uses a slab above it.
     pub(super) fn set_limit(&mut self, slabs: usize) {
         self.pool.set_limit_bytes(slabs * SLAB_BYTES);
         let most = self.pool.limit_bytes().max(self.pool.used_bytes());
@@ -155,7 +155,7 @@ fn the_pool_behaves_like_a_map_over_a_long_run_at_its_limit() {
     let mut random = Random(42);
     let mut model = Model::new(32);
     for step in 0..200_000 {
-        // Phases of growth and of shrinking, and sizes that drift.
+        // Phases of growth and of shrinking, and drifting sizes.
         let growing = step / 20_000 % 2 == 0;
         match random.below(8) {
             0..4 if growing => model.store(1 + random.below(1 + step % MAX_OBJECT_BYTES)),

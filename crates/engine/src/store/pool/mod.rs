@@ -1,25 +1,19 @@
-//! Compressed pages in DRAM: where page-out puts what the codec has packed,
-//! and the first place beyond the page table that page-in looks into.
+//! Compressed pages in DRAM: page-out stores compressed pages here, and page-in looks here first.
 //!
-//! The pool is one reservation cut into slabs of 64 KiB. A slab in use holds
-//! objects of one size class and goes back to the system as a whole when its
-//! last object leaves, so what counts against the budget is whole slabs. When
-//! the pool is full, write-back empties it slab by slab, the one longest in use
-//! first: that way every page written frees memory soon, and none of it is
-//! spread over slabs that stay.
+//! The pool is one reservation, divided into slabs of 64 KiB. A used slab holds objects of one size
+//! class. It is returned to the system when its last object is freed, so whole slabs count against
+//! the budget. If the pool is full, write-back empties the slab that has been in use longest. So
+//! every few pages written free a slab, and no write is spent on slabs that stay.
 //!
-//! Slabs that are being emptied by the program's own touches stay half full for
-//! long: [`compaction`] moves what is left in the sparsest of a class into the
-//! gaps of the others.
+//! Slabs that the program's own faults empty stay half full for long. [`compaction`] moves the
+//! objects of a class's sparsest slab into gaps of others.
 //!
 //! # Locks
-//! Each slab has a lock, under which its objects are read and written; the
-//! directory's lock guards the lists that say which slabs are free, have room,
-//! and in which order they came into use. The directory is locked before a
-//! slab, never after. The common store and free lock one slab only: a store
-//! tries the slab that its class used last on this processor ([`current`]), and a
-//! free needs the directory
-//! only when the slab falls into a lower group, becomes empty, or was full.
+//! Each slab has a lock for reading and writing its objects. The directory's lock protects the
+//! lists of free slabs, of slabs with room, and of slabs by age. The directory is locked before a
+//! slab, never after it. The common store and free lock one slab only. A store first tries the slab
+//! that this processor used last for the class ([`current`]). A free needs the directory only if
+//! the slab falls into a lower group, becomes empty, or was full.
 
 mod layout;
 mod class;
@@ -48,11 +42,11 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
-/// A pool that was full takes pages again when it uses less than this share of
-/// its limit, in percent: else every page freed would let one in, and pages
-/// would go to disk and to the pool in no order.
+/// Used share of the limit, in percent, below which a pool that was full accepts pages again.
+/// Without this gap every freed page would admit another, and the choice between pool and disk
+/// would be random.
 const ACCEPT_PERCENT: usize = 90;
-/// Slabs that may be passed over for having been used since the last look.
+/// Most recently used slabs that one search for the oldest slab skips.
 const MOST_SPARED: usize = 64;
 
 const _: () = assert!(CLASS[0].slots <= 1 << handle::SLOT_BITS && CLASSES <= u8::MAX as usize);
@@ -76,23 +70,22 @@ pub struct Pool {
     limit_slabs: AtomicUsize,
     used_slabs: AtomicUsize,
     stored_bytes: AtomicUsize,
-    /// Objects, and slabs, by the slab's class.
+    /// Objects and slabs, by the slab's class.
     objects: [AtomicUsize; CLASSES],
     slabs_of: [AtomicUsize; CLASSES],
-    /// A store found no place, and not enough has gone since.
+    /// True after a store found no room, until enough is free again.
     was_full: AtomicBool,
 }
 
 impl Pool {
-    /// Reserves address space for `capacity_bytes` (rounded down to slabs, at
-    /// most 1 TiB), the limit at first, and makes the tables; DRAM is used slab
-    /// by slab.
+    /// Reserves address space for `capacity_bytes` (rounded down to slabs, at most 1 TiB), which is
+    /// also the first limit, and creates the tables. DRAM is used slab by slab.
     pub fn new(capacity_bytes: usize) -> io::Result<Pool> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Pool::with_current(capacity_bytes, Current::new(cpus, SLABS_PER_LANE))
     }
 
-    /// As on one processor, wherever it is: what it does depends on what it is told alone.
+    /// Creates a pool that ignores the current processor, so its behaviour is reproducible.
     pub fn for_one_thread(capacity_bytes: usize) -> io::Result<Pool> {
         Pool::with_current(capacity_bytes, Current::new(1, SLABS_PER_LANE))
     }
@@ -113,20 +106,18 @@ impl Pool {
         })
     }
 
-    /// Stores what page `owner` was packed to. The tag is the caller's and
-    /// comes back with the handle.
+    /// Stores page `owner` in compressed form. `tag` belongs to the caller; the handle returns it.
     ///
     /// # Errors
-    /// When there is no place for it.
+    /// If there is no room.
     ///
     /// # Panics
-    /// When `owner` has more than [`OWNER_BITS`] bits, or `tag` is not below
-    /// [`TAGS`]: cut short, they would say something else.
+    /// If `owner` has more than [`OWNER_BITS`] bits, or `tag` is not below [`TAGS`].
     pub fn store(&self, packed: &[u8], owner: u64, tag: u8) -> Result<Handle, PoolFull> {
         self.store_from(current_cpu(), packed, owner, tag)
     }
 
-    /// [`Pool::store`] as if called on that processor.
+    /// [`Pool::store`] as if called on processor `cpu`.
     fn store_from(
         &self,
         cpu: usize,
@@ -159,8 +150,7 @@ impl Pool {
         handle
     }
 
-    /// Whether the pool wants pages: once full, not before a tenth of it is free
-    /// again.
+    /// Returns true if the pool accepts pages: once full, not before a tenth of it is free again.
     #[must_use]
     pub fn accepts(&self) -> bool {
         if !self.was_full.load(Relaxed) {
@@ -173,12 +163,11 @@ impl Pool {
         accepts
     }
 
-    /// Hands the object to `read`, under its slab's lock. `read` must not use
-    /// the pool.
+    /// Passes the object to `read`, under its slab's lock. `read` must not use the pool.
     ///
     /// # Errors
-    /// When the checksum does not match or the handle is stale, which no packed
-    /// page's is.
+    /// If the checksum is wrong, or the handle is stale, which the handle of a page in the pool
+    /// never is.
     pub fn load<R>(&self, handle: Handle, read: impl FnOnce(&[u8]) -> R) -> Result<R, Damaged> {
         let slab = self.slabs.get(handle.slab() as usize).ok_or(Damaged)?;
         let mut guard = slab.lock();
@@ -186,8 +175,7 @@ impl Pool {
         guard.get(handle).map(read).ok_or(Damaged)
     }
 
-    /// As [`Pool::load`], for upkeep: that it looks at an object does not make
-    /// its slab one that is used.
+    /// As [`Pool::load`], but does not mark the slab as used. For upkeep.
     ///
     /// # Errors
     /// As [`Pool::load`].
@@ -196,8 +184,8 @@ impl Pool {
         slab.lock().get(handle).map(read).ok_or(Damaged)
     }
 
-    /// The handle of a live object, of which only the upper bits were kept. Its
-    /// page goes back to it: the slab is used.
+    /// Returns the handle of a live object from its upper bits. Marks the slab as used, because its
+    /// page becomes a copy in the pool again.
     #[must_use]
     pub fn handle_of(&self, object: u64) -> Option<Handle> {
         let (slab, slot) = (object >> handle::SLOT_BITS, object & ((1 << handle::SLOT_BITS) - 1));
@@ -206,8 +194,8 @@ impl Pool {
         guard.handle(slab as u32, slot as u16)
     }
 
-    /// Who owns the object that a random number stands for; `None` where it stands for a
-    /// place in which there is none. An object is about as likely as it is large.
+    /// Returns the owner of a random object; `None` if the selected slot is empty. The probability
+    /// of an object is roughly proportional to its size.
     #[must_use]
     pub fn owner_at_random(&self, random: u64) -> Option<u64> {
         let slab = ((random >> 32) as usize * self.slabs.len()) >> 32;
@@ -236,30 +224,29 @@ impl Pool {
         }
     }
 
-    /// Flips a bit of an object, for tests of what happens then.
+    /// Flips a bit of an object, for tests.
     pub(crate) fn damage(&self, handle: Handle, bit: usize) {
         if let Some(slab) = self.slabs.get(handle.slab() as usize) {
             slab.lock().damage(handle, bit);
         }
     }
 
-    /// The count of objects that a slab in use is part of.
+    /// Returns the counter of objects for the class of a used slab.
     fn count(&self, slab: &Slab) -> &AtomicUsize {
         &self.objects[slab.class().unwrap_or(0)]
     }
 
-    /// What is to be written back: owners and handles of live objects of the
-    /// slab longest in use; one that was used since the last look gets a second
-    /// chance. They stay stored; the caller frees each one that it has written.
-    /// The slab takes no more objects, and once it has been gone through it is
-    /// the youngest, whatever the caller did. Zero when nothing is stored.
+    /// Lists candidates for write-back: owners and handles of live objects of the slab that has
+    /// been in use longest. A slab used since the last call gets a second chance. The objects stay
+    /// stored; the caller frees each one that it has written. The slab accepts no more objects.
+    /// After all its objects were listed it becomes the youngest. Returns 0 if nothing is stored.
     pub fn oldest(&self, out: &mut [(u64, Handle)]) -> usize {
         if out.is_empty() {
             return 0;
         }
         let mut spared = 0;
-        // Passes over slabs that are about to be released, and comes back to
-        // the first one if that was left in its middle.
+        // Skips slabs that are about to be released. If the first slab was only partly listed, the
+        // loop continues with it.
         for _ in 0..=self.slabs.len() + MOST_SPARED {
             let mut directory = self.directory();
             let Some(slab) = directory.oldest() else {
@@ -285,8 +272,7 @@ impl Pool {
         0
     }
 
-    /// Takes back that [`Pool::oldest`] gave an object: it is the next again. A
-    /// slab is free only when its last object has gone.
+    /// Makes an object the next candidate of [`Pool::oldest`] again.
     pub(crate) fn return_oldest(&self, handle: Handle) {
         let Some(slab) = self.slabs.get(handle.slab() as usize) else { return };
         let mut directory = self.directory();
@@ -295,40 +281,40 @@ impl Pool {
         }
     }
 
-    /// Whole slabs in use: what the pool takes of the budget.
+    /// Returns the size of all used slabs: the pool's share of the budget, in bytes.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         self.used_slabs.load(Relaxed) * SLAB_BYTES
     }
 
-    /// The objects' own bytes.
+    /// Returns the size of the objects, in bytes.
     #[must_use]
     pub fn stored_bytes(&self) -> usize {
         self.stored_bytes.load(Relaxed)
     }
 
-    /// How many objects there are.
+    /// Returns the number of objects.
     #[must_use]
     pub fn objects(&self) -> usize {
         self.objects.iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    /// What [`Pool::used_bytes`] does not exceed by stores.
+    /// Returns the size in bytes that stores do not exceed.
     #[must_use]
     pub fn limit_bytes(&self) -> usize {
         self.limit_slabs.load(Relaxed) * SLAB_BYTES
     }
 
-    /// Sets the limit, at most what was reserved. What is over it stays until it
-    /// is written back or asked for.
+    /// Sets the limit, at most the reserved size. Slabs above it stay until their objects are
+    /// written back or freed.
     pub fn set_limit_bytes(&self, limit_bytes: usize) {
         self.limit_slabs.store((limit_bytes / SLAB_BYTES).min(self.slabs.len()), Relaxed);
     }
 
-    /// Makes room for a limit of `capacity_bytes`; how many bytes more the tables take.
+    /// Reserves space for a limit of `capacity_bytes`. Returns the additional bytes of the tables.
     ///
     /// # Errors
-    /// When there is no address space for it.
+    /// If no address space is left.
     pub(crate) fn grow(&self, capacity_bytes: usize) -> io::Result<usize> {
         let mut directory = self.directory();
         let before = self.metadata_bytes();
@@ -337,7 +323,7 @@ impl Pool {
         Ok(self.metadata_bytes() - before)
     }
 
-    /// The tables, which the pool takes beside its slabs.
+    /// Returns the size of the tables, in bytes; they are not part of [`Pool::used_bytes`].
     #[must_use]
     pub(crate) fn metadata_bytes(&self) -> usize {
         size_of::<Pool>()
@@ -345,22 +331,22 @@ impl Pool {
             + self.slabs.len() * (LOCKED_SLAB_BYTES + 2 * size_of::<list::Link>())
     }
 
-    /// Which current slab of a class a processor uses.
+    /// Returns the lane of a processor in a class.
     fn lane(&self, class: usize, cpu: usize) -> Lane {
         let (slabs, all) = (&self.slabs_of[class], &self.used_slabs);
         self.current.lane(cpu, slabs.load(Relaxed), all.load(Relaxed))
     }
 
-    /// The slab that the lane stored into last, if it has room.
+    /// Returns the slab that the lane stored into last, if it has room.
     fn current_slab(&self, class: usize, lane: Lane) -> Option<(u32, MutexGuard<'_, Slab>)> {
         let slab = self.current.get(class, lane);
         let guard = self.slabs.get(slab as usize)?.lock();
         (guard.class() == Some(class) && guard.has_room()).then_some((slab, guard))
     }
 
-    /// Another slab for an object of `class`: one with room that no other lane
-    /// stores into, else a free one, else any with room, else one of a class up
-    /// to twice as large, beyond which a small object would keep out a large one.
+    /// Returns another slab for an object of `class`. In order of preference: one with room that no
+    /// other lane uses, a free one, any with room, one of a class up to twice as large. In a still
+    /// larger slot a small object would displace a large one.
     fn next_slab(&self, class: usize, lane: Lane) -> Option<(u32, MutexGuard<'_, Slab>)> {
         let mut directory = self.directory();
         let found = self
@@ -370,7 +356,7 @@ impl Pool {
             && let Some((slab, mut guard)) = self.open_slab(&mut directory, class)
         {
             self.current.set(class, lane, slab);
-            // The kernel takes its time, and only this slab has to wait for it.
+            // Populating is slow, so only the slab's lock is held.
             drop(directory);
             guard.populate();
             return Some((slab, guard));
@@ -382,7 +368,7 @@ impl Pool {
         Some((slab, guard))
     }
 
-    /// A slab with room that no other lane of the class stores into.
+    /// Returns a slab with room that no other lane of the class uses.
     fn lanes_slab(
         &self,
         directory: &mut Directory,
@@ -392,8 +378,7 @@ impl Pool {
         self.slab_with_room(directory, class, |slab| self.current.is_others(class, lane, slab))
     }
 
-    /// A slab with room of `class`, whoever stores into it, else of one up to
-    /// twice as large.
+    /// Returns a slab with room of `class`, used by any lane, or of a class up to twice as large.
     fn any_slab(
         &self,
         directory: &mut Directory,
@@ -403,10 +388,9 @@ impl Pool {
             .or_else(|| self.larger_slot(directory, class, 2 * CLASS[class].slot_bytes))
     }
 
-    /// A slab with room of a larger class, for an object of a class that has
-    /// none yet, while the pool is so small that slabs just begun would be most
-    /// of it. Later every size deserves its own: what lies in slots too large
-    /// for it is lost for as long as it stays.
+    /// Returns a slab with room of a larger class for the first object of `class`, while the pool
+    /// is so small that newly opened slabs would be most of it. In a larger pool each class gets
+    /// its own slabs, because an object in a slot too large wastes space until it is freed.
     fn nearby_slab(
         &self,
         directory: &mut Directory,
@@ -419,7 +403,7 @@ impl Pool {
         self.larger_slot(directory, class, CLASS[class].slot_bytes * 3 / 2)
     }
 
-    /// A slab with room of a larger class, with slots of at most so many bytes.
+    /// Returns a slab with room of a larger class, with slots of at most `most_bytes`.
     fn larger_slot(
         &self,
         directory: &mut Directory,
@@ -440,7 +424,7 @@ impl Pool {
         loop {
             let slab = directory.with_room(class).find(|&slab| !is_passed_over(slab))?;
             let mut guard = self.slabs[slab as usize].lock();
-            // Stores fill slabs without telling the directory.
+            // Stores fill slabs without updating the directory.
             directory.list(slab, &mut guard);
             if guard.has_room() {
                 return Some((slab, guard));
@@ -453,7 +437,7 @@ impl Pool {
         directory: &mut Directory,
         class: usize,
     ) -> Option<(u32, MutexGuard<'_, Slab>)> {
-        // Slabs are taken into use under the directory's lock only.
+        // `used_slabs` grows only under the directory's lock.
         if self.used_slabs.load(Relaxed) >= self.limit_slabs.load(Relaxed) {
             return None;
         }
@@ -466,8 +450,8 @@ impl Pool {
         Some((slab, guard))
     }
 
-    /// Puts a slab where it now belongs after a free. Judges by what the slab
-    /// is now, because others may have stored and freed in the meantime.
+    /// Moves a slab to the right list after a free. Checks the slab's present state, because other
+    /// threads may have stored and freed meanwhile.
     fn settle(&self, slab: u32) {
         let mut directory = self.directory();
         let mut guard = self.slabs[slab as usize].lock();
@@ -479,8 +463,7 @@ impl Pool {
             return;
         }
         directory.retire(slab, &mut guard);
-        // On no list now. The kernel can take long over giving back, and only
-        // this slab has to wait for it.
+        // The slab is on no list now. Returning memory is slow, so only the slab's lock is held.
         drop(directory);
         guard.release();
         drop(guard);

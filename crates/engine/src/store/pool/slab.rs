@@ -1,11 +1,10 @@
-//! One slab: 64 KiB divided into slots of one class.
+//! A slab: 64 KiB divided into slots of one class.
 //!
-//! A slot begins with a header word: owner, stamp, length and tag of the object
-//! in it, or the next free slot. The stamp counts what the slab has stored, so a
-//! handle to an object long freed does not match its slot's next tenant. The
-//! free slots are chained through their own headers, so a slab needs no table,
-//! and a slot never yet used needs not even be touched. A checksum over header
-//! and content follows: what is packed is not worth much when a bit has flipped.
+//! A slot begins with a header word: owner, stamp, length and tag of its object, or the next free
+//! slot. The stamp counts the objects stored in the slab, so a stale handle does not match the
+//! slot's next object. Free slots are linked through their headers. So a slab needs no table, and a
+//! slot is not touched before its first use. A checksum of header and content follows, because a
+//! flipped bit makes compressed data useless.
 
 use super::class::CLASS;
 use super::handle::{Handle, LENGTH_BITS, Object, STAMP_BITS, TAG_BITS};
@@ -16,33 +15,33 @@ use softswap_sys::memory::{give_back, populate};
 const STAMP_MASK: u16 = (1 << STAMP_BITS) - 1;
 const NO_SLOT: u16 = u16::MAX;
 const WORD_BYTES: usize = size_of::<u64>();
-/// Slabs of a class are told apart by how full they are, in so many groups.
+/// Number of groups by fill level into which the slabs of a class are sorted.
 pub(super) const GROUPS: usize = 4;
 
 const _: () = assert!(OWNER_BITS + STAMP_BITS + LENGTH_BITS + TAG_BITS <= u64::BITS);
 
-/// A slab in use or at rest.
+/// A slab, used or free.
 pub(super) struct Slab {
     bytes: &'static mut [u8; SLAB_BYTES],
-    /// What it is divided for; none while it is free.
+    /// Size class; `None` while the slab is free.
     class: Option<u8>,
     live: u16,
     /// Slots from here on have not been used since the slab was opened.
     untouched_from: u16,
     first_free: u16,
     stamp: u16,
-    /// Being emptied: takes no more objects.
+    /// The slab is being emptied and accepts no objects.
     pub(super) closed: bool,
-    /// Something was stored in it or asked for since write-back came by.
+    /// An object was stored or read since write-back last checked the slab.
     pub(super) referenced: bool,
-    /// The group in whose list of slabs with room it is. Changes only with both
-    /// the directory's and the slab's lock held, so either is enough to read it.
+    /// Group of the list of slabs with room that contains this slab. Changes only with both the
+    /// directory's and the slab's lock held, so either is enough to read it.
     pub(super) listed: Option<u8>,
-    /// Where the next look at its objects goes on in this slab.
+    /// Slot at which the next listing of its objects starts.
     pub(super) listed_to: u16,
 }
 
-/// A slot's header word, taken apart.
+/// A slot's header word, unpacked.
 struct Header {
     owner: u64,
     stamp: u16,
@@ -67,7 +66,7 @@ impl Header {
         word << TAG_BITS | u64::from(self.tag)
     }
 
-    /// The header of a free slot: length zero, and where the chain goes on.
+    /// Returns the header of a free slot: length 0 and the next free slot.
     fn free(next: u16) -> u64 {
         u64::from(next) << (LENGTH_BITS + TAG_BITS)
     }
@@ -103,12 +102,12 @@ impl Slab {
         self.listed_to = 0;
     }
 
-    /// Takes all of its memory from the system at once: it will be filled.
+    /// Populates all of its memory at once, because it will be filled.
     pub(super) fn populate(&mut self) {
         populate(&mut self.bytes[..]);
     }
 
-    /// Ends the slab's use and returns its memory to the system.
+    /// Frees the slab and returns its memory to the system.
     pub(super) fn release(&mut self) {
         debug_assert!(self.live == 0 && self.listed.is_none());
         self.class = None;
@@ -135,17 +134,17 @@ impl Slab {
         self.class().map_or(0, |class| CLASS[class].slots)
     }
 
-    /// The group it belongs to, the sparsest first.
+    /// Returns its group by fill level, the sparsest first.
     pub(super) fn group(&self) -> u8 {
         (self.live() * GROUPS / (self.slots() + 1)) as u8
     }
 
-    /// Somebody stored here or asked for something.
+    /// Marks the slab as used.
     pub(super) fn note_use(&mut self) {
         self.referenced = true;
     }
 
-    /// Stores an object; the slab must have room and its slots the size.
+    /// Stores an object. The slab must have room and slots of sufficient size.
     pub(super) fn put(&mut self, slab: u32, packed: &[u8], owner: u64, tag: u8) -> Handle {
         debug_assert!(self.has_room());
         let slot = if self.first_free == NO_SLOT {
@@ -168,7 +167,7 @@ impl Slab {
         Handle::new(slab, Object { slot, stamp: self.stamp, len: packed.len(), tag })
     }
 
-    /// The object, if `handle` is still its and its checksum is right.
+    /// Returns the object if `handle` is current and the checksum is correct.
     pub(super) fn get(&self, handle: Handle) -> Option<&[u8]> {
         let slot = self.holds(handle)?;
         let offset = self.offset(slot);
@@ -177,7 +176,7 @@ impl Slab {
         (u32::from_ne_bytes(*sum) == checksum(self.header(slot), content)).then_some(content)
     }
 
-    /// Frees the object; false, and nothing done, if `handle` is stale.
+    /// Frees the object. Returns false, without effect, if `handle` is stale.
     pub(super) fn remove(&mut self, handle: Handle) -> bool {
         let Some(slot) = self.holds(handle) else {
             return false;
@@ -188,7 +187,7 @@ impl Slab {
         true
     }
 
-    /// The handle of the object in a slot, if one is there.
+    /// Returns the handle of the object in a slot, if there is one.
     pub(super) fn handle(&self, slab: u32, slot: u16) -> Option<Handle> {
         if self.class.is_none() || slot >= self.untouched_from {
             return None;
@@ -197,18 +196,17 @@ impl Slab {
         (len > 0).then(|| Handle::new(slab, Object { slot, stamp, len, tag }))
     }
 
-    /// Who owns the object in one of the slots, if one is there.
+    /// Returns the owner of the object in a random slot, if there is one.
     pub(super) fn owner_at_random(&self, random: u32) -> Option<u64> {
-        // Of one that is not in use nothing is to be touched.
+        // Does not touch the memory of a free slab.
         self.class?;
         let slot = (u64::from(random) * u64::from(self.untouched_from)) >> 32;
         let Header { owner, len, .. } = Header::unpack(self.header(slot as u16));
         (len > 0).then_some(owner)
     }
 
-    /// Writes owners and handles of live objects to `out`, going on where the
-    /// last call ended; returns how many. Afterwards `listed_to` is zero when
-    /// the slab has been gone through, and the next call starts over.
+    /// Writes owners and handles of live objects to `out`, from where the last call ended, and
+    /// returns their number. After the last object `listed_to` is 0, so the next call starts over.
     pub(super) fn list_live(&mut self, slab: u32, out: &mut [(u64, Handle)]) -> usize {
         let mut count = 0;
         let mut slot = self.listed_to;
@@ -224,14 +222,14 @@ impl Slab {
         count
     }
 
-    /// The next listing begins with this object; false if it is not there.
+    /// Starts the next listing at this object; returns false if the handle is stale.
     pub(super) fn list_again_from(&mut self, handle: Handle) -> bool {
         let slot = self.holds(handle);
         self.listed_to = slot.unwrap_or(self.listed_to);
         slot.is_some()
     }
 
-    /// What memory that is not to be trusted does.
+    /// Flips a bit, as faulty memory does.
     pub(super) fn flip(&mut self, bit: usize) {
         self.bytes[bit / 8] ^= 1 << (bit % 8);
     }
@@ -243,7 +241,7 @@ impl Slab {
         }
     }
 
-    /// The slot of an object, if it is still there.
+    /// Returns the slot of an object, if the handle is current.
     fn holds(&self, handle: Handle) -> Option<u16> {
         let Object { slot, stamp, len, tag } = handle.object();
         if self.class.is_none() || slot >= self.untouched_from || len == 0 {

@@ -1,5 +1,5 @@
-//! The table of slabs. It grows by parts, each twice as large as the one before, and what it
-//! has stays where it is: who holds a slab's lock need not know.
+//! The table of slabs. It grows by parts, each twice as large as the one before. Existing slabs
+//! never move, so growth does not disturb holders of slab locks.
 
 use super::handle;
 use super::layout::SLAB_BYTES;
@@ -10,15 +10,15 @@ use std::ops::Index;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The most slabs that there are numbers for.
+/// Most slabs that a handle can number.
 const MOST_SLABS: usize = 1 << handle::SLAB_BITS;
-/// Parts that may be added: they double, so that it comes to all numbers.
+/// Most added parts: they double, so these cover all numbers.
 const MOST_PARTS: usize = handle::SLAB_BITS as usize;
-/// The first part that is added has at least so many slabs.
+/// Fewest slabs of the first added part.
 const LEAST_PART: usize = 16;
 
-/// Slabs that come into use together are neighbours: their locks must not
-/// share a cache line.
+/// A slab and its lock. Aligned, because slabs that come into use together are neighbours and their
+/// locks must not share a cache line.
 #[repr(align(64))]
 pub(super) struct LockedSlab(Mutex<Slab>);
 
@@ -32,25 +32,25 @@ impl LockedSlab {
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic under a lock is a bug of ours; refusing every page after it
-    // would turn one lost page into all of them.
+    // A panic under a lock is a bug in the engine. Failing on every later lock would turn one lost
+    // page into many.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// All slabs that there are.
+/// All slabs.
 pub(super) struct Slabs {
     first: Box<[LockedSlab]>,
     parts: [OnceLock<Box<[LockedSlab]>>; MOST_PARTS],
     made: AtomicUsize,
-    /// Slabs of the first part that is added, a power of two.
+    /// Slabs of the first added part, a power of two.
     unit: usize,
 }
 
 impl Slabs {
-    /// A table of so many, or as many as there are numbers for.
+    /// Creates a table of `count` slabs, or as many as a handle can number.
     ///
     /// # Errors
-    /// When there is no address space for them.
+    /// If no address space is left for them.
     pub(super) fn new(count: usize) -> io::Result<Slabs> {
         let first = make(count.min(MOST_SLABS))?;
         Ok(Slabs {
@@ -65,15 +65,16 @@ impl Slabs {
         self.first.len() + self.before(self.made.load(Relaxed))
     }
 
-    /// Slabs in the parts before this one.
+    /// Returns the number of slabs in the added parts before this one.
     fn before(&self, part: usize) -> usize {
         self.unit * ((1 << part) - 1)
     }
 
-    /// Adds parts until there are `count` slabs or no more numbers. One at a time does that.
+    /// Adds parts until there are `count` slabs, or as many as a handle can number. Only one thread
+    /// calls it at a time.
     ///
     /// # Errors
-    /// When there is no address space for them.
+    /// If no address space is left for them.
     pub(super) fn grow(&self, count: usize) -> io::Result<()> {
         while self.len() < count.min(MOST_SLABS) {
             let part = self.made.load(Relaxed);
@@ -104,7 +105,7 @@ impl Index<usize> for Slabs {
     }
 }
 
-/// Address space for so many slabs, and their locks.
+/// Reserves address space for `count` slabs, and creates their locks.
 fn make(count: usize) -> io::Result<Box<[LockedSlab]>> {
     let memory: &'static mut [u8] =
         if count == 0 { &mut [] } else { reserve_bytes(count * SLAB_BYTES)? };

@@ -1,4 +1,4 @@
-//! The pool against a map, against threads, and in figures.
+//! Tests of the pool against a map, with threads, and of its memory overhead.
 
 use super::class::class_for;
 use super::handle::Object;
@@ -8,7 +8,7 @@ use super::*;
 use softswap_sys::memory::reserve_bytes;
 use std::sync::atomic::AtomicBool;
 
-/// A small generator, so that long runs repeat exactly.
+/// A small generator, so that long runs are reproducible.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -24,7 +24,7 @@ impl Random {
     }
 }
 
-/// Content that tells its owner, its length and the position in it.
+/// Returns content that depends on its owner, length and position.
 pub(super) fn content(owner: u64, len: usize) -> Vec<u8> {
     (0..len as u64)
         .map(|i| (owner.wrapping_mul(0x9E37_79B9) >> (i % 24)) as u8 ^ i as u8 ^ len as u8)
@@ -47,13 +47,13 @@ pub(super) fn candidates(pool: &Pool, len: usize) -> Vec<(u64, Handle)> {
     out
 }
 
-/// A pool for three processors, each with a slab of its own as soon as a class
-/// has so many for each.
+/// Creates a pool for three processors that gives a class one more lane for every `slabs_per_lane`
+/// slabs.
 pub(super) fn pool_of(slabs: usize, slabs_per_lane: usize) -> Pool {
     Pool::with_current(slabs * SLAB_BYTES, Current::new(3, slabs_per_lane)).unwrap()
 }
 
-/// Fills the pool with objects of `len` bytes, owners counting up from zero.
+/// Fills the pool with objects of `len` bytes, with owners from zero.
 pub(super) fn fill_up(pool: &Pool, len: usize) -> Vec<(u64, Handle)> {
     (0..)
         .map_while(|owner| Some((owner, pool.store(&content(owner, len), owner, 0).ok()?)))
@@ -191,7 +191,7 @@ fn a_slab_in_use_gets_a_second_chance() {
     let stored = fill_up(&pool, 3000);
     let per_slab = CLASS[class_for(3000)].slots;
     let slab = |at: usize| &stored[at * per_slab..][..per_slab];
-    // Everything is new: all are spared once, and then it is the first one's turn.
+    // All slabs are recently used and get a second chance, so the first one comes first again.
     assert_eq!(candidates(&pool, per_slab), slab(0));
     assert_holds(&pool, slab(1)[3].1, slab(1)[3].0);
     assert_eq!(candidates(&pool, per_slab), slab(2));
@@ -353,8 +353,8 @@ fn work_on(pool: &Pool, thread: u64) {
     }
 }
 
-/// Lengths as LZ4 gives them for pages of programs: some nearly empty, most
-/// around half a page, some barely compressible.
+/// Returns a length as LZ4 produces for pages of programs: some nearly empty, most around half a
+/// page, some barely compressible.
 fn realistic_length(random: &mut Random) -> usize {
     let spread = |random: &mut Random, from: usize, to: usize| {
         from + (random.below(to - from) + random.below(to - from)) / 2
@@ -367,9 +367,8 @@ fn realistic_length(random: &mut Random) -> usize {
     }
 }
 
-/// The share of the slabs that is not content, after `pages` were stored and,
-/// `churned` times, one freed and another stored, with compaction as often as
-/// reclaim does it. Three processors take turns.
+/// Returns the share of the slabs that is not content, after `pages` stores and `churned` steps of
+/// one free and one store, with compaction as often as in reclaim. Three processors take turns.
 fn waste(pages: usize, churned: usize) -> f64 {
     let mut model = Model::of(pool_of(4096, SLABS_PER_LANE));
     let mut random = Random(7);
@@ -416,7 +415,7 @@ fn what_writeback_had_no_room_for_comes_first_next_time() {
         }
         assert_eq!(pool.oldest(&mut out), 1);
         pool.free(expected.1);
-        // There is nothing to come back to.
+        // The object no longer exists, so this has no effect.
         pool.return_oldest(expected.1);
     }
 }
