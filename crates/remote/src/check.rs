@@ -1,5 +1,5 @@
-//! Whether a cluster is fit to keep pages: what would lose them or make them late is refused,
-//! what may cost something is told.
+//! Check of a cluster before use: problems that would lose pages or make them late are refusals,
+//! others are warnings.
 
 use crate::cluster::STORED_BYTES_PER_PAGE;
 use crate::node::Node;
@@ -17,46 +17,46 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A hard disk answers in that time: a server that does not is not worth asking.
+/// A hard disk answers within this time, so a slower server is useless.
 pub const SLOWEST_MEDIAN: Duration = Duration::from_millis(10);
-/// The first few are slower: connections, caches.
+/// The first reads are slower, because of connections and caches.
 const WARM_UP_READS: usize = 10;
 const TIMED_READS: usize = 100;
-/// What a server takes for each byte of an extent: 131,176 for 127,969, by `MEMORY USAGE`.
+/// Memory of a server for each byte of an extent: 131,176 for 127,969, by `MEMORY USAGE`.
 const ALLOCATED_FOR_STORED: f64 = 1.03;
 
-/// One primary as it is.
+/// State of one primary.
 #[derive(Clone, Debug, Serialize)]
 pub struct Server {
     pub address: String,
     pub version: String,
     pub slots: usize,
-    /// Bytes that it may still take; `None` where it does not tell.
+    /// Free bytes; `None` if the server does not report it.
     pub room_bytes: Option<u64>,
     pub used_bytes: u64,
     /// `None`: as much as the machine has.
     pub limit_bytes: Option<u64>,
     pub policy: String,
-    /// Of reads of 4 KiB, one at a time.
+    /// Median of reads of 4 KiB, one at a time.
     pub median_read_us: u64,
 }
 
-/// What was found.
+/// Result of the check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     pub servers: Vec<Server>,
-    /// Bytes of pages that there is room for, with both copies counted.
+    /// Bytes of pages that fit, with all copies counted.
     pub room_for_pages_bytes: Option<u64>,
-    /// Why it cannot be used.
+    /// Reasons why the cluster cannot be used.
     pub refusals: Vec<String>,
     pub warnings: Vec<String>,
 }
 
-/// Looks at each primary.
+/// Checks each primary.
 ///
 /// # Errors
 ///
-/// Where there is nothing to look at: no server answers, it is no cluster, or does not let us in.
+/// If no server answers, it is no cluster, or the login fails.
 pub async fn examine(url: &Url) -> Result<Report, Refusal> {
     let router = Router::new(url, None)?;
     let until = Instant::now() + url.deadline;
@@ -130,7 +130,7 @@ async fn examine_one(
         None => Duration::ZERO,
     };
     if !url.single {
-        // For slots that are on their way.
+        // Needed for slots in migration.
         ask(node, cmd("ASKING")).await?;
     }
     if median > SLOWEST_MEDIAN {
@@ -183,9 +183,9 @@ async fn warn_of_persistence(node: &Node, aof_enabled: &str, report: &mut Report
     ));
 }
 
-/// How long reads of a page take, one after the other.
+/// Measures reads of a page, one after the other.
 async fn median_read(node: &Node, slot: u16) -> Result<Duration, Refusal> {
-    // A run of nobody's, and no lease: what is left of it, `gc` removes.
+    // A key of run 0, which does not exist, without a lease: `gc` removes it if it is left.
     let key = Keys { run: 0, area: 0 }.extent(slot, u64::from(std::process::id()));
     debug_assert!(parse_key(&key).is_some());
     let mut set = cmd("SET");
@@ -220,7 +220,7 @@ async fn median_read(node: &Node, slot: u16) -> Result<Duration, Refusal> {
     Ok(times[TIMED_READS / 2])
 }
 
-/// Does once what a run or its upkeep does beside reads and writes: a user may not be allowed to.
+/// Executes the other commands of a run and its upkeep once: the user may lack the rights for them.
 async fn try_rights(node: &Node, key: &str) -> Result<(), Refusal> {
     for (name, arguments) in [
         ("GET", &[key][..]),
@@ -266,7 +266,7 @@ fn judge_topology(url: &Url, topology: &Topology, report: &mut Report) {
     }
 }
 
-/// Extents are dealt out evenly, so the primary with the least room decides.
+/// Extents are distributed evenly, so the primary with the least free memory decides.
 fn judge_room(url: &Url, report: &mut Report) {
     let copies = if url.copies == Copies::Two { 2.0 } else { 1.0 };
     let rooms: Option<Vec<u64>> = report.servers.iter().map(|server| server.room_bytes).collect();

@@ -20,23 +20,24 @@ use std::sync::atomic::Ordering;
 use tokio::task::JoinHandle;
 use zeroize::Zeroizing;
 
-/// Pages that are kept in one value, and its bytes.
+/// Pages stored in one value, and its bytes.
 pub const EXTENT_PAGES: u64 = PAGES;
 pub const EXTENT_BYTES: usize = placement::EXTENT_BYTES;
 
-/// Whose pages they are.
+/// Identity of a run's area.
 pub struct Run {
-    /// Another for each run.
+    /// Unique for each run.
     pub id: u64,
     pub area: u16,
-    /// What pages are known again by: random, and never stored anywhere.
+    /// Random key that authenticates the run's pages. It is never stored.
     pub key: Zeroizing<[u8; 32]>,
-    /// Whether pages of this run may be stored already, by a helper before this one.
+    /// True if an earlier helper may have stored pages of this run.
     pub continues: bool,
 }
 
-/// An area on a cluster. Must be made inside of a tokio runtime, which keeps it up until it is
-/// dropped; what it stores stays until [`Cluster::close`], or `gc` after the lease has ended.
+/// An area on a cluster. Must be created inside a tokio runtime, which runs its upkeep until it is
+/// dropped. The stored pages stay until [`Cluster::close`], or until `gc` runs after the end of the
+/// lease.
 pub struct Cluster {
     shared: Arc<Shared>,
     upkeep: JoinHandle<()>,
@@ -49,17 +50,17 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    /// Connects, and takes a lease. Whether the cluster is fit to keep pages is not looked at:
-    /// `check::examine` does that.
+    /// Connects and takes a lease. Does not check if the cluster is fit to store pages: see
+    /// `check::examine`.
     ///
     /// # Errors
     ///
-    /// Where no server answers, the password is wrong, or there are too few primaries.
+    /// If no server answers, the password is wrong, or there are too few primaries.
     pub async fn connect(url: &Url, run: Run) -> Result<Self, Refusal> {
         let router = Router::new(url, Some(Helper::new(run.id, run.continues)?))?;
         let until = tokio::time::Instant::now() + url.deadline;
         router.refresh(until).await.map_err(|trouble| unreachable(&trouble))?;
-        // Nothing was stored before the first look.
+        // Nothing was stored before the first topology, so changes up to now do not matter.
         router.take_changed();
         let copies = match url.copies {
             crate::url::Copies::Two => 2,
@@ -90,26 +91,27 @@ impl Cluster {
         Ok(Self { shared, upkeep })
     }
 
-    /// What the user should know of servers that do not do their part, and has not been told yet.
+    /// Returns new messages for the user about servers without service.
     pub(crate) fn news(&self, watch: &mut Watch) -> Vec<String> {
         watch.look(&self.shared.router)
     }
 
-    /// Removes all that this run stores of this area, and with its last area the run's lease.
+    /// Removes everything that this run stores in this area, and with its last area the run's
+    /// lease.
     ///
     /// # Errors
     ///
-    /// Where a server does not answer: then its part stays until `gc`.
+    /// If a server does not answer; its part stays until `gc`.
     pub async fn close(mut self) -> Result<(), Refusal> {
         self.upkeep.abort();
-        // Otherwise it might store its tables once more.
+        // Otherwise the upkeep might store its tables again.
         _ = (&mut self.upkeep).await;
         let pattern = format!("softswap:{{*}}:{:016x}:*", self.shared.keys.run);
         let area = self.shared.keys.area;
         let (nodes, is_one_missing) = primaries_but(usize::MAX, &self.shared.router).await?;
         let mut leases = Vec::new();
         let mut has_other_areas = false;
-        // One that refuses keeps no other from being cleared.
+        // An error of one server does not prevent the removal on the others.
         let mut removed = Ok(());
         for node in nodes {
             let mut batches = Batches::of(&node, &pattern);
@@ -143,7 +145,7 @@ impl Cluster {
     }
 }
 
-/// Removes keys of one server, each by itself, as they are in many slots.
+/// Removes keys of one server, each with a command of its own because their slots differ.
 pub(crate) async fn unlink(node: &Node, keys: impl Iterator<Item = String>) -> Result<(), Refusal> {
     let mut pipeline = redis::pipe();
     for key in keys {
@@ -162,8 +164,8 @@ pub(crate) async fn unlink(node: &Node, keys: impl Iterator<Item = String>) -> R
 }
 
 impl Shared {
-    /// Learns from the servers what a helper before this one has stored, and where. With two copies
-    /// one primary may be missing: what it has others have, too, and so they do the table.
+    /// Finds out what an earlier helper has stored, and where. With two copies one primary may be
+    /// missing: other servers have its pages and the table, too.
     async fn find_what_is_stored(&self) -> Result<(), Refusal> {
         let (nodes, is_one_missing) = primaries_but(self.copies() - 1, &self.router).await?;
         self.may_have_more.store(is_one_missing, Ordering::Relaxed);
@@ -193,7 +195,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Notes the extents that a server has. Gives the keys of its tables.
+    /// Records the extents on a server. Returns the keys of its tables.
     async fn find_extents(&self, node: &Node) -> Result<Vec<String>, Refusal> {
         let pattern = format!("softswap:{{*}}:{:016x}:{}:*", self.keys.run, self.keys.area);
         let mut tables = Vec::new();
@@ -202,7 +204,7 @@ impl Shared {
             for key in keys {
                 match parse_key(&key) {
                     Some((_, Kind::Extent { extent, .. })) => {
-                        // What is known of it holds.
+                        // Keeps what is already known of it.
                         self.live().entry(extent).or_insert(ALL);
                     }
                     Some((_, Kind::Placement { .. })) => tables.push(key),
@@ -213,7 +215,7 @@ impl Shared {
         Ok(tables)
     }
 
-    /// Looks once more, where a primary was missing when this helper began.
+    /// Repeats the search if a primary was missing when this helper started.
     pub(crate) async fn find_the_rest(&self) {
         if !self.may_have_more.load(Ordering::Relaxed) {
             return;
@@ -259,6 +261,6 @@ impl PageStore for Cluster {
     }
 }
 
-/// What the servers keep for each page and copy, without their own overhead: the page, its header
-/// and its part of the byte behind an extent.
+/// Stored bytes for each page and copy, without the servers' overhead: the page, its header, and
+/// its share of the last byte of an extent.
 pub const STORED_BYTES_PER_PAGE: f64 = EXTENT_BYTES as f64 / PAGES as f64;

@@ -1,6 +1,6 @@
-//! What `softswap run` and its helper say to each other, over a socket: first what is to be
-//! served, password and key with it, so that they are in no argument and no environment; then how
-//! that went. The socket stays open as long as both are there.
+//! Socket protocol between `softswap run` and its helper. The run sends its order, with password
+//! and key, which therefore appear in no argument and no environment. The helper reports the
+//! result. The socket stays open while both live.
 
 use crate::refusal::Refusal;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -8,31 +8,31 @@ use std::fmt;
 use std::io::{self, BufRead, Write};
 use zeroize::Zeroizing;
 
-/// By which pages of a run are told from others', and known again.
+/// Identity and key of a run, which authenticate its pages.
 #[derive(Clone)]
 pub struct RunKey {
-    /// Another for each run.
+    /// Unique for each run.
     pub id: u64,
-    /// Random, and never stored anywhere.
+    /// Random, and never stored.
     pub key: Zeroizing<[u8; 32]>,
 }
 
 impl fmt::Debug for RunKey {
-    /// Without the key.
+    /// Omits the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RunKey").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
 impl RunKey {
-    /// A new one, by chance.
+    /// Creates a random one.
     ///
     /// # Errors
-    /// When the kernel has no random bytes.
+    /// If the kernel has no random bytes.
     pub fn choose() -> io::Result<RunKey> {
         let mut key = Zeroizing::new([0; 32]);
         let mut id = [0; 8];
-        // As few bytes come whole.
+        // The kernel never returns fewer bytes for requests this small.
         getrandom(&mut key[..], GetRandomFlags::empty())?;
         getrandom(&mut id[..], GetRandomFlags::empty())?;
         Ok(RunKey { id: u64::from_le_bytes(id), key })
@@ -57,21 +57,21 @@ impl RunKey {
     }
 }
 
-/// What a helper is to serve.
+/// Order for a helper.
 #[derive(Clone)]
 pub struct Order {
-    /// The URL as it was given; it has no password.
+    /// The URL as given; it has no password.
     pub url: String,
-    /// The password, where it is the environment's.
+    /// The password, if it comes from the environment.
     pub password: Option<Zeroizing<String>>,
-    /// Whose pages they are.
+    /// Identity and key of the run.
     pub run: RunKey,
-    /// Not the first helper of this run: pages may be stored already.
+    /// True for a further helper of the run: pages may be stored already.
     pub is_again: bool,
 }
 
 impl fmt::Debug for Order {
-    /// Without the password.
+    /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Order { url, run, is_again, .. } = self;
         f.debug_struct("Order")
@@ -83,10 +83,10 @@ impl fmt::Debug for Order {
 }
 
 impl Order {
-    /// Whether it can be written: each part is a line.
+    /// Checks that each part is a single line.
     ///
     /// # Errors
-    /// Says which part has more than one line.
+    /// If a part has several lines; the error names it.
     pub fn check(&self) -> Result<(), Refusal> {
         let has_lines = |text: &str| text.contains(['\n', '\r']);
         if self.password.as_ref().is_some_and(|it| has_lines(it)) {
@@ -98,7 +98,7 @@ impl Order {
         }
     }
 
-    /// Writes it, for [`Order::read`].
+    /// Writes the order, for [`Order::read`].
     ///
     /// # Errors
     /// Those of the socket.
@@ -110,10 +110,10 @@ impl Order {
         to.write_all(Zeroizing::new(text).as_bytes())
     }
 
-    /// Reads what [`Order::write`] wrote.
+    /// Reads an order.
     ///
     /// # Errors
-    /// Those of the socket; where it ends too early or makes no sense, that.
+    /// Those of the socket, or an invalid or incomplete order.
     pub fn read(mut from: impl BufRead) -> io::Result<Order> {
         let mut line = || {
             let mut line = Zeroizing::new(String::new());
@@ -133,25 +133,25 @@ impl Order {
     }
 }
 
-/// What is said is no longer.
+/// Most characters of a message.
 const MOST_SIGNS: usize = 4000;
 
-/// What a helper says.
+/// A message of a helper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
     /// It serves.
     Ready,
-    /// What its user should know.
+    /// A note for the user.
     Note(String),
-    /// It cannot: why.
+    /// It cannot serve, for this reason.
     Refused(String),
 }
 
 impl Told {
-    /// As a line, its end included.
+    /// Returns the message as a line, including the newline.
     #[must_use]
     pub fn to_line(&self) -> String {
-        // Some of it may be a server's words.
+        // The text may contain a server's output, so control characters are replaced.
         let plain = |sign: char| if sign.is_control() { ' ' } else { sign };
         let one_line = |text: &str| text.chars().take(MOST_SIGNS).map(plain).collect::<String>();
         match self {
@@ -161,7 +161,7 @@ impl Told {
         }
     }
 
-    /// What a line says; `None` where it is none of a helper's.
+    /// Parses a line; `None` if it is not a helper's message.
     #[must_use]
     pub fn from_line(line: &str) -> Option<Told> {
         let line = line.trim_end_matches('\n');

@@ -1,4 +1,4 @@
-//! Pages to and from the copies of their extents.
+//! Reads and writes of pages in the copies of their extents.
 
 use crate::placement::{EXTENT_BYTES, PAGES, extent_of};
 use crate::router::Request;
@@ -14,24 +14,24 @@ use std::ops::Range;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// Who does not answer a read within this time has the other copy asked as well.
+/// If a server does not answer a read within this time, the other copy is read as well.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(150);
-/// How long a server may wait for its replica. All that comes by the same connection waits, too.
+/// Timeout of a server's wait for its replica. It delays all other commands on the same connection.
 const REPLICA_WITHIN: Duration = Duration::from_millis(250);
-/// The same where none answered a short time ago: many may wait one behind the other.
+/// The same after a recent timeout: many requests may wait one after the other.
 const MISSED_REPLICA_WITHIN: Duration = Duration::from_millis(50);
 
-/// Pages of one call that lie in one extent.
+/// Pages of one call that are in one extent.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
     pub(crate) extent: u64,
-    /// The first one's place in the extent.
+    /// Index of the first one in the extent.
     pub(crate) first: usize,
-    /// Which of the call's pages they are.
+    /// Indexes of the pages in the call.
     pub(crate) pages: Range<usize>,
 }
 
-/// Cuts pages into pieces, one for each extent.
+/// Divides pages into pieces, one for each extent.
 pub(crate) fn pieces(first_page: u64, count: usize) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut done = 0;
@@ -45,7 +45,7 @@ pub(crate) fn pieces(first_page: u64, count: usize) -> Vec<Piece> {
     pieces
 }
 
-/// Bytes `range` of an extent.
+/// Creates a request for bytes `range` of an extent.
 pub(crate) fn read_request(
     shared: &Shared,
     slot: u16,
@@ -57,32 +57,32 @@ pub(crate) fn read_request(
     Request { slot, commands: vec![command], answer_bytes: range.len() as u64 }
 }
 
-/// Pages one behind the other, as an argument of a command: they are copied once, into that.
+/// Consecutive pages as one argument of a command; they are copied once, into the command.
 struct InARow<'a>(&'a [Sealed<'a>]);
 
 impl ToRedisArgs for InARow<'_> {
     fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
         out.reserve_space_for_args([self.0.len() * SEALED_BYTES]);
         let mut argument = out.writer_for_next_arg();
-        // Into memory: that does not fail.
+        // A write to memory cannot fail.
         self.0.iter().for_each(|page| _ = page.write_to(&mut argument));
     }
 }
 
 impl ToSingleRedisArg for InARow<'_> {}
 
-/// What is put into an extent, and where.
+/// A write to an extent.
 pub(crate) struct Put {
     pub(crate) slot: u16,
     pub(crate) extent: u64,
-    /// The first page's place.
+    /// Index of the first page in the extent.
     pub(crate) first: usize,
-    /// Whether the extent is known to be there. Else it is made first, with all its length: then
-    /// the server makes room once, and writes in place.
+    /// True if the extent is known to exist. Otherwise it is created first with its full length, so
+    /// that the server allocates once and then writes in place.
     pub(crate) is_there: bool,
 }
 
-/// Makes an extent with all its length, whether it is there or not.
+/// Creates a request that gives an extent its full length, whether it exists or not.
 pub(crate) fn whole_request(shared: &Shared, slot: u16, extent: u64) -> Request {
     let commands = vec![make_whole(&shared.keys.extent(slot, extent))];
     let commands = with_replica(shared, slot, commands);
@@ -95,7 +95,7 @@ fn make_whole(key: &str) -> Cmd {
     whole
 }
 
-/// The same, and then a wait for a replica where that is wanted.
+/// Appends a wait for a replica, if configured.
 fn with_replica(shared: &Shared, slot: u16, mut commands: Vec<Cmd>) -> Vec<Cmd> {
     if shared.url.wait_for_replica {
         let within = match shared.router.is_unwritable(slot) {
@@ -122,7 +122,7 @@ pub(crate) fn write_request(shared: &Shared, put: &Put, sealed: impl ToSingleRed
     Request { slot, commands: with_replica(shared, slot, commands), answer_bytes: 0 }
 }
 
-/// Whether a write has arrived, also at a replica where it `waits` for one.
+/// Checks that a write was executed, and reached a replica if it `waits` for one.
 pub(crate) fn is_written(answers: &[Value], waits: bool) -> Result<(), Unwritten> {
     let (answers, replicas) = match answers {
         [answers @ .., replicas] if waits => (answers, Some(replicas)),
@@ -136,16 +136,16 @@ pub(crate) fn is_written(answers: &[Value], waits: bool) -> Result<(), Unwritten
     }
 }
 
-/// A read of some pages, as far as it has come.
+/// A read of some pages, and its progress.
 struct Read<'a> {
     shared: &'a Shared,
     first_page: u64,
     generations: &'a [u64],
     pieces: Vec<Piece>,
     into: &'a mut [Page],
-    /// Of each page: whether it is in `into`.
+    /// For each page: true if it is in `into`.
     is_found: Vec<bool>,
-    /// Of each page: what was found instead, and in which slot.
+    /// For each page: the slots with bad content, and what was found.
     bad: Vec<Vec<(u16, Found)>>,
 }
 
@@ -154,7 +154,7 @@ impl Read<'_> {
         self.is_found.iter().all(|is_found| *is_found)
     }
 
-    /// Where a piece's copies are, the one to ask first in front.
+    /// Returns the slots of a piece's copies, the one to read first in front.
     fn places(&self, piece: &Piece) -> Vec<u16> {
         let group = self.shared.group(piece.extent);
         let mut places: Vec<u16> = group.places().collect();
@@ -162,14 +162,14 @@ impl Read<'_> {
         places
     }
 
-    /// The pieces that still miss pages, with the copy of this rank in `order`: those that one
-    /// server has together.
+    /// Returns the pieces with missing pages, each with the slot of this rank in `order`, grouped
+    /// by server.
     fn wanted(&self, order: &[Vec<u16>], rank: usize) -> Vec<(Address, Vec<(Piece, u16)>)> {
         let mut wanted: BTreeMap<Address, Vec<(Piece, u16)>> = BTreeMap::new();
         for (piece, places) in self.pieces.iter().zip(order) {
             let is_missing = self.is_found[piece.pages.clone()].contains(&false);
             let Some(slot) = places.get(rank).filter(|_| is_missing) else { continue };
-            // Nobody has the slot: the answer says so.
+            // If the slot has no owner, the request returns the error.
             let owner =
                 self.shared.router.owner(*slot).unwrap_or(Address { host: String::new(), port: 0 });
             wanted.entry(owner).or_default().push((piece.clone(), *slot));
@@ -205,7 +205,7 @@ impl Read<'_> {
         }
     }
 
-    /// Where a page may be that is missing yet.
+    /// Returns the keys of a piece with a missing page.
     fn missing_keys(&self) -> Vec<String> {
         let is_missing = |piece: &&Piece| self.is_found[piece.pages.clone()].contains(&false);
         let piece = self.pieces.iter().find(is_missing).filter(|_| self.shared.may_name_keys());
@@ -217,7 +217,7 @@ impl Read<'_> {
         self.places(piece).into_iter().map(key).collect()
     }
 
-    /// A page that every copy has been asked for in vain.
+    /// Returns an error for a page that no copy has, if all copies were read.
     fn lost(&self) -> Option<StoreError> {
         let pages = self.pieces.iter().flat_map(|p| p.pages.clone().map(move |page| (p, page)));
         for (piece, page) in pages.filter(|(_, page)| !self.is_found[*page]) {
@@ -241,7 +241,7 @@ impl Read<'_> {
         None
     }
 
-    /// The extents of which a copy is not as it should be.
+    /// Returns the extents with a bad copy.
     fn bad_extents(&self) -> impl Iterator<Item = u64> {
         let is_bad = |piece: &&Piece| self.bad[piece.pages.clone()].iter().any(|it| !it.is_empty());
         self.pieces.iter().filter(is_bad).map(|piece| piece.extent)
@@ -275,7 +275,7 @@ impl Shared {
         let request = |number: usize, tries: u32| {
             let (piece, copy) = (&pieces[number / copies], number % copies);
             let slot = self.group(piece.extent).slots[copy];
-            // A server may have lost it, and all else that it had of it.
+            // On a retry the server may have lost the extent, with all other pages.
             let is_there = tries == 0 && are_there[number / copies];
             if tries > 0 {
                 self.note_doubtful([piece.extent].into_iter());
@@ -313,7 +313,7 @@ impl Shared {
             if read.is_whole() {
                 break;
             }
-            // Who has what may have changed just now: the second look counts.
+            // The topology may have just changed, so the first failure does not count.
             if tries > 0
                 && let Some(lost) = read.lost()
             {
@@ -330,7 +330,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Asks for all that is missing: one copy of each, and where that is bad or late the next.
+    /// Reads all missing pages from one copy each; if that copy is bad or late, from the next.
     async fn read_once(&self, read: &mut Read<'_>, until: Instant) -> Vec<Trouble> {
         let order: Vec<Vec<u16>> = read.pieces.iter().map(|piece| read.places(piece)).collect();
         let ranks = order.iter().map(Vec::len).max().unwrap_or(0);

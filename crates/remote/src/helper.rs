@@ -1,7 +1,7 @@
-//! The life of a helper: it is told what to serve, connects, says how that went, and serves.
+//! Life of a helper: it reads its order, connects, reports the result, and serves.
 //!
-//! It is started by `softswap run` with one end of a socket as its standard input, and a
-//! descriptor of the queue that it is to serve.
+//! `softswap run` starts it with one end of a socket as its standard input, and a descriptor of the
+//! queue to serve.
 
 use crate::check::examine;
 use crate::cluster::{Cluster, Run};
@@ -21,14 +21,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Between looks at what there is to tell.
+/// Interval between checks for messages.
 const NEWS_EVERY: Duration = Duration::from_secs(1);
-/// Who does not hear it within this time is told nothing more.
+/// Timeout of a message; after a timeout no more messages are sent.
 const HEARD_WITHIN: Duration = Duration::from_secs(1);
 
 /// Serves the queue behind a descriptor, until no process can submit a request.
 pub(crate) async fn run(queue_fd: i32) -> ExitCode {
-    // A task that panics must not leave what it had under way: another helper begins anew.
+    // Aborts if any task panics: its requests would stay unfinished. Another helper starts them
+    // again.
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         tell(panic);
@@ -61,7 +62,7 @@ async fn try_to_run(queue_fd: i32) -> io::Result<()> {
     let telling = tokio::spawn(tell_news(Arc::clone(&cluster), control.try_clone()?));
     serve(queue, areas, Arc::clone(&cluster), end_of(control)?).await?;
     telling.abort();
-    // It has a part in the cluster.
+    // Waits, because the task shares the cluster, which is closed next.
     _ = telling.await;
     match Arc::into_inner(cluster) {
         Some(cluster) => cluster.close().await.map_err(io::Error::other),
@@ -69,14 +70,14 @@ async fn try_to_run(queue_fd: i32) -> io::Result<()> {
     }
 }
 
-/// Connects to what was ordered, if it can serve; with what the user should know.
+/// Connects to the cluster of an order and checks it. Returns the cluster and warnings.
 async fn connect(order: Order) -> Result<(Cluster, Vec<String>), Refusal> {
     let mut url = Url::parse(&order.url)?;
     if let Some(password) = order.password {
         url.password = Password::Given(password);
     }
     let mut notes = Vec::new();
-    // What there is by now is stored there, whether it pleases or not.
+    // A further helper connects without a check, because pages are stored there already.
     if !order.is_again {
         let report = examine(&url).await?;
         if !report.refusals.is_empty() {
@@ -89,7 +90,7 @@ async fn connect(order: Order) -> Result<(Cluster, Vec<String>), Refusal> {
     Ok((Cluster::connect(&url, run).await?, notes))
 }
 
-/// Tells what happens to servers, as long as somebody hears it.
+/// Sends messages about servers, until the receiver closes the socket.
 async fn tell_news(cluster: Arc<Cluster>, control: UnixStream) {
     let mut watch = Watch::default();
     loop {
@@ -106,12 +107,12 @@ fn tell(mut control: &UnixStream, told: &Told) -> io::Result<()> {
     control.write_all(told.to_line().as_bytes())
 }
 
-/// Comes when the other end of the socket is closed.
+/// Returns a future that completes when the other end of the socket is closed.
 fn end_of(mut control: UnixStream) -> io::Result<impl Future<Output = ()>> {
     let (ended, ends) = tokio::sync::oneshot::channel();
     std::thread::Builder::new().name("softswap-run".into()).spawn(move || {
         let mut byte = [0];
-        // Nothing more is said.
+        // The run sends nothing after its order.
         while matches!(control.read(&mut byte), Ok(1..)) {}
         let _ = ended.send(());
     })?;

@@ -1,8 +1,8 @@
 //! A swap area in the memory of other machines.
 //!
-//! [`store::PageStore`] is what keeps pages elsewhere: written under a number and a generation,
-//! read back whole or not at all. [`cluster::Cluster`] does it on a Redis or Valkey cluster, as a
-//! [`url::Url`] names one. [`serve`] does there what the processes of a run ask.
+//! [`store::PageStore`] stores pages under a number and a generation, and reads them back whole or
+//! not at all. [`cluster::Cluster`] implements it for a Redis or Valkey cluster, which a
+//! [`url::Url`] names. [`serve`] executes the requests of a run's processes.
 #![forbid(unsafe_code)]
 
 mod size;
@@ -34,5 +34,5 @@ mod program;
 
 pub use program::{WORKERS, command, main};
 
-/// What the program is called that does this; it lies beside `softswap`.
+/// Name of the program; it is installed in the directory of `softswap`.
 pub const PROGRAM: &str = "softswap-remote";

@@ -1,4 +1,4 @@
-//! One connection to one server: TCP or TLS, the password, and a bound on what it may answer.
+//! A connection to one server: TCP or TLS, authentication, and a limit on the size of answers.
 
 use crate::refusal::Refusal;
 use crate::secret::Password;
@@ -23,25 +23,26 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// What each answer may take beside its contents: types, lengths, an error's text.
+/// Limit for each answer in addition to its content: types, lengths, an error's text.
 const ANSWER_BYTES: u64 = 1024;
-/// Who says something unasked does so at once.
+/// Time to wait for a server that speaks without a request.
 const GREETED_WITHIN: Duration = Duration::from_millis(200);
-/// Behind what went wrong with a server that has said nothing yet.
+/// Appended to the error of a server that has not answered yet.
 pub(crate) const IF_TLS: &str = "; if it speaks TLS there, write rediss://";
-/// What the answers to the first questions may take.
+/// Limit for the answers to the first commands.
 const FIRST_BYTES: u64 = 64 << 10;
-/// What is asked and not yet answered is never more than that.
+/// Limit for all outstanding answers.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// A server's list of its clients is read up to there: some 40,000 of them.
+/// Limit for a server's list of clients: about 40,000 of them.
 const CLIENTS_BYTES: u64 = 16 << 20;
 
-/// Who connects for a run. A helper that follows another ends what that one has left.
+/// Identity of a run's helper. A helper that follows another one ends its predecessor's
+/// connections.
 pub(crate) struct Helper {
-    /// What all helpers of the run call themselves.
+    /// Common prefix of the client names of the run's helpers.
     run: String,
-    /// What only this one does.
+    /// Client name of this helper.
     own: String,
     follows: bool,
 }
@@ -55,7 +56,7 @@ impl Helper {
         Ok(Self { own: format!("{run}{:016x}", u64::from_le_bytes(number)), run, follows })
     }
 
-    /// The clients of a list, as `CLIENT LIST` has them, that are helpers before this one.
+    /// Returns the client numbers of earlier helpers in the output of `CLIENT LIST`.
     fn before(&self, clients: &str) -> Vec<i64> {
         let number = |line: &str| {
             let field = |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name));
@@ -67,7 +68,7 @@ impl Helper {
     }
 }
 
-/// How to connect to any server of the cluster.
+/// Settings of the connections to all servers of the cluster.
 pub(crate) struct Connector {
     tls: Option<TlsConnector>,
     user: Option<String>,
@@ -85,11 +86,12 @@ impl Connector {
         self.tls.is_some()
     }
 
-    /// Connects; `stale` is a client of ours whose commands must not be carried out any more.
+    /// Connects; `stale` is an earlier client of this helper whose commands must not be executed
+    /// any more.
     ///
-    /// A connection that was given up, or that a helper before this one had, may have left a
-    /// write in the server's buffers. It is ended there before this one is used, so that it
-    /// cannot come after what this one writes.
+    /// A dropped connection, or one of an earlier helper, may have left a write in the server's
+    /// buffers. The server ends it before the new connection is used, so that write cannot follow a
+    /// newer one.
     pub(crate) async fn connect(
         &self,
         address: &Address,
@@ -122,7 +124,7 @@ impl Connector {
         let info = RedisConnectionInfo::default().set_skip_set_lib_name();
         let traffic =
             Arc::new(Traffic { allowed: AtomicU64::new(FIRST_BYTES), ..Traffic::default() });
-        // Who asks has a deadline of its own.
+        // Callers have deadlines of their own.
         let settings = AsyncConnectionConfig::default().set_response_timeout(None);
         let bounded = Bounded { stream, traffic: Arc::clone(&traffic) };
         let (connection, driver) = MultiplexedConnection::new_with_config(&info, bounded, settings)
@@ -138,7 +140,7 @@ impl Connector {
             [Value::Int(number), info] => run_of(info).map(|run| Client { number: *number, run }),
             _ => None,
         };
-        // After a restart that number may be somebody else's.
+        // After a restart the number may be another client's.
         if let (Some(stale), Some(own)) = (stale, &link.client)
             && stale.run == own.run
         {
@@ -152,8 +154,8 @@ impl Connector {
         Ok(link)
     }
 
-    /// Asks a server that has said nothing yet: one that waits for TLS hangs up on what it takes
-    /// for noise.
+    /// Sends commands to a server that has not answered yet: a server that expects TLS closes the
+    /// connection.
     async fn first_words(&self, link: &mut Link, words: &Pipeline) -> Result<Vec<Value>, String> {
         link.ask(words, FIRST_BYTES).await.map_err(|reason| match self.is_secure() {
             true => reason,
@@ -161,8 +163,8 @@ impl Connector {
         })
     }
 
-    /// Says who we are, if anything is said of that; else the server takes us for its default
-    /// user. Not by the client library: it keeps to itself what the server says to that.
+    /// Authenticates, if the URL has a user or password; otherwise the server uses its default
+    /// user. The client library could do it, but hides the server's answer.
     async fn authenticate(&self, link: &mut Link) -> Result<(), String> {
         let password = self.password.read().map_err(|refusal| refusal.to_string())?;
         let mut login = redis::pipe();
@@ -181,21 +183,21 @@ impl Connector {
     }
 }
 
-/// A connection, to be cloned by all that use it at the same time.
+/// A connection, cloned for each concurrent user.
 #[derive(Clone)]
 pub(crate) struct Link {
     connection: MultiplexedConnection,
     traffic: Arc<Traffic>,
     driver: Arc<Driver>,
-    /// Our number at the server, where it may be asked.
+    /// This helper's client number at the server, if the server reports it.
     pub(crate) client: Option<Client>,
 }
 
-/// One of a server's clients: us.
+/// A client of a server: one connection of this helper.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     number: i64,
-    /// Of the server: another after each start.
+    /// Identifier of the server process; it changes with each start.
     run: String,
 }
 
@@ -204,7 +206,7 @@ fn run_of(info: &Value) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix("run_id:")).map(str::to_string)
 }
 
-/// Ends the task that reads and writes when the last user of the connection is gone.
+/// Ends the connection's background task when its last user drops it.
 struct Driver(AbortHandle);
 
 impl Drop for Driver {
@@ -214,8 +216,8 @@ impl Drop for Driver {
 }
 
 impl Link {
-    /// Says who this is, and ends the connections of helpers before it. Where the server does not
-    /// allow that to its user, a write that was left there is told by its seal.
+    /// Sets the client name, and ends the connections of earlier helpers. If the server does not
+    /// allow that, a late write is detected by its seal.
     async fn introduce(&mut self, helper: &Helper) -> Result<(), String> {
         let mut name = redis::pipe();
         name.cmd("CLIENT").arg("SETNAME").arg(&helper.own);
@@ -241,18 +243,18 @@ impl Link {
         Arc::ptr_eq(&self.driver, &other.driver)
     }
 
-    /// The server as it was started: another after each start. `None` where it may not be asked.
+    /// Returns the identifier of the server process; `None` if the server does not report it.
     pub(crate) fn server(&self) -> Option<&str> {
         self.client.as_ref().map(|client| client.run.as_str())
     }
 
-    /// Bytes that the server has sent so far.
+    /// Returns the bytes received so far.
     pub(crate) fn heard_bytes(&self) -> u64 {
         self.traffic.heard.load(Ordering::Relaxed)
     }
 
-    /// Sends all commands and waits for all answers, errors among them. `contents_bytes` is what
-    /// the answers may have beside what each has anyway.
+    /// Sends all commands and waits for all answers, including errors. `contents_bytes` is the
+    /// limit for the content of all answers.
     pub(crate) async fn ask(
         &mut self,
         commands: &Pipeline,
@@ -268,17 +270,17 @@ impl Link {
     }
 }
 
-/// A stream that ends when the server sends more than it was asked for: a length in an answer is
-/// believed by who reads it.
+/// A stream that fails if the server sends more than the commands allow, because the parser trusts
+/// the lengths in answers.
 struct Bounded<S> {
     stream: S,
     traffic: Arc<Traffic>,
 }
 
-/// What comes from a server, in bytes.
+/// Byte counts of the data from a server.
 #[derive(Default)]
 struct Traffic {
-    /// What it may send yet.
+    /// Bytes that the server may still send.
     allowed: AtomicU64,
     heard: AtomicU64,
 }
@@ -361,8 +363,9 @@ fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, Refusal> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// What a server says that was asked nothing: one that has no room for another client, or wants
-/// none from outside, says so and hangs up, be its words lost to who has spoken first.
+/// Returns what a server sends without a request. A server without room for another client, or
+/// closed to outside clients, reports that and hangs up; a client that sends first loses the
+/// message.
 async fn greeting(address: &Address) -> Option<String> {
     let mut tcp = TcpStream::connect((address.host.as_str(), address.port)).await.ok()?;
     let mut words = [0; 256];
@@ -375,7 +378,7 @@ async fn greeting(address: &Address) -> Option<String> {
     (!words.is_empty()).then(|| format!("what answers there says {words:?}"))
 }
 
-/// Why a server and we could not agree on TLS, and what helps.
+/// Returns why a TLS connection failed, and the remedy.
 fn why_no_tls(error: &io::Error) -> String {
     let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let way_out = match of_tls {

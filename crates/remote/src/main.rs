@@ -1,4 +1,4 @@
-//! What `softswap remote` hands over to; all of it lies in the library beside it.
+//! Entry point of `softswap remote`; the library implements everything.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! One server: its connection, made again when it breaks, and a circuit breaker before it, so
-//! that a server that does not answer is not waited for by everybody.
+//! One server: its connection, which is reopened after a failure, and a circuit breaker, so that
+//! only few requests wait for a server that does not answer.
 
 use crate::link::{Client, Connector, IF_TLS, Link};
 use crate::trouble::Trouble;
@@ -10,21 +10,22 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// After an error nobody asks for this long, doubled with each error in a row.
+/// Pause after an error, without requests; it doubles with each error in a row.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// One that took no write is taken to take none for this long, unless it takes one; and a trouble
-/// that comes again after so long is another one.
+/// How long a server counts as unwritable after it refused a write, unless it accepts one. Also the
+/// gap after which a repeated problem counts as a new one.
 const UNWRITABLE_FOR: Duration = Duration::from_secs(10);
-/// From the second such answer after this long on, that is more than a moment's.
+/// Time between the first and the last refusal from which a server counts as unwritable for more
+/// than a moment.
 const UNWRITABLE_AFTER: Duration = Duration::from_secs(1);
-/// A server that made somebody wait is asked second for this long.
+/// How long a slow server is asked second.
 const SLOW_FOR: Duration = Duration::from_secs(1);
 
 pub(crate) struct Node {
     pub(crate) address: Address,
     connector: Arc<Connector>,
-    /// Who gets no answer for so long gives the connection up.
+    /// Time without an answer after which the connection is dropped.
     stall: Duration,
     link: tokio::sync::Mutex<Connection>,
     breaker: Mutex<Breaker>,
@@ -33,7 +34,7 @@ pub(crate) struct Node {
 #[derive(Default)]
 struct Connection {
     link: Option<Link>,
-    /// Our client at the server whose connection was given up without knowing what it still does.
+    /// The client of a dropped connection whose commands may still be executed.
     stale: Option<Client>,
     /// The server of the last connection, if there was one: see [`Link::server`].
     server: Option<Option<String>>,
@@ -42,34 +43,34 @@ struct Connection {
 #[derive(Default)]
 struct Breaker {
     failures: u32,
-    /// It did not answer, or answered that it cannot or will not, with nothing done since.
+    /// The server did not answer, or refused all service, and has served nothing since.
     idle: Option<Streak>,
-    /// Nobody is let through until then.
+    /// Until then no request is sent.
     open_until: Option<Instant>,
     slow_until: Option<Instant>,
-    /// It answered that it takes no writes, with none taken since.
+    /// The server refused writes, and has accepted none since.
     unwritable: Option<Streak>,
-    /// There has been a connection: it is the server that it is taken for.
+    /// There was a connection, so the address is right.
     was_connected: bool,
     reason: String,
-    /// It was started again: with nothing, or with what it had at some time before.
+    /// The server was restarted, with empty or outdated content.
     has_restarted: bool,
-    /// Since when nothing has been heard though it was asked, and how many bytes before: who
-    /// asks may have gone to another copy long before it gives this server up.
+    /// Time since the server has sent nothing although a request is outstanding, and its byte count
+    /// then. A caller may turn to another copy long before this server times out.
     silent: Option<(Instant, u64)>,
 }
 
-/// The same trouble, once or more, and nothing that says otherwise in between.
+/// One or more occurrences of the same problem, without a success in between.
 #[derive(Clone, Debug)]
 pub(crate) struct Streak {
     pub(crate) first: Instant,
     pub(crate) last: Instant,
-    /// Of the last.
+    /// Reason of the last occurrence.
     pub(crate) reason: String,
 }
 
 impl Streak {
-    /// With this once more; the first where the last was long ago.
+    /// Adds an occurrence; starts a new streak if the last one is long ago.
     fn go_on(streak: &mut Option<Streak>, reason: &str) {
         let last = Instant::now();
         let before = streak.take().filter(Streak::is_recent);
@@ -82,10 +83,10 @@ impl Streak {
     }
 }
 
-/// What a server does not do.
+/// The service that a server lacks.
 #[derive(Clone, Debug)]
 pub(crate) enum Lack {
-    /// Anything at all: it does not answer, lets nobody in or cannot now.
+    /// Any service: it does not answer, refuses the login, or cannot serve now.
     Service(Streak),
     Writes(Streak),
 }
@@ -105,14 +106,14 @@ impl Node {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether another copy should be asked first.
+    /// Returns true if another copy should be asked first.
     pub(crate) fn is_in_trouble(&self) -> bool {
         let breaker = self.breaker();
         let now = Instant::now();
         breaker.failures > 0 || breaker.slow_until.is_some_and(|until| now < until)
     }
 
-    /// Whether it did not answer when it was last asked.
+    /// Returns true if it did not answer the last request.
     pub(crate) fn is_away(&self) -> bool {
         self.breaker().failures > 0
     }
@@ -121,12 +122,12 @@ impl Node {
         Streak::go_on(&mut self.breaker().unwritable, reason);
     }
 
-    /// It answered that it cannot, or will not.
+    /// Records that it refused all service.
     pub(crate) fn was_idle(&self, reason: &str) {
         Streak::go_on(&mut self.breaker().idle, reason);
     }
 
-    /// It has done something that it was asked, be it a part.
+    /// Records that it executed at least a part of a request.
     pub(crate) fn has_served(&self) {
         self.breaker().idle = None;
     }
@@ -135,18 +136,18 @@ impl Node {
         self.breaker().unwritable = None;
     }
 
-    /// Whether it answered a short time ago that it takes no writes.
+    /// Returns true if it refused writes recently.
     pub(crate) fn is_unwritable(&self) -> bool {
         self.breaker().unwritable.as_ref().is_some_and(Streak::is_recent)
     }
 
-    /// The same, for more than a moment.
+    /// Returns true if it has refused writes for more than a moment.
     pub(crate) fn stays_unwritable(&self) -> bool {
         let lasts = |it: &Streak| it.is_recent() && it.last - it.first >= UNWRITABLE_AFTER;
         self.breaker().unwritable.as_ref().is_some_and(lasts)
     }
 
-    /// What it does not do, until it has done it.
+    /// Returns the service it lacks, until it has provided it.
     pub(crate) fn lack(&self) -> Option<Lack> {
         let breaker = self.breaker();
         let service = breaker.idle.clone().map(Lack::Service);
@@ -172,7 +173,7 @@ impl Node {
         self.away(reason)
     }
 
-    /// Sends all commands in one go; one answer for each, errors of the server's among them.
+    /// Sends all commands at once. Returns one answer for each, including errors of the server.
     pub(crate) async fn ask(
         &self,
         commands: &Pipeline,
@@ -211,7 +212,7 @@ impl Node {
         }
     }
 
-    /// Whether a question before this one has had no answer for too long.
+    /// Returns true if an earlier request has waited too long for an answer.
     fn is_silent(&self, link: &Link, now: Instant) -> bool {
         let heard = link.heard_bytes();
         let mut breaker = self.breaker();
@@ -268,7 +269,7 @@ impl Node {
         }
     }
 
-    /// Whether the server was started again since this was last asked.
+    /// Returns true if the server was restarted since the last call.
     pub(crate) fn take_restart(&self) -> bool {
         std::mem::take(&mut self.breaker().has_restarted)
     }
@@ -286,13 +287,13 @@ impl Node {
     }
 }
 
-/// Whether the server let us connect, but not in.
+/// Returns true if the server accepted the connection but refused the login.
 fn is_refusal(reason: &str) -> bool {
     const REFUSALS: [&str; 8] = [
         "WRONGPASS",
         "NOAUTH",
         "NOPERM",
-        // Also by servers before 6, and by others that speak as they did.
+        // Servers before version 6, and compatible ones.
         "ERR AUTH",
         "without any password",
         "invalid password",

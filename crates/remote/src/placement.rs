@@ -1,27 +1,27 @@
-//! Which two slots hold the copies of which pages.
+//! Placement: the slots of the copies of each page.
 //!
-//! Pages lie in *extents* of 31: with their headers just below 128 KiB, which is a size class of
-//! the allocator that the servers use. Extents are dealt to 512 groups, and each group has a slot
-//! for either copy, on two different primaries, on two machines where the addresses tell. When
-//! slots move so that both would be on one primary, or a primary is lost, the group gets another
-//! slot. The table is kept on the cluster too, so a helper that is started again knows it.
+//! Pages are grouped in *extents* of 31. With its headers an extent is just below 128 KiB, a size
+//! class of the servers' allocator. Extents are assigned to 512 groups. A group has one slot for
+//! each copy, on two different primaries, and on two machines if the addresses differ. A group gets
+//! another slot if slots move so that both copies would be on one primary, or if a primary is lost.
+//! The table is stored on the cluster too, so a restarted helper can read it.
 
 use crate::seal::{HEADER_BYTES, SEALED_BYTES};
 use crate::topology::{SLOTS, Topology, tag_of};
 use std::collections::HashMap;
 
 pub(crate) const PAGES: u64 = 31;
-/// One byte behind the pages: it is written first, so that the server makes room once.
+/// One byte more than the pages: it is written first, so that the server allocates once.
 pub(crate) const EXTENT_BYTES: usize = PAGES as usize * SEALED_BYTES + 1;
 pub(crate) const GROUPS: usize = 512;
-/// In a stored table, in which no number is larger than a slot's.
+/// Flag in a stored table, above the group numbers.
 const LEFT: u16 = 1 << 13;
 const _: () = assert!(GROUPS <= LEFT as usize && (LEFT as usize) << 1 <= SLOTS);
 
 const _: () = assert!(EXTENT_BYTES + HEADER_BYTES <= 128 << 10);
 
-/// The slots of one group's copies, where copies were until what moves has arrived, and where
-/// some lie yet that are of no use any more.
+/// The slots of one group's copies, former slots that still have copies until a move is complete,
+/// and slots with obsolete copies to remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) slots: Vec<u16>,
@@ -30,21 +30,21 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Where copies may be, those that are to stay in front.
+    /// Iterates over the slots that may have copies, the present ones first.
     pub(crate) fn places(&self) -> impl Iterator<Item = u16> {
         self.slots.iter().chain(&self.former).copied()
     }
 
-    /// Gives a copy another slot.
+    /// Moves a copy to another slot.
     pub(crate) fn move_copy(&mut self, copy: usize, slot: u16) {
         let before = std::mem::replace(&mut self.slots[copy], slot);
         self.former.push(before);
-        // One that comes back is where it is to be.
+        // The new slot may be a former one.
         self.former.retain(|former| !self.slots.contains(former));
         self.left.retain(|left| !self.slots.contains(left));
     }
 
-    /// All copies are where they are to be: what lies in former places is to be removed.
+    /// Ends a move: the copies in former slots become obsolete.
     pub(crate) fn arrive(&mut self) {
         self.left.append(&mut self.former);
         self.left.sort_unstable();
@@ -67,7 +67,7 @@ pub(crate) fn group_of(extent: u64) -> usize {
     (extent % GROUPS as u64) as usize
 }
 
-/// The primaries' slots with the machine that each is on.
+/// The primaries, with their machines and slots.
 struct Places {
     hosts: Vec<String>,
     slots: Vec<Vec<u16>>,
@@ -85,15 +85,15 @@ impl Places {
         places
     }
 
-    /// A slot on a primary that is none of `others`, on another machine if there is one.
-    /// `seed` picks one.
+    /// Returns a slot on a primary not in `others`, on another machine if possible. `seed` selects
+    /// one.
     fn slot_apart_from(&self, others: &[usize], seed: usize) -> Option<u16> {
         let apart: Vec<usize> = (0..self.slots.len()).filter(|one| !others.contains(one)).collect();
         let elsewhere = |one: &usize| others.iter().all(|o| self.hosts[*o] != self.hosts[*one]);
         let machines: Vec<usize> = apart.iter().copied().filter(elsewhere).collect();
         let choice = if machines.is_empty() { apart } else { machines };
         let slots = &self.slots[*choice.get(seed % choice.len().max(1))?];
-        // Spread over all of them: what one server gives away takes few groups along.
+        // Spread over all slots: if a server gives some away, few groups are affected.
         Some(slots[mixed(seed) % slots.len()])
     }
 }
@@ -107,7 +107,7 @@ fn mixed(seed: usize) -> usize {
 }
 
 impl Placement {
-    /// A placement on these primaries; `None` where there are too few.
+    /// Returns a placement on these primaries; `None` if there are too few.
     pub(crate) fn new(topology: &Topology, copies: usize) -> Option<Self> {
         let places = Places::new(topology);
         let primaries = places.slots.len();
@@ -127,19 +127,20 @@ impl Placement {
         Some(Self { groups: groups?, version: 1 })
     }
 
-    /// The groups with a copy where it must not stay, each with the copy and its new slot:
-    /// on a primary with the other copy, or on none that works.
+    /// Returns the groups with a misplaced copy, each with the copy and its new slot. A copy is
+    /// misplaced if it shares a primary with the other copy, or its primary does not work.
     pub(crate) fn misplaced(&self, topology: &Topology) -> Vec<(usize, usize, u16)> {
         let places = Places::new(topology);
         let wrong = |(number, group): (usize, &Group)| {
             let owners: Vec<Option<usize>> =
                 group.slots.iter().map(|slot| places.owner.get(slot).copied()).collect();
             let copy = match owners.as_slice() {
-                // Without another copy there is nothing to move, and none to wait for.
+                // A single copy cannot be moved or recovered.
                 [_] => return None,
                 [None, Some(_)] => 0,
                 [Some(_), None] => 1,
-                // Dead servers may come back; those that are alive are read, and left one by one.
+                // Dead servers may recover, so their copies stay. Copies on live ones are readable
+                // and move one by one.
                 [None, None] if group.slots.iter().any(|slot| is_alive(topology, *slot)) => 0,
                 [Some(first), Some(second)] if first == second => 1,
                 _ => return None,
@@ -151,8 +152,8 @@ impl Placement {
         self.groups.iter().enumerate().filter_map(wrong).collect()
     }
 
-    /// The version, the slots, and of each former one the group and it, little-endian; a bit of
-    /// the group tells those that are only to be removed.
+    /// Returns the version, the slots, and for each former slot its group and itself,
+    /// little-endian. The bit `LEFT` of the group marks slots with obsolete copies.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let slots = self.groups.iter().flat_map(|group| &group.slots);
         let former = (0..).zip(&self.groups).flat_map(|(number, group): (u16, &Group)| {
@@ -182,8 +183,7 @@ impl Placement {
     }
 }
 
-/// The names of what one run stores. All of them begin alike, and the tag in braces chooses the
-/// slot.
+/// The keys of one area of a run. The tag in braces selects the slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys {
     pub(crate) run: u64,
@@ -204,7 +204,7 @@ impl Keys {
     }
 }
 
-/// What a key of ours is.
+/// Meaning of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Extent { area: u16, extent: u64 },
@@ -212,7 +212,7 @@ pub(crate) enum Kind {
     Lease,
 }
 
-/// Reads a key: its run and what it is. `None` for one that is not ours.
+/// Parses a key into its run and meaning; `None` for a foreign key.
 pub(crate) fn parse_key(key: &str) -> Option<(u64, Kind)> {
     let (_, rest) = key.strip_prefix("softswap:{")?.split_once("}:")?;
     let mut parts = rest.split(':');
@@ -329,7 +329,7 @@ mod tests {
         }
         assert_eq!(placement.misplaced(&topology), []);
         assert!(owners(&placement, &topology).iter().flatten().all(|port| *port >= 7002));
-        // Of the dead nothing can be read: one of two that come back may be missed.
+        // Dead servers cannot be read, so copies on two of them stay: they may recover.
         let mut placement = Placement::new(&self::topology(&nodes), 2).unwrap();
         for member in &mut topology.members[..2] {
             (member.is_failed, member.is_unwritable) = (true, false);
@@ -352,7 +352,7 @@ mod tests {
         group.arrive();
         group.move_copy(0, 1);
         assert_eq!(group, Group { slots: vec![1, 2], former: vec![3], left: vec![4] });
-        // Whose copies have arrived is nobody's place.
+        // Slots with obsolete copies are not listed.
         assert_eq!(group.places().collect::<Vec<u16>>(), [1, 2, 3]);
     }
 

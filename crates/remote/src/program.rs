@@ -13,9 +13,9 @@ use std::io::Write;
 use std::process::ExitCode;
 use tokio::runtime::Runtime;
 
-/// It cannot be used, or not be done.
+/// Exit status if the cluster cannot be used or the command failed.
 const FAILED: u8 = 1;
-/// What was given cannot be used.
+/// Exit status for invalid arguments.
 const USAGE: u8 = 2;
 /// Threads of the helper: one seals and copies while another waits for the network.
 pub const WORKERS: usize = 2;
@@ -102,13 +102,13 @@ struct GcArgs {
     dry_run: bool,
 }
 
-/// What can be asked for: man pages and the reference are made of it.
+/// Returns the command line's definition, for man pages and the reference.
 #[must_use]
 pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Does what the command line asks for.
+/// Runs the command of the command line.
 #[must_use]
 pub fn main() -> ExitCode {
     let command = Cli::parse().command;
@@ -160,7 +160,7 @@ async fn gc(url: &Url, args: &GcArgs) -> Result<ExitCode, Refusal> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Does something with the cluster that is named.
+/// Runs a command with the cluster of the URL.
 fn with_url(
     runtime: &Runtime,
     target: &Target,
@@ -199,7 +199,7 @@ async fn check(url: &Url, is_json: bool) -> Result<ExitCode, Refusal> {
     })
 }
 
-/// Prints lines. A reader that has gone away has read enough.
+/// Prints lines. Ignores a closed pipe.
 fn print(text: &str) -> Result<(), Refusal> {
     let mut stdout = std::io::stdout();
     let written = stdout.write_all(format!("{}\n", text.trim_end()).as_bytes());
@@ -284,7 +284,7 @@ fn runs_text(runs: &[StoredRun]) -> String {
     table(&rows).join("\n")
 }
 
-/// A line for each row.
+/// Formats rows as aligned lines.
 fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> Vec<String> {
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let line = |row: &[String; COLUMNS]| {

@@ -1,4 +1,4 @@
-//! Why a store cannot be used at all: what was refused, the limit, the way out.
+//! Reason why a store cannot be used: the refused input, the limit, the remedy.
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]

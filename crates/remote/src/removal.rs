@@ -1,5 +1,5 @@
-//! Removing extents that have no pages any more: as far as nobody uses them, and the servers answer
-//! soon. The upkeep does the rest, for nobody is to wait for a server only to give room back.
+//! Removal of extents without pages, if they are unused and the servers answer soon. The upkeep
+//! removes the rest, because no caller should wait for a server only to free space.
 
 use crate::placement::{PAGES, extent_of};
 use crate::router::Request;
@@ -10,9 +10,9 @@ use std::ops::Range;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How many extents are removed in one go.
+/// Extents removed in one batch.
 const REMOVED_AT_ONCE: usize = 64;
-/// Readers wait meanwhile.
+/// Timeout of a batch; readers of its extents wait meanwhile.
 const REMOVED_WITHIN: Duration = Duration::from_millis(250);
 
 impl Shared {
@@ -23,7 +23,7 @@ impl Shared {
         }
     }
 
-    /// Notes that these pages are gone; the extents that have no others.
+    /// Records the removal of pages. Returns the extents that have no pages left.
     fn note_removed(&self, removed: &Range<u64>) -> Vec<u64> {
         let extents = extent_of(removed.start)..=extent_of(removed.end - 1);
         let mut emptied = Vec::new();
@@ -38,8 +38,8 @@ impl Shared {
         emptied
     }
 
-    /// Removes these extents where they are without pages yet and all their servers answer, until
-    /// one does not.
+    /// Removes those of these extents that still have no pages and whose servers all answer, until
+    /// one fails.
     pub(crate) async fn remove_emptied(&self, extents: &[u64]) {
         for extents in extents.chunks(REMOVED_AT_ONCE) {
             let (free, _held) = self.lock_unused(extents);
@@ -51,7 +51,7 @@ impl Shared {
                 free.into_iter().filter(is_empty).filter(answer).collect();
             let copies = removed.iter().flat_map(|extent| {
                 let group = self.group(*extent);
-                // What a server that is away brings back of it stays until the run ends.
+                // If a server is away, its obsolete copy stays until the run ends.
                 let takes = |slot: &u16| self.router.takes_writes(*slot);
                 let left = group.left.iter().copied().filter(takes);
                 let slots: Vec<u16> = group.places().chain(left).collect();
@@ -68,8 +68,8 @@ impl Shared {
         }
     }
 
-    /// Removes copies of extents, those in these slots, there or not; the extents of which a
-    /// server has not removed its copy.
+    /// Removes copies of extents from these slots. Returns the extents of which a server has not
+    /// removed its copy.
     pub(crate) async fn unlink_copies(
         &self,
         copies: Vec<(u64, u16)>,

@@ -1,7 +1,7 @@
-//! Sends commands to the servers that have their slots, those for one server in one go.
+//! Sends commands to the servers of their slots, all commands for one server in one batch.
 //!
-//! The client library has a connection to whole clusters as well. It stops all requests while it
-//! looks for a server that is gone, those to the others too; here each server is on its own.
+//! The client library also has connections to whole clusters. While it looks for a lost server, it
+//! stops the requests to all others; here the servers are independent.
 
 use crate::link::{Connector, Helper};
 use crate::node::Node;
@@ -18,19 +18,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// How often one request may be sent on.
+/// Most redirections of one request.
 const REDIRECTIONS: usize = 4;
-/// Who tells of the cluster has so long, and the others this long after the first.
+/// Timeout of a query for the topology, and of further answers after the first one.
 const TOLD_WITHIN: Duration = Duration::from_millis(2200);
 const TOLD_AFTER_FIRST: Duration = Duration::from_millis(200);
 const TOPOLOGY_BYTES: u64 = 4 << 20;
 const ASKED_AT_ONCE: usize = 16;
 
-/// Commands about one slot, to be carried out in their order.
+/// Commands for one slot, executed in order.
 pub(crate) struct Request {
     pub(crate) slot: u16,
     pub(crate) commands: Vec<Cmd>,
-    /// What the answers may have in them.
+    /// Limit for the content of the answers, in bytes.
     pub(crate) answer_bytes: u64,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Router {
     stall: Duration,
     is_single: bool,
     refreshes: AtomicUsize,
-    /// When somebody last learned who has what; held by who asks.
+    /// Time of the last query for the topology. Locked during a query.
     refreshed: tokio::sync::Mutex<Option<Instant>>,
     known: Mutex<Known>,
 }
@@ -50,9 +50,10 @@ pub(crate) struct Router {
 struct Known {
     nodes: HashMap<Address, Arc<Node>>,
     topology: Arc<Topology>,
-    /// What servers said since about slots that moved.
+    /// Redirections since the last topology, by slot.
     moved: HashMap<u16, Address>,
-    /// Slots that have, or had for a time, another owner since this was last asked for.
+    /// Slots that changed their owner since the last call of `take_changed`, even if they changed
+    /// back.
     changed: BTreeSet<u16>,
 }
 
@@ -118,13 +119,13 @@ impl Router {
         node
     }
 
-    /// Who has a slot, as far as is known.
+    /// Returns the owner of a slot, as far as known.
     pub(crate) fn owner(&self, slot: u16) -> Option<Address> {
         self.known().owner(slot).cloned()
     }
 
-    /// The slots that have had another owner since this was last asked, be it for a moment: it may
-    /// have acknowledged what the one before and the one after know nothing of.
+    /// Returns the slots whose owner changed since the last call, even for a moment: that owner may
+    /// have acknowledged writes that the previous and the next one do not have.
     pub(crate) fn take_changed(&self) -> BTreeSet<u16> {
         std::mem::take(&mut self.known().changed)
     }
@@ -133,27 +134,27 @@ impl Router {
         self.owner(slot).is_none_or(|address| self.node(&address).is_in_trouble())
     }
 
-    /// Whether somebody has a slot who answers, and takes writes as far as is known.
+    /// Returns true if the slot has an owner that answers, and that accepts writes as far as known.
     pub(crate) fn takes_writes(&self, slot: u16) -> bool {
         !self.is_away(slot) && !self.is_unwritable(slot)
     }
 
-    /// Whether who has a slot answered a short time ago that it takes no writes.
+    /// Returns true if the owner of a slot refused writes recently.
     pub(crate) fn is_unwritable(&self, slot: u16) -> bool {
         self.owner(slot).is_some_and(|address| self.node(&address).is_unwritable())
     }
 
-    /// Who has a slot has taken a write.
+    /// Records that the owner of a slot has accepted a write.
     pub(crate) fn was_written(&self, slot: u16) {
         self.owner(slot).into_iter().for_each(|address| self.node(&address).was_written());
     }
 
-    /// Whether nobody has a slot, or who has it does not answer.
+    /// Returns true if a slot has no owner, or its owner does not answer.
     pub(crate) fn is_away(&self, slot: u16) -> bool {
         self.owner(slot).is_none_or(|address| self.node(&address).is_away())
     }
 
-    /// Who has what, with those marked that take no writes.
+    /// Returns the topology, with unwritable servers marked.
     pub(crate) fn writable_topology(&self) -> Topology {
         let mut topology = (*self.topology()).clone();
         for member in &mut topology.members {
@@ -162,8 +163,8 @@ impl Router {
         topology
     }
 
-    /// Asks the servers who has what, and believes what most of them say, be one of them late or
-    /// lying; of equally many those that know of the latest change.
+    /// Queries several servers for the topology and accepts the most frequent answer, because one
+    /// may be late or wrong. Among equally frequent ones the latest epoch wins.
     pub(crate) async fn refresh(&self, until: Instant) -> Result<(), Trouble> {
         if self.is_single {
             return Ok(());
@@ -172,7 +173,7 @@ impl Router {
         let Ok(mut refreshed) = timeout_at(until, self.refreshed.lock()).await else {
             return Err(self.nobody_answers());
         };
-        // Another has asked meanwhile.
+        // Another task has queried meanwhile.
         if refreshed.is_some_and(|at| at >= begun) {
             return Ok(());
         }
@@ -219,7 +220,7 @@ impl Router {
         Ok(())
     }
 
-    /// Some of all servers, others each time.
+    /// Returns some of all servers, different ones each time.
     fn who_may_tell(&self) -> Vec<Address> {
         let topology = self.topology();
         let mut all: Vec<Address> = topology.members.iter().map(|m| m.address.clone()).collect();
@@ -252,9 +253,8 @@ impl Router {
             })
     }
 
-    /// Sends each request once, on to whom the servers name, and gives their answers in order.
-    /// The commands of a request have all been carried out, or its trouble is that of the first
-    /// that was not.
+    /// Sends each request once and follows redirections. Returns the answers in order. Either all
+    /// commands of a request were executed, or its error is that of the first one that was not.
     pub(crate) async fn once(&self, requests: Vec<Request>, until: Instant) -> Vec<Answer> {
         let mut answers: Vec<Answer> = requests
             .iter()
@@ -295,8 +295,8 @@ impl Router {
         answers
     }
 
-    /// Their answers, with the requests, which have their commands again where those are to be
-    /// sent on: commands are long, and few are.
+    /// Returns the answers with their requests. Redirected requests get their commands back; the
+    /// commands are long, and redirections are rare.
     async fn ask_one(
         &self,
         address: &Address,
@@ -341,10 +341,10 @@ impl Router {
     }
 }
 
-/// Notes what an answer says of the server that gave it: whether it does anything at all.
+/// Records if a server provides any service, according to its answer.
 fn note(node: &Node, trouble: Option<&Trouble>) {
     match trouble {
-        // That is noted where no answer came.
+        // Recorded already, where the answer was missing.
         Some(Trouble::Away { .. } | Trouble::Nobody { .. }) => {}
         Some(Trouble::Busy { reason, .. } | Trouble::Refused { reason, .. }) => {
             node.was_idle(reason);
@@ -355,16 +355,16 @@ fn note(node: &Node, trouble: Option<&Trouble>) {
     }
 }
 
-/// A request on its way to one server.
+/// A request in flight to one server.
 struct Sent {
-    /// Which of all requests it is.
+    /// Index among all requests.
     index: usize,
     request: Request,
-    /// The server serves it this time only.
+    /// The server serves it only after ASKING.
     is_asking: bool,
 }
 
-/// The answer to one request of the server's answers to its commands.
+/// Combines the answers to the commands of one request.
 fn answer_of(address: &Address, values: impl Iterator<Item = Value>, is_asking: bool) -> Answer {
     let skipped = usize::from(is_asking);
     let mut answers = Vec::new();
@@ -400,7 +400,7 @@ mod tests {
         known.learn_move(5, address(2));
         assert_eq!(known.owner(5), Some(&address(2)));
         assert_eq!(std::mem::take(&mut known.changed), [5].into());
-        // Most servers have not heard of it yet.
+        // Most servers do not know of the move yet.
         known.learn(all_to(1));
         assert_eq!(known.owner(5), Some(&address(1)));
         assert_eq!(std::mem::take(&mut known.changed), [5].into());

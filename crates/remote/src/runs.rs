@@ -1,4 +1,4 @@
-//! What runs have stored on a cluster, and the removal of what is left of those that are gone.
+//! Runs that have pages on a cluster, and the removal of those without a lease.
 
 use crate::cluster::unlink;
 use crate::placement::{EXTENT_BYTES, Kind, parse_key};
@@ -18,11 +18,11 @@ pub struct StoredRun {
     /// 16 hexadecimal digits.
     pub run: String,
     pub areas: BTreeSet<u16>,
-    /// Extents of 31 pages, each copy by itself.
+    /// Extents of 31 pages; copies count separately.
     pub extents: u64,
-    /// What their values take, without the server's own overhead.
+    /// Size of their values, without the server's overhead.
     pub bytes: u64,
-    /// Whose it is; `None` where it has no lease any more, so `gc` removes it.
+    /// The run's lease; `None` if it has ended, so `gc` removes the run.
     pub lease: Option<Lease>,
 }
 
@@ -30,7 +30,7 @@ pub struct StoredRun {
 pub struct Lease {
     pub host: String,
     pub pid: u64,
-    /// Until it ends, unless it is renewed.
+    /// Time until the end, unless it is renewed.
     pub seconds_left: u64,
 }
 
@@ -38,7 +38,7 @@ pub struct Lease {
 ///
 /// # Errors
 ///
-/// Where a primary does not answer: the list would lack what it has.
+/// If a primary does not answer: the list would lack its part.
 pub async fn list(url: &Url) -> Result<Vec<StoredRun>, Refusal> {
     list_by(&Router::new(url, None)?).await
 }
@@ -64,7 +64,7 @@ async fn list_by(router: &Router) -> Result<Vec<StoredRun>, Refusal> {
             }
         }
     }
-    // Leases are looked for last: who has pages by now had a lease before.
+    // Leases last: every run whose pages were found had taken a lease before.
     for node in &nodes {
         let mut leases = Vec::new();
         let mut batches = Batches::of(node, "softswap:{*}:*:lease");
@@ -96,12 +96,12 @@ async fn list_by(router: &Router) -> Result<Vec<StoredRun>, Refusal> {
     Ok(runs.into_values().collect())
 }
 
-/// Removes what runs without a lease have left, or one run that is named, whether it has a lease
-/// or not. Gives what was removed, or with `only_look` what would be.
+/// Removes the pages of runs without a lease, or of one named run even if it has a lease. Returns
+/// what was removed, or with `only_look` what would be.
 ///
 /// # Errors
 ///
-/// Where a primary does not answer, as a lease may be there; where the named run is not there.
+/// If a primary does not answer, because it may have a lease; if the named run does not exist.
 pub async fn collect(
     url: &Url,
     named: Option<&str>,

@@ -1,4 +1,4 @@
-//! All that is stored under our names, as the servers list it.
+//! Enumeration of softswap's keys on the servers.
 
 use crate::node::Node;
 use crate::refusal::Refusal;
@@ -13,12 +13,12 @@ const KEYS_AT_ONCE: usize = 2000;
 const ANSWER_BYTES: u64 = 1 << 20;
 const EACH_WITHIN: Duration = Duration::from_secs(10);
 
-/// Every primary; an error where one is missing, as a list without it would be wrong.
+/// Returns every primary. Fails if one is missing, because a list without it would be wrong.
 pub(crate) async fn all_primaries(router: &Router) -> Result<Vec<Arc<Node>>, Refusal> {
     primaries_but(0, router).await.map(|(nodes, _)| nodes)
 }
 
-/// The primaries, of which at most so many may be missing; whether any is.
+/// Returns the primaries, and true if any is missing. Fails if more than `most_missing` are.
 pub(crate) async fn primaries_but(
     most_missing: usize,
     router: &Router,
@@ -40,7 +40,7 @@ pub(crate) fn unreachable(trouble: &Trouble) -> Refusal {
     Refusal::new(format!("{}: {}", trouble.node(), trouble.reason()))
 }
 
-/// Asks one server for one thing.
+/// Sends one command to one server.
 pub(crate) async fn ask(node: &Node, command: redis::Cmd) -> Result<Value, Refusal> {
     let mut pipeline = redis::pipe();
     pipeline.add_command(command);
@@ -53,11 +53,11 @@ pub(crate) async fn ask(node: &Node, command: redis::Cmd) -> Result<Value, Refus
     }
 }
 
-/// Goes through the keys of one server that match a pattern, batch after batch.
+/// Iterator over the keys of one server that match a pattern, in batches.
 pub(crate) struct Batches<'a> {
     node: &'a Node,
     pattern: &'a str,
-    /// `None` when all have come.
+    /// `None` after the last batch.
     cursor: Option<String>,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Batches<'a> {
         Self { node, pattern, cursor: Some("0".into()) }
     }
 
-    /// The next ones, be there any among them; one may come twice.
+    /// Returns the next batch, which may be empty. A key may occur twice.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<String>>, Refusal> {
         let Some(cursor) = self.cursor.take() else { return Ok(None) };
         let mut scan = redis::cmd("SCAN");

@@ -1,4 +1,4 @@
-//! What stands before each page in the store, by which it is known again.
+//! Header of a stored page, which authenticates it.
 //!
 //! ```text
 //! bytes 0-7    generation, little-endian
@@ -6,10 +6,10 @@
 //! bytes 16-31  HMAC-SHA256 of run, area, page, generation and contents, cut to 16 bytes
 //! ```
 //!
-//! The key is the run's own and never leaves this machine. So a page that is stale, cut short,
-//! another's or made up does not pass, whoever made it so. A checksum would tell accidents only;
-//! HMAC by `ring`, which is in the program anyway, takes a few microseconds of a page's way over
-//! the network. Pages are not encrypted here: that the engine has done.
+//! The key belongs to the run and never leaves this machine. So a stale, truncated, foreign or
+//! forged page is detected. A checksum would only detect accidents. HMAC by `ring`, which the
+//! program contains anyway, takes a few microseconds, little compared with the network. Pages are
+//! not encrypted here; the engine has done that.
 
 use crate::store::{PAGE_BYTES, Page};
 use ring::hmac;
@@ -19,16 +19,16 @@ pub(crate) const HEADER_BYTES: usize = 32;
 pub(crate) const SEALED_BYTES: usize = HEADER_BYTES + PAGE_BYTES;
 const TAG_AT: usize = 16;
 
-/// What was found where a page should be.
+/// Content found in the place of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// The page as it was written.
     Good,
-    /// Nothing, or zeroes that the server put there.
+    /// Nothing, or zeroes from the server.
     Nothing,
-    /// What was written at another time.
+    /// The page of another generation.
     OtherGeneration(u64),
-    /// What this run never wrote there.
+    /// Content that this run never wrote there.
     Foreign,
 }
 
@@ -57,7 +57,7 @@ impl Sealed<'_> {
     }
 }
 
-/// Makes and checks headers for one area of one run.
+/// Creates and checks headers for one area of one run.
 pub(crate) struct Sealer {
     key: hmac::Key,
     run: u64,
@@ -91,13 +91,13 @@ impl Sealer {
         Sealed { header, contents }
     }
 
-    /// What is put behind other things that are stored, by which they are known as this run's.
+    /// Returns a signature for other stored content, which authenticates it as this run's.
     pub(crate) fn sign(&self, bytes: &[u8]) -> [u8; HEADER_BYTES - TAG_AT] {
         // No page has this number.
         self.tag(u64::MAX, 0, bytes)
     }
 
-    /// Whether `sealed` is that page of that generation.
+    /// Checks that `sealed` is that page of that generation.
     pub(crate) fn check(&self, page: u64, generation: u64, sealed: &[u8]) -> Found {
         match self.generation(page, sealed) {
             Ok(found) if found == generation => Found::Good,
@@ -106,7 +106,7 @@ impl Sealer {
         }
     }
 
-    /// The generation of a page that this run wrote there, whichever it is.
+    /// Returns the generation of a page that this run wrote there.
     pub(crate) fn generation(&self, page: u64, sealed: &[u8]) -> Result<u64, Found> {
         if sealed.len() != SEALED_BYTES {
             return Err(Found::Nothing);

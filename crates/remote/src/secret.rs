@@ -1,4 +1,4 @@
-//! The password, from wherever it may come but the command line, where everybody could read it.
+//! The password. It never comes from the command line, which every user can read.
 
 use crate::refusal::Refusal;
 use rustix::termios::{self, LocalModes, OptionalActions};
@@ -7,23 +7,24 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// The variable that a password is taken from.
+/// Environment variable with the password.
 pub const VARIABLE: &str = "SOFTSWAP_REMOTE_PASSWORD";
 
-/// The first line of a password's file ends within so many bytes.
+/// Most bytes of the first line of a password file.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// Where the password is. It shows in no output.
+/// Source of the password. Its debug output omits the password.
 #[derive(Clone, Default)]
 pub enum Password {
     #[default]
     None,
     Given(Zeroizing<String>),
-    /// Read again for each connection, so that a password can be changed while programs run.
+    /// Read again for each connection, so a password can be changed while programs run.
     File(PathBuf),
 }
 
-/// What is in a file, up to there: it is read again for each connection, so nothing else can serve.
+/// Reads the start of a file. Only regular files are allowed, because each connection reads it
+/// again.
 fn read_file(path: &Path) -> io::Result<Zeroizing<String>> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is no regular file"));
@@ -44,7 +45,7 @@ impl fmt::Debug for Password {
 }
 
 impl Password {
-    /// What the environment says, if it does.
+    /// Returns the password of the environment, if there is one.
     #[must_use]
     pub fn from_environment() -> Self {
         match std::env::var(VARIABLE) {
@@ -53,11 +54,11 @@ impl Password {
         }
     }
 
-    /// Asks at the terminal, without showing what is typed.
+    /// Asks for the password at the terminal, without echo.
     ///
     /// # Errors
     ///
-    /// Where there is no terminal.
+    /// If there is no terminal.
     pub fn asked_for(what: &str) -> Result<Self, Refusal> {
         let no_terminal =
             |error: &dyn fmt::Display| Refusal::new(format!("no terminal to ask at: {error}"));
@@ -77,7 +78,7 @@ impl Password {
         Ok(Self::Given(Zeroizing::new(line.trim_end_matches(['\r', '\n']).to_string())))
     }
 
-    /// The password as it is now; `None` where there is none.
+    /// Returns the present password; `None` if there is none.
     pub fn read(&self) -> Result<Option<Zeroizing<String>>, Refusal> {
         match self {
             Self::None => Ok(None),

@@ -1,5 +1,5 @@
-//! What reading, writing, removing and upkeep of one area have in common: who is where, what is
-//! there, and the locks of extents.
+//! State that reads, writes, removal and upkeep of one area share: placement, stored pages, and the
+//! locks of extents.
 
 use crate::placement::{Group, Keys, PAGES, Placement, group_of};
 use crate::router::{Request, Router};
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// All pages of an extent.
 pub(crate) const ALL: u32 = (1 << PAGES) - 1;
-/// Extents share their locks.
+/// Number of locks; several extents share one.
 const LOCKS: u64 = 1024;
 const MOST_KEYED: u32 = 8;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
@@ -29,17 +29,19 @@ pub(crate) struct Shared {
     pub(crate) sealer: Sealer,
     pub(crate) keys: Keys,
     placement: RwLock<Placement>,
-    /// Of each extent that may be stored: which of its pages may be, a bit each; of one that is
-    /// to be removed none.
+    /// For each extent that may be stored, a bit for each page that may be; 0 if it must be
+    /// removed.
     live: Mutex<BTreeMap<u64, u32>>,
-    /// Held for reading while an extent's pages are read or written, for writing while the extent
+    /// Held for reading while an extent's pages are read or written; for writing while the extent
     /// is removed or moved.
     locks: Vec<tokio::sync::RwLock<()>>,
-    /// A primary was missing when it was looked what is stored: it may have other extents.
+    /// A primary was missing during the search for stored extents, so there may be others.
     pub(crate) may_have_more: AtomicBool,
-    /// How many late reads may yet name their keys: who hears of them keeps each text.
+    /// How many further late reads name their keys. Limited, because the engine keeps every
+    /// distinct text.
     keyed: AtomicU32,
-    /// Extents of which a copy may lack pages, whatever its length: the upkeep completes them.
+    /// Extents of which a copy may lack pages even if its length is right; the upkeep completes
+    /// them.
     doubtful: Mutex<BTreeSet<u64>>,
 }
 
@@ -69,7 +71,7 @@ impl Shared {
         self.placement.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Where an extent's copies are to be.
+    /// Returns the group of an extent's copies.
     pub(crate) fn group(&self, extent: u64) -> Group {
         let placement = self.placement.read().unwrap_or_else(PoisonError::into_inner);
         placement.groups[group_of(extent)].clone()
@@ -83,9 +85,10 @@ impl Shared {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that these pages of an extent may be stored from now on; whether others were.
+    /// Records that these pages of an extent may be stored. Returns true if other pages were
+    /// already.
     pub(crate) fn note_stored(&self, extent: u64, pages: u32) -> bool {
-        // Of what is not known there may be others: they must not go when these do.
+        // An unknown extent may have other pages, which must not be removed with these.
         let others = if self.may_have_more.load(Ordering::Relaxed) { ALL } else { 0 };
         let mut live = self.live();
         let Some(stored) = live.get_mut(&extent) else {
@@ -97,7 +100,8 @@ impl Shared {
         had_others
     }
 
-    /// A copy of these extents has a bad page, or a server may have forgotten it and got it anew.
+    /// Records that a copy of these extents has a bad page, or that a server may have lost and
+    /// re-created it.
     pub(crate) fn note_doubtful(&self, extents: impl Iterator<Item = u64>) {
         let mut extents = extents.peekable();
         if extents.peek().is_some() {
@@ -105,7 +109,7 @@ impl Shared {
         }
     }
 
-    /// Takes the doubtful extents over.
+    /// Takes the doubtful extents and clears the set.
     pub(crate) fn take_doubtful(&self) -> BTreeSet<u64> {
         std::mem::take(&mut self.doubtful())
     }
@@ -119,17 +123,17 @@ impl Shared {
         self.doubtful.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The extents with pages.
+    /// Returns the extents with pages.
     pub(crate) fn stored_extents(&self) -> Vec<u64> {
         self.live().iter().filter(|(_, pages)| **pages != 0).map(|(extent, _)| *extent).collect()
     }
 
-    /// Those without any, which are to be removed.
+    /// Returns the extents without pages, which must be removed.
     pub(crate) fn emptied_extents(&self) -> Vec<u64> {
         self.live().iter().filter(|(_, pages)| **pages == 0).map(|(extent, _)| *extent).collect()
     }
 
-    /// The locks of these extents, each once and in one order.
+    /// Returns the locks of these extents, each once and in a fixed order.
     fn locks_of(&self, extents: impl Iterator<Item = u64>) -> Vec<&tokio::sync::RwLock<()>> {
         let locks: BTreeMap<u64, _> = extents
             .map(|extent| extent % LOCKS)
@@ -164,8 +168,8 @@ impl Shared {
         Ok(held)
     }
 
-    /// The locks of those of these extents that nobody uses: who waited for the others would have
-    /// all wait that come after.
+    /// Locks those of these extents that are unused. Waiting for the others would block all later
+    /// users.
     pub(crate) fn lock_unused(&self, extents: &[u64]) -> (Vec<u64>, Vec<RwLockWriteGuard<'_, ()>>) {
         let mut locks = BTreeMap::new();
         let is_free = |extent: &u64| {
@@ -192,8 +196,8 @@ impl Shared {
         StoreError::Deadline { nodes, keys, deadline: self.url.deadline, last }
     }
 
-    /// Waits before the next try, longer each time, and asks meanwhile who has what. `false`
-    /// where the deadline is too near for another.
+    /// Waits before the next retry, longer each time, and refreshes the topology meanwhile. Returns
+    /// false if the deadline comes first.
     pub(crate) async fn pause(&self, tries: u32, until: Instant) -> bool {
         let pause = (SHORTEST_PAUSE * 2u32.pow(tries.min(8))).min(LONGEST_PAUSE);
         let next = Instant::now() + pause;
@@ -214,9 +218,9 @@ impl Shared {
         Trouble::Busy { node, reason }
     }
 
-    /// Has all writes carried out, each until it is accepted: again and again until the
-    /// deadline, to whoever has the slot by then. A request is made by its number, and by how
-    /// often it has been tried.
+    /// Executes writes and retries each until it is accepted or the deadline has passed, always at
+    /// the present owner of its slot. `request` creates a write from its number and the number of
+    /// tries.
     pub(crate) async fn carry_out(
         &self,
         count: usize,
@@ -252,7 +256,7 @@ impl Shared {
                 return Ok(());
             }
             left = again;
-            // A try that the deadline has cut off says nothing.
+            // A try that the deadline interrupted does not explain the failure.
             let is_cut_off = Instant::now() >= until && !before.is_empty();
             let troubles = if is_cut_off { before } else { troubles };
             if !self.pause(tries, until).await {

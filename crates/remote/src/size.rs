@@ -1,11 +1,11 @@
-//! Sizes, as everywhere in softswap: a bare letter counts by 1024.
+//! Sizes, as everywhere in softswap: a single letter is a unit of a power of 1024.
 
 use bytesize::ByteSize;
 
-/// Larger ones are slips of the keyboard.
+/// Larger sizes are taken for typing errors.
 const LARGEST_BYTES: u64 = 1 << 56;
 
-/// Reads `512M`, `2GiB`, `1.5G`, `500MB`, `1048576`.
+/// Parses `512M`, `2GiB`, `1.5G`, `500MB`, `1048576`.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let full = match text.as_bytes().last() {
         Some(b'k' | b'K' | b'm' | b'M' | b'g' | b'G' | b't' | b'T') => format!("{text}iB"),
@@ -20,7 +20,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// `256.0 MiB`
+/// Formats a size, such as `256.0 MiB`.
 pub(crate) fn bytes(count: u64) -> String {
     ByteSize(count).display().iec().to_string()
 }

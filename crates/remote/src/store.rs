@@ -1,5 +1,5 @@
-//! What a remote store of pages does, and how it fails. Whatever keeps pages on other machines
-//! stands behind this: a cluster today, others later.
+//! Interface of a remote page store, and its errors. It hides where pages are stored: on a cluster
+//! today, perhaps elsewhere later.
 
 use std::future::Future;
 use std::ops::Range;
@@ -7,23 +7,23 @@ use std::time::Duration;
 
 pub const PAGE_BYTES: usize = 4096;
 
-/// One page as the engine hands it over: sealed, if it seals.
+/// One page as the engine provides it: sealed, if the engine seals.
 pub type Page = [u8; PAGE_BYTES];
 
-/// Keeps the pages of one area, numbered from 0.
+/// Stores the pages of one area, numbered from 0.
 ///
-/// A page is written under a generation, which is never 0 and rises with each write of that page.
-/// Who reads names the generation that it wrote, and gets those bytes or an error: a page that is
-/// stale, cut short or another's is never returned.
+/// A page is written under a generation, which is never 0 and rises with each write of that page. A
+/// reader passes the generation of the last write, and gets those bytes or an error. A stale,
+/// truncated or foreign page is never returned.
 ///
-/// Any number of calls may be under way. Those about the same page are the caller's to put in
-/// order: it waits for one before it starts the next. A call that is dropped may have happened.
+/// Any number of calls may run concurrently. The caller orders calls for the same page: it waits
+/// for one before it starts the next. A dropped call may have been executed.
 pub trait PageStore: Send + Sync {
-    /// Keeps `pages[i]` as page `first_page + i` of generation `generations[i]`.
+    /// Stores `pages[i]` as page `first_page + i` of generation `generations[i]`.
     ///
-    /// `Ok` once every page is where the store promises to keep it. After an error each page may
-    /// be written or not, and what it was before may be gone: the caller keeps it, and writes it
-    /// again under a higher generation.
+    /// Returns `Ok` once every page is stored as the store promises. After an error each page may
+    /// be written or not, and its previous content may be lost: the caller keeps the page, and
+    /// writes it again under a higher generation.
     fn write(
         &self,
         first_page: u64,
@@ -31,8 +31,8 @@ pub trait PageStore: Send + Sync {
         pages: &[Page],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Reads page `first_page + i` into `into[i]`, which must have been written under
-    /// `generations[i]`. After an error the contents of `into` mean nothing.
+    /// Reads page `first_page + i`, written under `generations[i]`, into `into[i]`. After an error
+    /// the content of `into` is undefined.
     fn read(
         &self,
         first_page: u64,
@@ -40,31 +40,31 @@ pub trait PageStore: Send + Sync {
         into: &mut [Page],
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Forgets pages, written or not. Their room may come back later, as stores keep many pages
-    /// in one piece.
+    /// Removes pages, written or not. Their space may become free later, because a store may keep
+    /// many pages in one value.
     fn remove(&self, pages: Range<u64>) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// Why a store could not do it.
+/// Error of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// The store has no room; what it has can still be read, and room may come back.
+    /// The store has no space. Stored pages can still be read, and space may become free.
     #[error("{node} has no room for more pages: raise its maxmemory, or lower size=")]
     Full { node: String },
-    /// No copy of a page is left that is what was written.
+    /// No copy of a page has the content that was written.
     #[error(
         "page {page} is lost: neither {} holds what was written (asked: {}; found: {found})",
         .keys.join(" nor "), .nodes.join(", ")
     )]
     Lost { page: u64, keys: Vec<String>, nodes: Vec<String>, found: String },
-    /// No answer in time. What is stored may be there all the same: it can be tried again.
-    /// The keys are those of a page that was to be read.
+    /// No answer in time. The pages may be stored nevertheless, and a retry may succeed. The keys
+    /// are those of a page to read.
     #[error(
         "{nodes} did not do it within {deadline:?}{}: {last}", about(.keys),
         nodes = .nodes.join(", ")
     )]
     Deadline { nodes: Vec<String>, keys: Vec<String>, deadline: Duration, last: String },
-    /// The server will not have us or this call; trying again does not help.
+    /// The server refuses the login or the request; a retry does not help.
     #[error("{node} refuses: {reason}")]
     Refused { node: String, reason: String },
 }
@@ -74,7 +74,7 @@ fn about(keys: &[String]) -> String {
 }
 
 impl StoreError {
-    /// Whether the same call may succeed later without anybody changing the store's settings.
+    /// Returns true if a retry may succeed without a change of the store's settings.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Full { .. } | Self::Deadline { .. })

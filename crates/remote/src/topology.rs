@@ -1,4 +1,4 @@
-//! Which server has which hash slot, as the cluster itself tells.
+//! Topology: the owners of the hash slots, as reported by the cluster.
 
 use crate::url::Address;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,38 +12,38 @@ const NOBODY: u16 = u16::MAX;
 pub(crate) struct Member {
     pub(crate) address: Address,
     pub(crate) is_primary: bool,
-    /// The majority holds it for dead.
+    /// The majority considers it dead.
     pub(crate) is_failed: bool,
-    /// It can be read, but has taken no writes of ours for some time.
+    /// It can be read, but has accepted no writes for some time.
     pub(crate) is_unwritable: bool,
 }
 
 impl Member {
-    /// Whether pages can be kept there.
+    /// Returns true if pages can be stored there.
     pub(crate) fn is_usable(&self) -> bool {
         !self.is_failed && !self.is_unwritable
     }
 }
 
-/// The whole cluster as one of its servers saw it.
+/// The cluster as one of its servers reports it.
 #[derive(Clone, Debug)]
 pub(crate) struct Topology {
     pub(crate) members: Vec<Member>,
     owners: Vec<u16>,
-    /// Rises with each change of who has what.
+    /// Rises with each change of ownership.
     pub(crate) epoch: u64,
 }
 
 impl Topology {
-    /// One server that has all.
+    /// Returns the topology of a single server that has all slots.
     pub(crate) fn single(address: Address) -> Self {
         let members =
             vec![Member { address, is_primary: true, is_failed: false, is_unwritable: false }];
         Self { members, owners: vec![0; SLOTS], epoch: 0 }
     }
 
-    /// Reads the answer of `CLUSTER NODES`; `asked` is who gave it, as it may not know its own
-    /// address. `None` where that is not such an answer.
+    /// Parses the answer of `CLUSTER NODES`; `None` if it is something else. `asked` is the server
+    /// that answered, because it may not know its own address.
     ///
     /// A line: `ID HOST:PORT@BUS[,NAME] FLAGS MASTER PING PONG EPOCH LINK SLOT...`
     pub(crate) fn parse(text: &str, asked: &Address, prefer_names: bool) -> Option<Self> {
@@ -75,7 +75,7 @@ impl Topology {
         (!topology.members.is_empty()).then_some(topology)
     }
 
-    /// The same for all that tell the same, in whichever order.
+    /// Returns a hash that is equal for equal ownership, in any order of the servers.
     pub(crate) fn signature(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (slot, pair) in (1..).zip(self.owners.windows(2)) {
@@ -93,17 +93,17 @@ impl Topology {
         self.members.get(usize::from(self.owners[usize::from(slot)]))
     }
 
-    /// The primaries that work and have slots, each with its slots.
+    /// Returns the working primaries with slots, each with its slots.
     pub(crate) fn primaries(&self) -> Vec<(&Member, Vec<u16>)> {
         self.owners_that(Member::is_usable)
     }
 
-    /// All that have slots, each with its slots.
+    /// Returns all primaries with slots, each with its slots.
     pub(crate) fn owners(&self) -> Vec<(&Member, Vec<u16>)> {
         self.owners_that(|_| true)
     }
 
-    /// The primaries that are down and have slots yet. One whose replica has taken over has none.
+    /// Returns the failed primaries that still have slots. After a failover a primary has none.
     pub(crate) fn missing_primaries(&self) -> Vec<&Member> {
         self.owners_that(|member| member.is_failed).into_iter().map(|(member, _)| member).collect()
     }
@@ -132,7 +132,7 @@ fn place_of(place: &str, asked: &Address, prefer_names: bool) -> Option<Address>
     Some(Address { host: host.to_string(), port: port.parse().ok()? })
 }
 
-/// The slot of a key's hash tag: CRC-16/XMODEM, as all clusters have it.
+/// Returns the slot of a key's hash tag: CRC-16/XMODEM, as in the cluster specification.
 pub(crate) fn slot_of(tag: &str) -> u16 {
     let mut crc = 0u16;
     for byte in tag.bytes() {
@@ -144,7 +144,7 @@ pub(crate) fn slot_of(tag: &str) -> u16 {
     crc % SLOTS as u16
 }
 
-/// For each slot the smallest number that is hashed to it.
+/// For each slot, the smallest number whose hash is the slot.
 static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
     let mut tags = vec![u32::MAX; SLOTS];
     let mut missing = SLOTS;
@@ -161,7 +161,7 @@ static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
     tags
 });
 
-/// A tag that puts a key into this slot.
+/// Returns a tag whose keys are in this slot.
 pub(crate) fn tag_of(slot: u16) -> u32 {
     TAGS[usize::from(slot)]
 }
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!((primaries.len(), primaries[0].1.len()), (1, 8192));
         let missing = topology.missing_primaries();
         assert_eq!((missing.len(), missing[0].address.port), (1, 7001));
-        // Its replica has taken over.
+        // After the failover to its replica.
         let after = text.replace(" 8192 8194-16383", "");
         let after =
             after.replace("slave b1 0 0 9 connected", "master - 0 0 9 connected 8192-16383");

@@ -1,34 +1,35 @@
-//! Why one server did not do one thing, and whether to ask again, ask elsewhere or give up.
+//! Errors of one server for one request, and the decision to retry, redirect or fail.
 
 use crate::secret::VARIABLE;
 use crate::store::StoreError;
 use crate::url::Address;
 use redis::ServerError;
 
-/// What the servers' user must be allowed, as `ACL SETUSER` is told.
+/// Rights of the servers' user, in the format of `ACL SETUSER`.
 const RIGHTS: &str = "the user needs ~softswap:* +@read +@write +@connection +info +cluster|nodes \
                       +client +wait +asking (and +config|get for warnings)";
 
 #[derive(Clone, Debug)]
 pub(crate) enum Trouble {
-    /// It cannot be reached, or does not answer.
+    /// The server cannot be reached, or does not answer.
     Away { node: Address, reason: String },
-    /// It is there but cannot now: a failover, a slot on its way.
+    /// The server answers but cannot serve now, for example during a failover or a slot migration.
     Busy { node: Address, reason: String },
-    /// It answers, but takes no writes, for a reason that is its own: others may.
+    /// The server answers but accepts no writes, for a reason of its own: other servers may accept
+    /// them.
     Unwritable { node: Address, reason: String },
-    /// It has no memory left.
+    /// The server has no memory left.
     Full { node: Address },
-    /// It does not want to, now or later.
+    /// The server refuses; a retry does not help.
     Refused { node: Address, reason: String },
-    /// Another server has the slot, from now on or for this key.
+    /// Another server has the slot, permanently or for this command only.
     Moved { to: Address, only_this_time: bool },
-    /// Nobody has the slot.
+    /// No server has the slot.
     Nobody { slot: u16 },
 }
 
 impl Trouble {
-    /// What a server's error means.
+    /// Classifies a server's error.
     pub(crate) fn from_answer(node: &Address, error: &ServerError) -> Self {
         let details = error.details().unwrap_or_default();
         let reason = words_of(error);
@@ -77,7 +78,7 @@ impl Trouble {
         }
     }
 
-    /// For what asking again cannot help.
+    /// Returns the final error, if a retry cannot help.
     pub(crate) fn final_error(&self) -> Option<StoreError> {
         match self {
             Self::Full { node } => Some(StoreError::Full { node: node.to_string() }),
@@ -89,7 +90,7 @@ impl Trouble {
     }
 }
 
-/// Why a write that was answered does not count.
+/// Reason why an answered write is not valid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unwritten {
     #[error("no replica has it (wait=1)")]
@@ -100,14 +101,15 @@ pub(crate) enum Unwritten {
     Odd,
 }
 
-/// What a server says, but for what it repeats of what it was sent: that may be a password.
+/// Returns the text of a server's error, without the repeated arguments, which may include a
+/// password.
 pub(crate) fn words_of(error: &ServerError) -> String {
     let details = error.details().unwrap_or_default();
     let details = details.split_once(", with args ").map_or(details, |(details, _)| details);
     format!("{} {details}", error.code())
 }
 
-/// `SLOT HOST:PORT`; without a host it is the one that was asked.
+/// Parses `SLOT HOST:PORT`; without a host it is the one of `asked`.
 fn redirection(details: &str, asked: &Address) -> Option<Address> {
     let (host, port) = details.split_ascii_whitespace().nth(1)?.rsplit_once(':')?;
     let host = if host.is_empty() { &asked.host } else { host };

@@ -1,5 +1,4 @@
-//! What goes on beside reading and writing: keeping both copies of everything apart and there,
-//! and the lease alive.
+//! Background upkeep: keeps both copies of every page complete and apart, and renews the lease.
 
 use crate::copies::{Put, is_written, read_request, whole_request, write_request};
 use crate::placement::{EXTENT_BYTES, GROUPS, PAGES, Placement, group_of};
@@ -16,31 +15,32 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// A primary that is lost may have a successor within this time, and one that takes no writes may
-/// take them again; then its copies get other slots.
+/// How long a lost primary may take to get a successor, or an unwritable one to recover; then its
+/// copies get other slots.
 const SUCCESSOR_WITHIN: Duration = Duration::from_secs(3);
 const EACH_WITHIN: Duration = Duration::from_secs(2);
-/// How many extents are made whole at a time: reads and writes go on beside.
+/// Extents completed at a time; reads and writes continue meanwhile.
 const COMPLETED_AT_ONCE: usize = 8;
-/// How many extents are looked at in a second while nothing is wrong.
+/// Extents checked each second while no problem is known.
 const LOOKED_AT: usize = 512;
 
-/// How the upkeep of one area stands.
+/// State of the upkeep of one area.
 pub(crate) struct Upkeep {
-    /// Since when a group has a copy where it must not stay.
+    /// Time since which a group has a misplaced copy.
     misplaced_since: HashMap<(usize, usize), Instant>,
-    /// The version of the last table that was given to any server: none is of two tables.
+    /// Version of the last table sent to any server, so that no two tables share a version.
     last_version: u64,
     /// Groups whose copies may differ.
     to_compare: BTreeSet<usize>,
     next_extent: usize,
-    /// Something was found that should not be so: all is to be looked at, not some.
+    /// A problem was found, so the next check covers all extents.
     is_alarmed: bool,
     lease_due: Instant,
 }
 
 impl Upkeep {
-    /// What happened while no helper was there is not known: one that `continues` compares all.
+    /// Creates the state. A helper that `continues` another one compares all groups, because
+    /// changes while no helper ran are unknown.
     pub(crate) fn new(continues: bool) -> Self {
         Self {
             misplaced_since: HashMap::new(),
@@ -52,7 +52,7 @@ impl Upkeep {
         }
     }
 
-    /// Goes on until it is dropped.
+    /// Runs until it is dropped.
     pub(crate) async fn run(mut self, shared: &Shared) {
         loop {
             sleep(EVERY).await;
@@ -74,7 +74,7 @@ impl Upkeep {
         }
     }
 
-    /// Gives copies that must not stay where they are another slot, and takes them there.
+    /// Gives misplaced copies another slot, and moves them there.
     async fn replace(&mut self, shared: &Shared) {
         let topology = shared.router.writable_topology();
         let mut placement = shared.placement();
@@ -97,7 +97,7 @@ impl Upkeep {
             for (group, copy, slot) in due {
                 placement.groups[group].move_copy(copy, slot);
             }
-            // A helper that is started again must know before anything is written there.
+            // A restarted helper must know the table before anything is written there.
             if !shared.put_placement(&placement).await {
                 return;
             }
@@ -111,7 +111,7 @@ impl Upkeep {
             for extent in self.complete_all(shared, extents).await {
                 moving.remove(&group_of(extent));
             }
-            // What a missing primary has besides may have to move, too.
+            // Extents known only to a missing primary may have to move, too.
             if !shared.may_have_more.load(Ordering::Relaxed) {
                 shared.change_placement(|current| {
                     moving.iter().for_each(|group| current.groups[*group].arrive());
@@ -121,8 +121,8 @@ impl Upkeep {
         self.clear_left(shared).await;
     }
 
-    /// Removes what has been left behind where servers answer. One that comes back much later may
-    /// bring what it had.
+    /// Removes obsolete copies on servers that answer. A server that recovers much later may still
+    /// have some.
     async fn clear_left(&mut self, shared: &Shared) {
         let placement = shared.placement();
         let answer = |group: &usize| {
@@ -148,7 +148,7 @@ impl Upkeep {
         });
     }
 
-    /// Groups with a copy on another server than before, or on one that was started again.
+    /// Marks groups with a copy on another server than before, or on a restarted one.
     fn note_changes(&mut self, shared: &Shared) {
         let has_restarted = |primary: &Address| shared.router.node(primary).take_restart();
         let restarted: BTreeSet<Address> =
@@ -168,8 +168,9 @@ impl Upkeep {
         }
     }
 
-    /// Compares copies page by page where another server has taken a slot over, as what it had
-    /// not received by then is stale there, where one was started again, as it may have read what
+    /// Compares copies page by page if another server took over a slot, because it may have missed
+    /// writes; if a server was restarted, because it may have loaded old content; and if an extent
+    /// is doubtful. All lengths may be right in these cases.
     /// it had at some time before, and where somebody had doubts: everything may have its length.
     async fn compare(&mut self, shared: &Shared) {
         self.note_changes(shared);
@@ -184,8 +185,7 @@ impl Upkeep {
         shared.note_doubtful(left.into_iter());
     }
 
-    /// Looks whether both copies of extents are there: some each time, all when something is
-    /// wrong.
+    /// Checks if both copies of extents exist: some each time, all after a problem was found.
     async fn look(&mut self, shared: &Shared) {
         let extents = shared.stored_extents();
         if extents.is_empty() {
@@ -211,8 +211,8 @@ impl Upkeep {
         }
     }
 
-    /// Completes extents, some at a time; those for which a server did not do its part. The lease
-    /// must not end meanwhile.
+    /// Completes extents, a few at a time, and renews the lease in between. Returns those for which
+    /// a server failed.
     async fn complete_all(&mut self, shared: &Shared, extents: Vec<u64>) -> Vec<u64> {
         let mut left = Vec::new();
         for extents in extents.chunks(COMPLETED_AT_ONCE) {
@@ -224,7 +224,7 @@ impl Upkeep {
     }
 }
 
-/// Those of the extents of which a copy is missing or cut short on a server that answers.
+/// Returns the extents with a copy that is missing or too short on a server that answers.
 async fn incomplete(shared: &Shared, extents: &[u64]) -> Vec<u64> {
     let mut questions = Vec::new();
     let mut asked = Vec::new();
@@ -250,11 +250,11 @@ async fn incomplete(shared: &Shared, extents: &[u64]) -> Vec<u64> {
     found
 }
 
-/// Brings the newest of each page to every copy of an extent, also from where it must not stay.
-/// `false` where a server did not do its part.
+/// Writes the newest version of each page to every copy of an extent, also from former slots.
+/// Returns false if a server failed.
 async fn complete(shared: &Shared, extent: u64) -> bool {
-    // Who waits for a server that is away, or for somebody who writes to one that takes no writes,
-    // holds up all the upkeep, and with it the other slot that would end their waiting.
+    // Never waits for a server that is away, nor for a writer to an unwritable one. That would
+    // delay the whole upkeep, including the move that would end the wait.
     let slots = shared.group(extent).slots;
     if slots.iter().any(|slot| shared.router.is_away(*slot)) {
         return false;
@@ -288,15 +288,15 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
             (0..PAGES).map(of).collect()
         })
         .collect();
-    // Of each place the newest page, and in which copy.
+    // The newest version of each page, and the copy that has it.
     let newest: Vec<(u64, usize)> = (0..PAGES as usize)
         .map(|place| {
             let found = generations.iter().map(|copy| copy[place]).zip(0..);
             found.max_by_key(|(generation, _)| *generation).unwrap_or_default()
         })
         .collect();
-    // A page that was never written is in no copy. One that was may be where a server does not
-    // answer: that is what is left of it.
+    // A page that was never written is in no copy. A written page that was not found may be on a
+    // server that does not answer: that is then the last copy.
     let is_lost = |(place, found): (usize, &(u64, usize))| found.0 == 0 && live & 1 << place != 0;
     if !all_have_told && newest.iter().enumerate().any(is_lost) {
         return false;
@@ -327,7 +327,7 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
             let bytes = first * SEALED_BYTES..(first + run.len()) * SEALED_BYTES;
             let sealed = copies[from].as_deref().and_then(|copy| copy.get(bytes));
             let Some(sealed) = sealed else { continue };
-            // It is whole by now: where it is not, the server has forgotten it meanwhile.
+            // The extent has its full length now; if it does not, the server has lost it meanwhile.
             let put = Put { slot: *slot, extent, first, is_there: true };
             writes.push(write_request(shared, &put, sealed));
         }
@@ -344,7 +344,7 @@ async fn complete(shared: &Shared, extent: u64) -> bool {
         }
         true
     };
-    // One that was waited for in vain leaves no time.
+    // A new deadline, because a server that timed out has used up the old one.
     let until = Instant::now() + EACH_WITHIN;
     let answers = shared.router.once(writes, until).await;
     slots.into_iter().zip(answers).all(is_done) && !is_left_out
@@ -357,7 +357,7 @@ fn bytes_of(answer: crate::router::Answer) -> Option<Vec<u8>> {
     }
 }
 
-/// The generation of the page at that place of a copy; 0 where there is none that is ours.
+/// Returns the generation of a page in a copy; 0 if there is no valid page.
 fn generation(shared: &Shared, page: u64, place: u64, copy: Option<&[u8]>) -> u64 {
     let start = place as usize * SEALED_BYTES;
     let range = start..start + SEALED_BYTES;
@@ -366,19 +366,19 @@ fn generation(shared: &Shared, page: u64, place: u64, copy: Option<&[u8]>) -> u6
 }
 
 impl Shared {
-    /// The primaries that work.
+    /// Returns the working primaries.
     fn primaries(&self) -> Vec<Address> {
         let topology = self.router.topology();
         topology.primaries().iter().map(|(member, _)| member.address.clone()).collect()
     }
 
-    /// One slot of each primary that works.
+    /// Returns one slot of each working primary.
     pub(crate) fn a_slot_each(&self) -> Vec<u16> {
         let topology = self.router.topology();
         topology.primaries().iter().map(|(_, slots)| slots[0]).collect()
     }
 
-    /// Stores something on every primary; on how many it is then.
+    /// Stores a value on every primary. Returns on how many it succeeded.
     async fn put_everywhere(&self, key: impl Fn(u16) -> String, value: &[u8]) -> usize {
         let request = |slot: u16| {
             let mut set = cmd("SET");
@@ -389,14 +389,14 @@ impl Shared {
         let requests: Vec<Request> = slots.iter().copied().map(request).collect();
         let answers = self.router.once(requests, Instant::now() + EACH_WITHIN).await;
         let put = || slots.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
-        // With `wait=1` that says too little: no replica was waited for.
+        // With `wait=1` this proves too little: no replica was waited for.
         if !self.url.wait_for_replica {
             put().for_each(|(slot, _)| self.router.was_written(*slot));
         }
         put().count()
     }
 
-    /// Says that the run lives, and where its copies are.
+    /// Renews the lease and stores the placement.
     pub(crate) async fn put_lease(&self) -> usize {
         let name = rustix::system::uname();
         let holder = serde_json::json!({
@@ -406,7 +406,7 @@ impl Shared {
         self.put_everywhere(|slot| self.keys.lease(slot), holder.to_string().as_bytes()).await
     }
 
-    /// Whether the table is on as many servers as a page.
+    /// Stores the table. Returns true if it is on at least as many servers as a page.
     pub(crate) async fn put_placement(&self, placement: &Placement) -> bool {
         let mut bytes = placement.to_bytes();
         bytes.extend(self.sealer.sign(&placement.to_bytes()));

@@ -1,4 +1,4 @@
-//! `rediss://USER@HOST:PORT,HOST:PORT?OPTIONS`: which cluster, and how it is to be used.
+//! URLs of clusters: `rediss://USER@HOST:PORT,HOST:PORT?OPTIONS`.
 
 use crate::refusal::Refusal;
 use crate::secret::{Password, VARIABLE};
@@ -10,17 +10,17 @@ use std::time::Duration;
 
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
-/// A day: a program may be stopped for long, and its pages must still be there.
+/// One day: a program may be stopped for long, and its pages must survive.
 const DEFAULT_LEASE: Duration = Duration::from_secs(24 * 3600);
 
-/// Longer leases would keep pages of runs that nobody remembers.
+/// A longer lease would keep the pages of forgotten runs.
 const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// What URLs begin with, in any case, and whether that is with TLS.
+/// Schemes, in any case, and true for those with TLS.
 const SCHEMES: [(&str, bool); 4] =
     [("rediss", true), ("redis", false), ("valkeys", true), ("valkey", false)];
 
-/// What may stand behind the `?`. `pri` is left to who has several areas.
+/// Options after the `?`. `pri` is for callers with several areas.
 pub const OPTIONS: [&str; 11] = [
     "pri",
     "size",
@@ -35,7 +35,7 @@ pub const OPTIONS: [&str; 11] = [
     "password-file",
 ];
 
-/// Whether that is meant as a cluster's URL, be it misspelt behind the scheme.
+/// Returns true if the text starts like a URL of a cluster, even if the rest is wrong.
 #[must_use]
 pub fn is_url(text: &str) -> bool {
     let scheme = text.split([':', '+']).next().unwrap_or_default();
@@ -43,7 +43,7 @@ pub fn is_url(text: &str) -> bool {
     is_scheme && scheme.len() < text.len()
 }
 
-/// Whether an `@` stands where none belongs: a password with a `?` in it may be before it.
+/// Returns true if an option has an unexpected `@`: the text may contain a password with a `?`.
 #[must_use]
 pub fn has_user_in_options(options: &str) -> bool {
     const FILES: [&str; 4] = ["ca", "cert", "key", "password-file"];
@@ -51,14 +51,14 @@ pub fn has_user_in_options(options: &str) -> bool {
     options.split('&').any(|option| option.contains('@') && !is_file(option))
 }
 
-/// Whether it is with TLS, and the rest.
+/// Returns true for TLS, and the rest of the URL.
 fn after_scheme(text: &str) -> Option<(bool, &str)> {
     let (scheme, rest) = text.split_once("://")?;
     let known = SCHEMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(scheme))?;
     Some((known.1, rest))
 }
 
-/// Where one server can be reached.
+/// Address of one server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
     pub host: String,
@@ -74,44 +74,44 @@ impl fmt::Display for Address {
     }
 }
 
-/// How often each page is kept on the cluster.
+/// Number of copies of each page on the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
     /// On two primaries.
     Two,
-    /// Once: the caller has another copy on its own disk.
+    /// One: the caller has another copy on its own disk.
     Local,
 }
 
 /// Files of certificates, PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Who may have signed the servers' certificates, instead of the system's roots.
+    /// Certificate authorities to trust instead of the system's.
     pub ca: Option<PathBuf>,
     /// The client's certificate and key.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
-/// A cluster and how to use it. Shown without its password.
+/// A cluster and its settings. Its text form has no password.
 #[derive(Clone, Debug)]
 pub struct Url {
-    /// `None`: no TLS.
+    /// `None` without TLS.
     pub tls: Option<TlsFiles>,
     pub user: Option<String>,
     pub password: Password,
-    /// Where to ask first; the cluster tells the rest.
+    /// Servers to ask first; they report the others.
     pub seeds: Vec<Address>,
     pub priority: Option<i16>,
     /// Bytes of pages, without copies and headers.
     pub size_bytes: Option<u64>,
     pub copies: Copies,
-    /// One server that is no cluster.
+    /// A single server without cluster mode.
     pub single: bool,
-    /// Whether a replica must have a write as well before it is acknowledged.
+    /// True if a write must reach a replica before it is acknowledged.
     pub wait_for_replica: bool,
-    /// After this long an operation has failed.
+    /// Time after which an operation fails.
     pub deadline: Duration,
-    /// How long what is stored outlives the last sign of life.
+    /// Time for which stored pages outlive the last renewal.
     pub lease: Duration,
 }
 
@@ -127,7 +127,8 @@ impl fmt::Display for Url {
 }
 
 impl Url {
-    /// The same URL for use beside an area on disk: unless it says something else, one copy.
+    /// Returns the URL for use with a copy on disk: one copy on the cluster, unless it has
+    /// `copies=`.
     #[must_use]
     pub fn beside_disk(text: &str) -> String {
         let options = text.split_once('?').map_or("", |(_, options)| options);
@@ -138,11 +139,11 @@ impl Url {
         format!("{text}{separator}copies=local")
     }
 
-    /// Reads a URL; the password is the environment's unless the URL names a file.
+    /// Parses a URL. The password comes from the environment unless the URL names a file.
     ///
     /// # Errors
     ///
-    /// Says which part cannot be used, and what can be written there.
+    /// If a part cannot be used; the error names it and what to write.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let Some((is_secure, rest)) = after_scheme(text) else {
             return Err(Refusal::new(
@@ -156,7 +157,7 @@ impl Url {
             None => (None, place),
         };
         if user.is_some_and(|user| user.contains(':')) || has_user_in_options(options) {
-            // Nothing of it is repeated: it would be in logs.
+            // The error repeats no part of the URL, because it would be in logs.
             return Err(Refusal::new(format!(
                 "the URL has a password in it, which everybody could read who lists processes: \
                  leave it out and set {VARIABLE}, or name a file by password-file="
@@ -297,7 +298,7 @@ fn parse_switch(value: &str) -> Option<bool> {
     }
 }
 
-/// `500ms`, `10s`, `10m`, `24h`; a bare number is seconds.
+/// Parses `500ms`, `10s`, `10m`, `24h`; a number without unit is seconds.
 fn parse_time(value: &str) -> Option<Duration> {
     let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: u64 = digits.parse().ok()?;
@@ -311,7 +312,7 @@ fn parse_time(value: &str) -> Option<Duration> {
     number.checked_mul(milliseconds).map(Duration::from_millis)
 }
 
-/// `HOST`, `HOST:PORT`, `[IPV6]:PORT`.
+/// Parses `HOST`, `HOST:PORT`, `[IPV6]:PORT`.
 fn parse_address(text: &str) -> Result<Address, Refusal> {
     let wrong = || Refusal::new(format!("{text:?} is no server: write HOST:PORT or [IPV6]:PORT"));
     let (host, port) = match text.strip_prefix('[') {

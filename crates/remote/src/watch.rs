@@ -1,5 +1,5 @@
-//! What a run's user is told of servers that do not do their part, so that waiting for them is
-//! not taken for standing still.
+//! Messages for a run's user about servers without service, so that a wait for them is not taken
+//! for a hang.
 
 use crate::node::Lack;
 use crate::router::Router;
@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What is over sooner is not worth a word; what nobody has met for so long may be over.
+/// A problem is reported if it lasts this long and occurred within this time.
 const TOLD_AFTER: Duration = Duration::from_secs(5);
-/// The next trouble of the same server is told so long after the last, at the earliest.
+/// Shortest interval between two reports about one server.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
-/// More servers are counted, and not named.
+/// Most servers named in a message; others are only counted.
 const MOST_NAMED: usize = 4;
 
-/// What has been told of each server.
+/// What was reported about each server.
 #[derive(Default)]
 pub(crate) struct Watch {
     noted: BTreeMap<Address, Noted>,
@@ -23,13 +23,13 @@ pub(crate) struct Watch {
 
 struct Noted {
     at: Instant,
-    /// What is said when that is over; `None` once it has been, or where the server was only
+    /// The message for the end of the problem; `None` after it was sent, or if the server was only
     /// counted.
     over: Option<&'static str>,
 }
 
 impl Watch {
-    /// Looks at the servers that have slots; what is to be told now.
+    /// Checks the servers with slots and returns the messages due.
     pub(crate) fn look(&mut self, router: &Router) -> Vec<String> {
         let topology = router.topology();
         let owners = topology.owners().into_iter().map(|(member, _)| member.address.clone());
@@ -43,7 +43,7 @@ impl Watch {
             let Some(words) = noted.over else { continue };
             match owners.get(address) {
                 Some(Some(lack)) if over_of(lack) == words => continue,
-                // Something else is amiss by now, and told in its turn.
+                // The problem has changed; the new one is reported separately.
                 Some(Some(_)) => {}
                 Some(None) => over.push(format!("{address} {words}")),
                 None => over.push(format!("{address} has no slots any more")),
@@ -66,7 +66,7 @@ impl Watch {
     }
 }
 
-/// Whether it has lasted, and somebody has met it lately.
+/// Returns true if the problem has lasted, and occurred recently.
 fn lasts(lack: &Lack, now: Instant) -> bool {
     let (Lack::Service(streak) | Lack::Writes(streak)) = lack;
     now >= streak.first + TOLD_AFTER && now <= streak.last + TOLD_AFTER
@@ -79,7 +79,7 @@ fn words_of(lack: &Lack) -> String {
     }
 }
 
-/// What is said when it is over.
+/// Returns the message for the end of the problem.
 fn over_of(lack: &Lack) -> &'static str {
     match lack {
         Lack::Service(_) => "can be used again",
@@ -87,7 +87,7 @@ fn over_of(lack: &Lack) -> &'static str {
     }
 }
 
-/// All in one line.
+/// Joins the messages in one line.
 fn all_of(servers: &[String]) -> Option<String> {
     let named = servers.iter().take(MOST_NAMED).map(String::as_str).collect::<Vec<_>>().join("; ");
     match servers.len() {
@@ -148,7 +148,7 @@ mod tests {
         let told = watch.tell(all.clone().collect(), now);
         assert!(told.len() == 1 && told[0].contains("h:4 cannot"), "{told:?}");
         assert!(told[0].contains("(why); and 3 more like that; what is asked"), "{told:?}");
-        // Who was not named is not named in the end.
+        // A server that was not named is not reported at the end.
         let told = watch.tell(all.map(|(address, _)| (address, None)).collect(), now);
         assert!(told.len() == 1 && told[0].ends_with("h:4 can be used again"), "{told:?}");
     }

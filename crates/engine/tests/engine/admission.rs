@@ -1,4 +1,5 @@
-//! Pages of streams go to the disk without a look at the pool, as long as it takes them.
+//! Pages of streams are written to disk without an attempt to compress them, while the disk accepts
+//! them.
 
 use crate::common::{Content, Setup, World, page_of, wait_until, with_prefetch};
 use softswap_engine::base::stats::Counter;
@@ -15,7 +16,7 @@ fn content(page: usize, pass: u64) -> Content {
     Content::Text(page as u64 + pass * PAGES as u64)
 }
 
-/// Goes over all pages: each must be as the pass before has left it, and is written anew.
+/// Checks that every page has the content of the previous pass, and rewrites it.
 fn pass_over(memory: Memory, pass: u64) {
     for page in 0..PAGES {
         let found = page_of(memory, page).unwrap_or_else(|| panic!("page {page} was refused"));
@@ -24,8 +25,8 @@ fn pass_over(memory: Memory, pass: u64) {
     }
 }
 
-/// Runs `body` with memory that streams are followed in until pages pass by the pool: what
-/// the disk takes, and packing, must be known before.
+/// Runs `body` on memory with stream detection, after the first pages have bypassed the pool. That
+/// needs measurements of the disk and of compression.
 fn once_pages_pass(setup: &Setup, body: impl FnOnce(&World, Memory, u64)) {
     let world = World::new(setup);
     let contents: Vec<_> = (0..PAGES).map(|page| content(page, 0)).collect();
@@ -60,7 +61,7 @@ fn where_the_disk_takes_nothing_any_more_the_pool_is_asked_again() {
     let setup = Setup { memory_mib: 12, pool: PoolLimit::Bytes(1 << 20), ..Setup::default() };
     once_pages_pass(&setup, |world, memory, passes| {
         world.disk.fail(Operation::Write, world.disk.counts().writes, u64::MAX, Fault::Errno(EIO));
-        // All of it fits there, packed.
+        // All of it fits there in compressed form.
         world.engine.set_pool_limit(PoolLimit::Percent(80));
         (passes..passes + 3).for_each(|pass| pass_over(memory, pass));
         assert!(world.count(Counter::WriteErrors) > 0, "it was asked");

@@ -1,5 +1,4 @@
-//! Several swap areas under one engine: filled in order, failing, recovering,
-//! told what is not needed.
+//! Several swap areas of one engine: order, failure, recovery and discards.
 
 use crate::common::{Setup, World, assert_holds, random, until, write_all};
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
@@ -42,7 +41,7 @@ fn pages_of_an_area_that_fails_are_brought_elsewhere() {
         world.evict(second);
         assert_eq!(world.count(Counter::AreasFailed), 1);
         until(&world, || world.count(Counter::PagesMoved) == 1000);
-        // Nothing is read from it any more.
+        // No page is read from it any more.
         world.disk.fail(Operation::Read, 0, FOR_EVER, Fault::Errno(EIO));
         assert_holds(first, old);
         assert_holds(second, new);
@@ -61,7 +60,7 @@ fn what_a_failed_area_cannot_give_back_stays_there_and_the_rest_goes() {
     world.evict(more);
     let reads = world.disk.counts().reads;
     world.disk.fail(Operation::Read, reads, 10, Fault::Errno(EIO));
-    // The ten are tried again in the next round, and can be read then.
+    // The next round retries these ten, successfully.
     until(&world, || world.count(Counter::PagesMoved) == 300);
     assert_holds(memory, &contents);
 }
@@ -88,7 +87,7 @@ fn clusters_that_became_free_are_discarded_in_the_background() {
     world.evict(memory);
     assert_eq!(world.count(Counter::DiscardedBytes), 0);
     assert_holds(memory, &contents);
-    // What was only read leaves its copies where they are.
+    // A rewrite frees the copies; a read would keep them.
     write_all(memory, &contents);
     until(&world, || world.count(Counter::DiscardedBytes) > 0);
     for round in 0..3 {
@@ -127,7 +126,7 @@ fn nothing_is_brought_from_a_failed_area_to_itself() {
     for_a_while(&world);
     assert_eq!(world.disk.counts().reads, reads);
     world.disk.heal();
-    // A write that succeeds makes up for it.
+    // A successful write ends the failed state.
     world.evict(more);
     world.engine.note_peaks();
     assert_eq!(world.count(Counter::AreasFailed), 0);
@@ -144,7 +143,7 @@ fn what_was_never_published_is_free_again_although_a_child_lives() {
     let more = world.map_with(&random(100));
     world.evict(more);
     assert_eq!(world.count(Counter::AreasFailed), 1);
-    // What is to go cannot be read, so nothing comes of the slots that are taken.
+    // The pages to move cannot be read, so the slots allocated for them stay unused.
     world.disk.fail(Operation::Read, 0, FOR_EVER, Fault::Errno(EIO));
     let at_rest = world.engine.rest();
     assert!(world.engine.leaves_slots(&at_rest));
@@ -161,7 +160,7 @@ fn what_was_never_published_is_free_again_although_a_child_lives() {
 #[test]
 fn data_that_changes_for_long_beside_a_child_takes_twice_its_room_at_most() {
     const PAGES: u64 = 2000;
-    // Room for the data twice, in clusters of 512, and one that is half full.
+    // Space for twice the data, in clusters of 512, and one that is half full.
     let world = World::new(&Setup { swap_mib: Some(18), ..Setup::default() });
     let memory = world.map_with(&random(PAGES));
     world.evict(memory);
@@ -180,7 +179,7 @@ fn data_that_changes_for_long_beside_a_child_takes_twice_its_room_at_most() {
     world.engine.child_gone();
 }
 
-/// Each fork begins a new key.
+/// Each fork starts a new key epoch.
 #[test]
 fn pages_that_were_written_between_many_forks_come_back() {
     const PAGES: u64 = 500;
@@ -202,7 +201,7 @@ fn pages_that_were_written_between_many_forks_come_back() {
     }
 }
 
-/// Runs background reclaim, for as long as some of its steps take.
+/// Runs background reclaim for 0.5 s, enough for several steps.
 fn for_a_while(world: &World) {
     let end = Instant::now() + Duration::from_millis(500);
     until(world, || Instant::now() > end);

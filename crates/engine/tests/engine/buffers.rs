@@ -1,4 +1,4 @@
-//! Too few bounce buffers: pages still come in, and go out later.
+//! Shortage of bounce buffers: swap-ins still succeed, and page-out is delayed.
 
 use crate::common::{HANG_TIMEOUT, Setup, World, assert_holds, random, wait_until};
 use softswap_engine::base::access::Access;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// Every buffer that is not swap-in's alone.
+/// Takes every buffer except swap-in's reserve.
 fn hold_all(world: &World) -> Vec<Buffer<'_>> {
     let buffers = world.engine.buffers();
     let pools = std::iter::from_fn(|| buffers.take(0, 1));
@@ -19,7 +19,8 @@ fn hold_all(world: &World) -> Vec<Buffer<'_>> {
     held
 }
 
-/// Waits until a thread has waited for long for a buffer: all are held. Returns what is said of it.
+/// Waits until a thread has waited long for a buffer, and returns the message. All buffers are in
+/// use.
 fn long_wait(world: &World) -> String {
     wait_until("a thread that waits for a buffer", || {
         let message = world.engine.buffers().full_message(1);
@@ -90,7 +91,7 @@ fn a_page_that_waits_for_a_buffer_comes_straight_back_when_it_is_touched() {
     let held = hold_all(&world);
     thread::scope(|scope| {
         let reclaim = scope.spawn(|| world.engine.reclaim_now(20));
-        // All of the batch is staged by then: the first page wants a buffer.
+        // All of the batch is staged by then, and the first page waits for a buffer.
         long_wait(&world);
         assert!(world.resident(memory) < memory.pages(), "no page is staged");
         let (done, touched) = channel();

@@ -1,5 +1,4 @@
-//! Codecs under load: each page comes back whatever packed it, also while the
-//! codec is switched.
+//! Codecs under load: each page keeps its content with any codec, and during a change of the codec.
 
 use crate::common::{Content, Setup, World, assert_holds, every_kind, mix64, page_of, write_all};
 use softswap_engine::base::stats::Counter;
@@ -35,7 +34,7 @@ fn pages_packed_before_a_switch_stay_readable() {
         world.evict(memory);
         memory
     });
-    // Three of the four packed theirs.
+    // Three of the four compressed their pages.
     assert_eq!(world.count(Counter::PagesPooled), 600);
     memories.into_iter().for_each(|memory| assert_holds(memory, &contents));
 }
@@ -67,14 +66,14 @@ fn what_no_codec_packs_is_counted_and_goes_to_disk() {
 #[test]
 fn what_zstd_takes_counts_against_the_budget() {
     let world = World::new(&Setup { codec: zstd(1), ..Setup::default() });
-    // Half of it more than the budget: pages leave by themselves.
+    // Half as much again as the budget, so pages are evicted without a request.
     let contents: Vec<_> = (0..6000).map(Content::Text).collect();
     let memory = world.map_with(&contents);
     assert_holds(memory, &contents);
     world.assert_within_budget();
 }
 
-/// What a page of a thread holds at a turn: compressible or not, as it comes.
+/// Returns the content of a thread's page in a turn: compressible or not, at random.
 fn content(thread: u64, page: usize, turn: u64) -> Content {
     let seed = mix64(thread << 48 | (page as u64) << 24 | turn);
     match seed % 8 {
@@ -84,7 +83,7 @@ fn content(thread: u64, page: usize, turn: u64) -> Content {
     }
 }
 
-/// Rewrites pages of its own, each after looking whether it is what it was.
+/// Rewrites the thread's own pages, and checks each before.
 fn rewrite(world: &World, thread: u64, stop: &AtomicBool) {
     const PAGES: usize = 2000;
     let memory = world.map(PAGES);

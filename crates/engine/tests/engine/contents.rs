@@ -1,5 +1,4 @@
-//! Whatever a page holds, it holds the same when it comes back, and all of it
-//! fits in the budget.
+//! Pages of all contents survive eviction, and the engine stays within the budget.
 
 use crate::common::{
     Content, Setup, UNENCODABLE, World, assert_holds, every_kind, random, write_all,
@@ -23,7 +22,7 @@ fn pages_of_every_kind_come_back_as_they_left() {
         for _ in 0..3 {
             world.assert_survives(memory, &contents);
         }
-        // From the disk several come at once.
+        // One read from disk brings several.
         for (tier, least) in [(Tier::Filled, 300), (Tier::Pool, 300), (Tier::Disk, 30)] {
             let faults = world.engine.stats().faults(tier);
             assert!(faults >= least, "{faults} from {}", tier.name());

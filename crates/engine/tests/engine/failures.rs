@@ -1,6 +1,5 @@
-//! The disk fails in every way it can: nothing is lost that was not on it,
-//! nothing wrong is ever handed out, and the toucher of what cannot be had is
-//! told.
+//! Disk failures of all kinds: pages that are not on the disk are kept, no wrong content is
+//! installed, and an access to a lost page fails.
 
 use crate::common::{
     Content, Setup, World, assert_holds, every_kind, mix64, page_of, random, write_all,
@@ -18,7 +17,7 @@ use softswap_testkit::sim_device::Fault;
 
 const FOR_EVER: u64 = u64::MAX / 2;
 
-/// Lets the disk's next operations of a kind fail.
+/// Makes the disk's next operations of a kind fail.
 fn fail_next(world: &World, operation: Operation, times: u64, fault: Fault) {
     let counts = world.disk.counts();
     let next = match operation {
@@ -103,12 +102,12 @@ fn a_failed_read_is_told_to_the_toucher_and_the_page_is_not_given_up() {
     assert_holds(memory, &contents);
 }
 
-/// Each fault, of a disk that is written encrypted and of one that is not.
+/// Combines each fault with encryption on and off.
 fn both_ways<const N: usize>(faults: [Fault; N]) -> impl Iterator<Item = (Fault, bool)> {
     faults.into_iter().flat_map(|fault| [(fault, true), (fault, false)])
 }
 
-/// Each page is right or refused. Returns how many were refused.
+/// Checks that each page is right or refused. Returns how many were refused.
 fn never_wrong(memory: Memory, contents: &[Content]) -> usize {
     let wrong = |page: usize| page_of(memory, page).is_some_and(|b| b != contents[page].bytes());
     assert!((0..memory.pages()).all(|page| !wrong(page)));
@@ -130,7 +129,7 @@ fn a_page_that_rotted_on_the_disk_is_refused_and_the_others_are_not() {
         assert!(!rotten.write(0, 1));
         assert_eq!(world.count(Counter::ChecksumErrors), 3);
         assert_holds(healthy, &contents);
-        // Writing all of it anew needs the old content gone first.
+        // A rewrite needs the old content discarded first.
         world.engine.discard(rotten.address(), rotten.len()).unwrap();
         write_all(rotten, &[Content::Random(100)]);
         world.assert_survives(rotten, &[Content::Random(100)]);
@@ -144,7 +143,7 @@ fn a_misdirected_write_is_noticed_where_it_was_meant_and_where_it_landed() {
         let contents = random(64);
         let bystanders = world.map_with(&contents);
         world.evict(bystanders);
-        // Written, so that they go out again.
+        // Written, so that they are evicted by another write.
         write_all(bystanders.part(0, 8 * PAGE_SIZE), &contents[..8]);
         let before = world.count(Counter::PagesWritten);
         fail_next(&world, Operation::Write, 1, misdirected);
@@ -165,8 +164,8 @@ fn reads_that_return_something_else_are_refused_until_the_disk_is_sound() {
         world.evict(memory);
         fail_next(&world, Operation::Read, FOR_EVER, silent);
         let refused = never_wrong(memory, &contents);
-        // Of pages that are read together one has the bit; and where nothing is read,
-        // what was written may still be in the buffer.
+        // Of pages that are read together one has the flipped bit. If nothing is read, the buffer
+        // may still have the right content.
         let all = !matches!(silent, Fault::Misdirect(_)) || refused == 40;
         assert!(all && refused > 0, "{refused} with {silent:?}");
         world.disk.heal();
@@ -215,7 +214,7 @@ fn at_the_limit_of_the_area_new_pages_are_refused_and_no_old_one_is_lost() {
         let Exhausted::NoSlot(NoSlot::Area(full)) = exhausted(error) else { panic!("no slot") };
         assert_eq!(full, limit);
         assert!(taken > 1024, "the area takes 1024 pages, and DRAM some more: {taken}");
-        // Room for reading is made by giving something up.
+        // A discard frees the space that reads need.
         let kept = taken / 2;
         let dropped = memory.part(kept * PAGE_SIZE, (taken - kept) * PAGE_SIZE);
         world.engine.discard(dropped.address(), dropped.len()).unwrap();
@@ -265,7 +264,7 @@ fn a_disk_that_fails_at_random_never_makes_a_page_wrong() {
 #[test]
 fn a_mapping_that_cannot_be_moved_stays_what_it_was() {
     for avoid_move in [false, true] {
-        // Packed pages must come in to be moved; those in slots need not.
+        // Compressed pages must be brought in to be moved; those in slots need not.
         let world = World::new(&Setup { avoid_move, ..Setup::default() });
         let contents = every_kind(600);
         let memory = world.map_with(&contents);

@@ -1,4 +1,4 @@
-//! The engine through its public interface, in one executable.
+//! Tests of the engine through its public interface, in one executable.
 
 mod common;
 

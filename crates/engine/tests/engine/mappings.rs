@@ -1,4 +1,4 @@
-//! The `mmap` family, pins and the rest before a fork, with pages in every place they can be.
+//! The `mmap` family, pins, and `rest` before a fork, with pages in every place.
 
 use crate::common::{
     Content, Setup, World, assert_holds, assert_zero, every_kind, page_of, random, worlds,
@@ -15,8 +15,8 @@ use softswap_testkit::Memory;
 const PROT_NONE: i32 = 0;
 const PROT_READ: i32 = 1;
 
-/// A mapping whose pages are out, except every third, and every seventh page
-/// has never been touched.
+/// Returns a mapping whose pages are evicted, except every third. Every seventh page is never
+/// written.
 fn map_in_every_place(world: &World, contents: &[Content]) -> Memory {
     let memory = world.map(contents.len());
     for (page, content) in contents.iter().enumerate().filter(|(page, _)| page % 7 != 0) {
@@ -29,7 +29,7 @@ fn map_in_every_place(world: &World, contents: &[Content]) -> Memory {
     memory
 }
 
-/// Pages of every kind, zero where [`map_in_every_place`] writes nothing.
+/// Returns pages of every kind, zero where [`map_in_every_place`] writes nothing.
 fn contents() -> Vec<Content> {
     let mut contents = every_kind(130);
     contents.iter_mut().step_by(7).for_each(|content| *content = Content::Zero);
@@ -54,7 +54,7 @@ fn discarded_pages_read_as_zeroes_and_their_neighbours_stay() {
 
 #[test]
 fn what_is_discarded_or_unmapped_frees_its_slots_and_its_share_of_the_budget() {
-    // Ten times what area and DRAM together could take.
+    // Ten times what area and DRAM together could store.
     let world = World::new(&Setup { memory_mib: 8, swap_mib: Some(8), ..Setup::default() });
     let contents: Vec<_> = random(1500).into_iter().chain(every_kind(600)).collect();
     for round in 0..20 {
@@ -115,7 +115,7 @@ fn a_remapped_range_takes_its_content_along() {
     for world in worlds() {
         let contents = contents();
         let memory = map_in_every_place(&world, &contents);
-        // A neighbour, so that it cannot grow where it is.
+        // A neighbour, so that it cannot grow in place.
         let after = memory.address() + memory.len();
         assert!(world.engine.map_at(after, PAGE_SIZE, READ_WRITE, true).unwrap());
         let len = 4 * memory.len();
@@ -185,7 +185,7 @@ fn pinned_pages_stay_until_they_are_unpinned() {
         world.engine.reclaim_now(100);
         assert_eq!(world.resident(memory), 31);
         assert_eq!(world.resident(memory.part(10 * PAGE_SIZE, 31 * PAGE_SIZE)), 31);
-        // Pinned once more and less: still pinned.
+        // One more pin and unpin: still pinned.
         assert_eq!(world.engine.pin(start, PAGE_SIZE, usize::MAX).unwrap(), PAGE_SIZE);
         world.engine.unpin(start, PAGE_SIZE);
         world.engine.reclaim_now(100);

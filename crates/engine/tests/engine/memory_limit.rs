@@ -1,4 +1,4 @@
-//! A budget that moves while pages come and go.
+//! Changes of the budget while pages are evicted and faulted in.
 
 use crate::common::{
     Content, Setup, World, assert_holds, every_kind, in_threads, random, read_and_write, until,
@@ -17,7 +17,7 @@ fn set(world: &World, limit: &str) -> Result<(), String> {
     live_settings::set(&world.engine, "memory", limit)
 }
 
-/// Whether what is in use fits the limit that was asked for.
+/// Returns true if the limit is the requested one and memory in use fits.
 fn keeps(world: &World, asked: &str) -> bool {
     world.engine.note_peaks();
     let [used, budget] = [Counter::UsedBytes, Counter::BudgetBytes].map(|it| world.count(it));
@@ -30,7 +30,7 @@ fn a_limit_that_moves_under_load_is_kept_and_no_page_is_lost() {
         let world = World::new(&Setup { memory_mib: 32, disk_mib: 512, pool, ..Setup::default() });
         let contents = every_kind(PAGES);
         let memory = world.map_with(&contents);
-        // Above what was given at start, too.
+        // Also above the limit at start.
         let mut limits = ["12M", "64M", "10M", "128M", "24M"].iter().cycle();
         let mut asked = "32M";
         in_threads(
@@ -56,7 +56,7 @@ fn what_goes_by_the_budget_follows_it() {
     let memory = world.map_with(&contents);
     assert_eq!(world.count(Counter::PagesOut), 0, "all of it fits now");
     world.engine.note_peaks();
-    // Of whole slabs.
+    // In whole slabs.
     assert_eq!(world.count(Counter::PoolLimitBytes) >> 16, ((256 << 20) / 100 * 40) >> 16);
     world.assert_survives(memory, &contents);
     set(&world, "16M").unwrap();
@@ -78,7 +78,7 @@ fn a_limit_that_is_too_small_is_refused_with_what_is_enough() {
         assert!(refused.starts_with("memory: ") && refused.contains(part), "{refused}");
     }
     let memory = world.map_with(&random(2048));
-    // Users may mostly lock 8 MiB, of which the key takes some.
+    // Users can typically lock 8 MiB, and the key takes some of it.
     world.engine.lock_range(memory.address(), 4 << 20).unwrap();
     let refused = set(&world, "12M").unwrap_err();
     assert!(refused.contains("4M are locked") && refused.contains("at least 16M"), "{refused}");

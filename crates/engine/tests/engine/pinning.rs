@@ -1,5 +1,5 @@
-//! What calls to the kernel keep in DRAM: never more than their share, whoever asks at the
-//! same time; and who waits for room can be called away.
+//! Memory that system calls keep in DRAM stays within its share, even with concurrent calls. A
+//! signal ends a wait for room.
 
 use crate::common::{Setup, World, assert_holds, mix64, random, write_all};
 use softswap_engine::base::access::Access;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 const THREADS: u64 = 12;
 const PAGES: usize = 512;
 
-/// Calls of many threads at once, each about more than all may hold: they hold what they
-/// pin before they pin it, take turns, and none is left without room.
+/// Concurrent calls of many threads, each larger than the share of all. They charge pages before
+/// they pin them and take turns, and each makes progress.
 #[test]
 fn calls_of_many_threads_hold_their_share_at_most() {
     let world = World::new(&Setup { memory_mib: 8, ..Setup::default() });
@@ -88,7 +88,7 @@ fn memory_that_is_held_counts_against_the_budget() {
     assert!(world.resident(memory) > beside);
 }
 
-/// Leaves no room: pins pages until no more come in.
+/// Uses up the budget: pins pages until no more fit.
 fn exhaust(world: &World) {
     let memory = world.map(4000);
     let mut page = 0;
@@ -109,14 +109,14 @@ fn what_cannot_be_locked_whole_is_not_locked_at_all() {
     write_all(memory.part(0, 4 * PAGE_SIZE), &random(4));
     let at = |page: usize| memory.address() + page * PAGE_SIZE;
     engine.lock_range(at(2), PAGE_SIZE).unwrap();
-    // The others may still leave, so they are kept for now.
+    // Only one page is locked; the others are pinned here, to keep them for now.
     engine.pin(at(0), 4 * PAGE_SIZE, usize::MAX).unwrap();
     exhaust(&world);
     let error = engine.lock_range(at(0), memory.len()).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
     let locked: Vec<_> = (0..8).map(|page| engine.has_locked(at(page), PAGE_SIZE)).collect();
     assert_eq!(locked, [false, false, true, false, false, false, false, false]);
-    // What was locked before is pinned once, beside the pin of this test.
+    // The locked page keeps its own pin, in addition to this test's.
     engine.unpin(at(0), 4 * PAGE_SIZE);
     engine.reclaim_now(1000);
     assert_eq!(world.resident(memory), 1, "pins were left, or taken that are another's");
@@ -129,12 +129,12 @@ fn who_waits_for_room_is_called_away_by_a_signal_and_not_for_ever() {
     exhaust(&world);
     let fault = |open| world.engine.fault_until(memory.address(), Access::Write, open);
     let wait = || {
-        // For good: what is pending goes with the thread.
+        // Never unblocked: the pending signal disappears with the thread.
         let _ = signals::block_all();
         threads::interrupt(current_thread());
         let start = Instant::now();
         let mut calls = 0;
-        // A thread that returns again and again because of signals waits as long as others do.
+        // A thread that retries after signals waits as long as any other.
         let error = loop {
             match fault(signals::bit(signals::SIGSYS)) {
                 Err(error) if error.is_for_a_signal() => calls += 1,
@@ -146,7 +146,7 @@ fn who_waits_for_room_is_called_away_by_a_signal_and_not_for_ever() {
         assert!(calls > 10, "called away {calls} times");
         // A lower bound, which load cannot break.
         assert!(start.elapsed() > Duration::from_secs(1), "{:?}", start.elapsed());
-        // A signal that is not wanted calls nobody away.
+        // An unwanted signal ends no wait.
         assert!(!fault(signals::bit(signals::SIGSEGV)).unwrap_err().is_for_a_signal());
     };
     thread::scope(|scope| scope.spawn(wait).join().unwrap());

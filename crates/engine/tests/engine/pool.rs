@@ -1,5 +1,4 @@
-//! The compressed tier: what goes there, what goes on to the disk still
-//! compressed, and that all of it comes back.
+//! The compressed tier: admission, write-back of compressed pages, and intact content.
 
 use crate::common::{
     Content, Setup, World, assert_holds, every_kind, mix64, page_of, read_in_threads,
@@ -19,7 +18,7 @@ use softswap_testkit::sim_device::Fault;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Touches pages while background reclaim runs: `page_of` says which in each step.
+/// Touches a page in each step, as `page_of` selects, with background reclaim.
 fn touch(world: &World, memory: Memory, steps: u64, page_of: impl Fn(u64) -> u64) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -31,7 +30,7 @@ fn touch(world: &World, memory: Memory, steps: u64, page_of: impl Fn(u64) -> u64
     });
 }
 
-/// With a disk that is much slower than unpacking, whatever the machine.
+/// A disk that is much slower than decompression, on any machine.
 fn slow() -> Setup {
     Setup { latency: Duration::from_micros(60), ..Setup::default() }
 }
@@ -46,7 +45,7 @@ fn a_pool_that_may_grow_holds_what_was_read_from_the_disk_and_stays_when_it_is_s
     };
     let fixed = reads();
     world.engine.set_pool_limit(PoolLimit::Auto);
-    // How fast it grows depends on what is measured on this machine.
+    // Its growth depends on measurements on this machine.
     wait_until("a pool that has grown", || match reads() {
         grown if grown < fixed / 4 => Ok(()),
         grown => Err(format!("{fixed} pages read, then {grown}")),
@@ -66,7 +65,7 @@ fn a_pool_that_may_grow_gives_way_to_pages_that_are_used_all_the_time() {
     let memory = world.map_with(&contents);
     world.evict(memory);
     let before = world.count(Counter::PoolLimitBytes);
-    // More than fits beside the largest pool, less than beside the smallest.
+    // More than fits with the largest pool, less than with the smallest.
     wait_until("a smaller pool", || {
         touch(&world, memory, 50_000, |step| mix64(step) % 1500 * 7);
         match world.count(Counter::PoolLimitBytes) {
@@ -85,7 +84,7 @@ fn sparse(count: u64) -> Vec<Content> {
     (0..count).map(Content::Sparse).collect()
 }
 
-/// A world in which much of what is compressed has gone on to the disk.
+/// A world that has written back many compressed pages.
 fn world_with_packed(setup: &Setup) -> (World, Memory, Vec<Content>) {
     let world = World::new(&setup.clone().all_offered());
     let contents = sparse(PAGES);
@@ -120,7 +119,7 @@ fn who_touches_pages_takes_others_out_as_long_as_those_stay_in_memory() {
     let (many, written) = batches_of(Content::Sparse);
     assert_eq!(written, 0);
     assert!(many > 8, "{many} batches");
-    // What leaves unchanged needs no disk either, but not for long.
+    // Clean pages need no disk either, but not for long.
     let (few, written) = batches_of(Content::Random);
     assert!(written > 0);
     assert!(few * 4 < many, "{few} batches, and {many}: nobody waits for what others can write");
@@ -170,7 +169,7 @@ fn slots_are_free_when_all_who_shared_them_have_gone() {
 fn a_page_that_shares_a_slot_can_be_moved_by_mremap() {
     let (world, memory, contents) = world_with_packed(&Setup::default());
     let len = memory.pages() * PAGE_SIZE;
-    // No room to grow where it is.
+    // No free address space after it, so it cannot grow in place.
     let next = memory.address() + len;
     assert!(world.engine.map_at(next, 16 * PAGE_SIZE, READ_WRITE, false).unwrap());
     let grown =
@@ -208,7 +207,7 @@ fn one_damaged_slot_stops_those_who_share_it_and_nobody_else() {
         }
     }
     assert_eq!((refused, world.count(Counter::ChecksumErrors)), (1, 1));
-    // The damage was on the way, not on the disk.
+    // The damage was in transfer, not on the disk.
     assert_holds(memory, &contents);
 }
 
@@ -244,7 +243,7 @@ fn thinned_out_slabs_move_together() {
     let contents = sparse(PAGES);
     let memory = world.map_with(&contents);
     world.evict(memory);
-    // Every page but each eighth comes back and goes again with other content.
+    // Every page except each eighth is rewritten and evicted again.
     for page in (0..PAGES as usize).filter(|page| page % 8 != 0) {
         assert!(memory.write_bytes(page * PAGE_SIZE, &Content::Zero.bytes()));
     }
@@ -325,7 +324,7 @@ fn the_limit_of_the_pool_can_change_while_it_is_used() {
 fn pages_share_slots_also_where_free_slots_lie_apart() {
     let setup = Setup { swap_mib: Some(64), ..Setup::default() };
     let world = World::new(&setup.all_offered());
-    // All of the disk is in use, but for each other slot.
+    // All of the disk is in use, except every second slot.
     let random: Vec<_> = (0..PAGES).map(Content::Random).collect();
     let other = world.map_with(&random[..15_000]);
     world.evict(other);

@@ -1,5 +1,5 @@
-//! Streams are followed in the background: what they touch is there before, it
-//! is what was written, and what only looks like a stream does no harm.
+//! Readahead in the background: pages of streams are resident before their touch, with the right
+//! content, and false streams do no harm.
 
 use crate::common::{
     Content, Setup, World, assert_holds, mix64, page_of, prefetch, random, wait_until,
@@ -18,8 +18,8 @@ use std::time::Duration;
 
 const PAGES: usize = 1500;
 
-/// Touches pages in the given order, and waits for what is asked for in between:
-/// the test is about what comes, not when.
+/// Touches pages in the given order, and waits for readahead after each: the test checks what is
+/// read, not when.
 fn touch_all(
     world: &World,
     memory: Memory,
@@ -33,9 +33,9 @@ fn touch_all(
     }
 }
 
-/// Waits until all that was asked for has come in.
+/// Waits until all requested readahead is complete.
 fn settle(world: &World) {
-    // Mostly it comes at once.
+    // Mostly it is complete at once.
     for _ in 0..1000 {
         if world.engine.is_prefetch_idle() {
             return;
@@ -52,7 +52,7 @@ fn faults(world: &World) -> u64 {
     [Tier::Pool, Tier::Disk].into_iter().map(|tier| world.engine.stats().faults(tier)).sum()
 }
 
-/// Pages that have all left, and what they hold.
+/// Returns evicted pages and their contents.
 fn evicted(kind: fn(u64) -> Content) -> (World, Memory, Vec<Content>) {
     let world = World::new(&Setup::default());
     let contents: Vec<_> = (0..PAGES as u64).map(kind).collect();
@@ -61,7 +61,7 @@ fn evicted(kind: fn(u64) -> Content) -> (World, Memory, Vec<Content>) {
     (world, memory, contents)
 }
 
-/// Every kind of tier: on the disk, in the pool.
+/// One kind for each tier: disk and pool.
 fn kinds() -> [fn(u64) -> Content; 2] {
     [Content::Random, Content::Text]
 }
@@ -95,7 +95,7 @@ fn a_stream_whose_pages_lie_apart_takes_few_faults_too() {
             let order = steps.map(|step| if down { PAGES - 1 - step } else { step });
             with_prefetch(&world, || touch_all(&world, memory, &contents, order));
             let (faults, reached) = (faults(&world), world.count(Counter::WindowsReached));
-            // How far a window goes depends on how fast pages come: 300 to 510 were seen.
+            // The size of a window depends on the speed of reads: 300 to 510 faults were measured.
             assert!(faults < PAGES as u64 / 2, "{faults} faults, down: {down}");
             assert!(reached >= 2 * STRIDE as u64, "{reached} windows");
             world.assert_survives(memory, &contents);
@@ -111,7 +111,7 @@ fn a_stream_over_slots_that_lie_anywhere_takes_as_few() {
         let world = World::new(&Setup::default());
         let contents = random(PAGES as u64);
         let memory = world.map(PAGES);
-        // What leaves together lies together: neighbours in memory do not.
+        // Pages evicted together have adjacent slots, so neighbours in memory do not.
         for group in 0..GROUPS {
             for (page, content) in contents.iter().enumerate() {
                 if mix64(page as u64) % GROUPS == group {
@@ -162,8 +162,7 @@ fn touches_at_random_bring_hardly_anything_ahead() {
     assert_holds(memory, &contents);
 }
 
-/// Rows of three pages, whose second page is touched first, in an order without
-/// pattern.
+/// Rows of three pages in random order, the second page first.
 fn rows() -> impl Iterator<Item = usize> {
     let row = |step| mix64(step) as usize % (PAGES / 3);
     (0..300).map(row).flat_map(|row| [3 * row + 1, 3 * row, 3 * row + 2])
@@ -171,14 +170,14 @@ fn rows() -> impl Iterator<Item = usize> {
 
 #[test]
 fn what_is_touched_together_comes_together_from_slots_of_any_kind() {
-    // Alone in a slot, unpacked; two and more in a slot.
+    // One page for each slot, uncompressed; then two or more in a slot.
     for pool in [PoolLimit::Percent(0), PoolLimit::Bytes(64 << 10)] {
         let world = World::new(&Setup { pool, ..Setup::default() });
         let contents: Vec<_> = (0..PAGES as u64).map(kinds()[1]).collect();
         let memory = world.map_with(&contents);
         let (mut touched, mut faulted) = (0, 0);
         for page in rows() {
-            // Cold each time, as in far more memory than there is.
+            // Evicted each time, as if there were much more memory.
             if page % 3 == 1 {
                 world.evict(memory);
             }
@@ -207,7 +206,7 @@ fn a_companion_that_cannot_be_had_harms_nobody() {
         }
         world.evict(memory);
         let errors = || world.count(Counter::ReadErrors) + world.count(Counter::ChecksumErrors);
-        // The first read brings several, and fails; the page is read again, alone.
+        // The first read brings several pages and fails; the page is read again alone.
         world.disk.fail(Operation::Read, world.disk.counts().reads, 1, fault);
         assert!(page_of(memory, 601).is_some_and(|it| it == contents[601].bytes()));
         assert_eq!(errors(), 0);
@@ -224,7 +223,7 @@ fn a_bad_place_ahead_stops_its_toucher_and_nobody_else() {
         let contents = random(400);
         let memory = world.map_with(&contents);
         world.evict(memory);
-        // Whatever is read from the second read on, for a while.
+        // All reads from the seventh on, for a while.
         world.disk.fail(Operation::Read, 6, 8, fault);
         with_prefetch(&world, || {
             for (page, content) in contents.iter().enumerate() {
@@ -253,8 +252,8 @@ fn what_comes_ahead_and_what_is_touched_first_is_all_there_is() {
 fn an_error_ahead_counts_once_its_page_is_touched() {
     for fault in [Fault::Errno(EIO), Fault::FlipBit] {
         let world = World::new(&Setup { memory_mib: 64, ..Setup::default() });
-        // So many that what is resident stays a small part of it: then one page behind
-        // is enough for neighbours to come along.
+        // Enough pages to make the resident ones a small part: then one resident page behind is
+        // enough to read neighbours along.
         let contents = random(4000);
         let memory = world.map_with(&contents);
         world.evict(memory);
@@ -265,8 +264,8 @@ fn an_error_ahead_counts_once_its_page_is_touched() {
                 let first = begun.next().expect("nobody follows streams");
                 touch_all(&world, memory, &contents, first..first + 30);
             }
-            // The touches of pages 0, 1 and 3 read one to four pages each; what the
-            // last one asks for fails.
+            // The touches of pages 0, 1 and 3 read one to four pages each; the readahead that the
+            // last one starts fails.
             let reads = world.disk.counts().reads;
             world.disk.fail(Operation::Read, reads + 3, u64::MAX / 2, fault);
             touch_all(&world, memory, &contents, 0..7);
@@ -293,7 +292,7 @@ fn what_is_parked_is_not_taken_for_what_its_slot_holds_later() {
         let memory = world.map_with(&before);
         world.evict(memory);
         with_prefetch(&world, || {
-            // Each leaves the marker of a first window parked.
+            // Each leaves the marker of a first window in the cache.
             for first in (0..600).step_by(60) {
                 touch_all(&world, memory, &before, first..first + 7);
             }

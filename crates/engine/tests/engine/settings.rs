@@ -1,4 +1,4 @@
-//! Settings of a running engine, asked for and changed as over the socket.
+//! Settings of a running engine, queried and changed as through the socket.
 
 use crate::common::{Setup, World};
 use softswap_engine::base::stats::Counter;
@@ -18,7 +18,7 @@ fn ask(world: &World, request: &str) -> Answer {
     Answer::parse(text.as_bytes())
 }
 
-/// With the budget that a world has.
+/// With the budget of a world.
 const AS_IT_IS: &str = "bounce.peak 0\ncodec lz4\nio.poll auto\nio.poll_sleep auto\nmemory 16M\n\
      pool.limit 6684672B\n";
 

@@ -1,5 +1,5 @@
-//! Pages that have just left are had back without the disk, as they were, while
-//! it pays to keep them; and what keeps them makes room for what needs it.
+//! Recently evicted pages are restored without the disk while keeping them pays, and their memory
+//! is released if something else needs it.
 
 use crate::common::{Content, Setup, World, assert_holds, mix64, page_of, random};
 use softswap_engine::base::stats::{Counter, Tier};
@@ -10,14 +10,13 @@ use softswap_testkit::Memory;
 use softswap_testkit::sim_device::Fault;
 
 const PAGES: usize = 300;
-/// They lie apart, so that none brings others along.
+/// Distance between pages, so that none brings others along.
 const STEP_BYTES: usize = 5 * PAGE_SIZE;
 
-/// Pages that nobody wants any more: that many others have left makes those few
-/// pages that are back soon stand out.
+/// Pages that are never used again: with many evictions, a few early refaults stand out.
 const OTHERS: u64 = 6000;
 
-/// Pages of which all were back soon, so that more are kept when they leave.
+/// Returns pages that all refaulted soon, so that more are kept at eviction.
 fn wanted_again(world: &World) -> (Memory, Vec<Content>) {
     world.evict(world.map_with(&random(OTHERS)));
     let (memory, contents) = some(world, 0);
@@ -51,7 +50,7 @@ fn assert_each(memory: Memory, contents: &[Content]) {
     }
 }
 
-/// Takes out what is resident, and no more: what is kept stays.
+/// Evicts resident pages only, so that the standby list stays.
 fn leave(world: &World, memory: Memory) {
     while world.resident(memory) > 0 {
         assert_eq!(world.engine.reclaim_now(1), 1);
@@ -158,9 +157,8 @@ fn a_disk_that_takes_nothing_is_told_although_pages_were_kept() {
     assert_each(memory, &contents);
 }
 
-/// Touches here and there, mostly in a hot set that hardly fits, so that many pages
-/// are wanted again just after they left; what each page holds is compared on every
-/// touch.
+/// Random touches, mostly in a hot set that barely fits, so that many pages refault soon after
+/// their eviction. Compares the content on every touch.
 #[test]
 fn any_mixture_of_touches_finds_what_was_written_last() {
     for avoid_move in [false, true] {
@@ -170,12 +168,12 @@ fn any_mixture_of_touches_finds_what_was_written_last() {
         let memory = world.map_with(&contents);
         for step in 0..60_000 {
             if step % 64 == 0 {
-                // As background reclaim does, which does not run here.
+                // Stands in for background reclaim, which does not run here.
                 world.engine.reclaim_now(0);
             }
             let number = mix64(step);
             let within = if number % 10 < 9 { 3000 } else { pages };
-            // Apart, so that none brings others along.
+            // Scattered, so that none brings others along.
             let page = (number >> 32) as usize % within * 7919 % pages;
             match number >> 8 & 7 {
                 0 | 1 => {

@@ -160,13 +160,13 @@ fn a_move_onto_unchanged_pages_leaves_none_of_them() {
 
 #[test]
 fn an_area_that_is_half_full_keeps_no_copies_and_a_full_one_gives_them_up() {
-    // 2048 slots: under half of them are in use when the first pages come in.
+    // 2048 slots: fewer than half are in use at the first swap-ins.
     let world = World::new(&Setup { swap_mib: Some(8), ..Setup::default() });
     let first = random(900);
     let memory = world.map_with(&first);
     world.assert_survives(memory, &first);
     assert_eq!(world.count(Counter::CopiesKept), 900);
-    // These need slots that the copies have.
+    // These need the slots of the copies.
     let more: Vec<_> = (0..1100).map(|page| Content::Random(page + 5000)).collect();
     let other = world.map_with(&more);
     world.assert_survives(other, &more);
@@ -216,7 +216,7 @@ fn a_chunk_that_is_always_written_stops_keeping_copies() {
     world.assert_survives(memory, &contents);
 }
 
-/// Each thread's lines, which it writes itself or by the kernel.
+/// Each thread uses its own lines, and writes them itself or through the kernel.
 fn share(world: &World, memory: Memory, thread: usize) {
     let zeroes = std::fs::File::open("/dev/zero").unwrap();
     let mut expected = vec![0; memory.pages()];
@@ -249,7 +249,7 @@ fn share(world: &World, memory: Memory, thread: usize) {
 
 #[test]
 fn threads_that_share_pages_lose_no_write() {
-    // With room for all copies, and with so little that they are given up.
+    // With enough space for all copies, and with so little that copies are freed.
     for (avoid_move, swap_mib) in [(false, None), (true, None), (false, Some(14))] {
         let setup = Setup { memory_mib: 12, avoid_move, swap_mib, ..Setup::default() };
         let world = World::new(&setup);

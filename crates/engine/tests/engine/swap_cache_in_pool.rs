@@ -9,7 +9,7 @@ fn sparse(count: usize) -> Vec<Content> {
     (0..count as u64).map(Content::Sparse).collect()
 }
 
-/// Gaps in the slabs, so that what is left moves together.
+/// Makes gaps in the slabs, so that compaction moves the remaining objects.
 #[test]
 fn copies_move_with_what_lies_beside_them() {
     let world = World::new(&Setup { memory_mib: 32, ..Setup::default() });
@@ -19,7 +19,7 @@ fn copies_move_with_what_lies_beside_them() {
     let kept = world.engine.pooled_copies();
     assert!(kept > 1000, "{kept}");
     world.evict(memory);
-    // Every page of which one copy in five is left in its slab.
+    // One page in five stays, with its copy in the slab.
     let stays = |page: usize| page.is_multiple_of(5);
     for page in (0..contents.len()).filter(|page| !stays(*page)) {
         world.engine.discard(memory.address() + page * PAGE_SIZE, PAGE_SIZE).unwrap();
@@ -30,7 +30,7 @@ fn copies_move_with_what_lies_beside_them() {
     assert!(world.engine.pooled_copies() > left.len() / 2);
     let before = world.count(Counter::PagesCompacted);
     let packed = world.count(Counter::PagesPooled);
-    // Rounds of reclaim begin with it.
+    // Each round of reclaim starts with compaction.
     for _ in 0..200 {
         world.engine.reclaim_now(1);
     }

@@ -1,5 +1,5 @@
-//! Many threads at once, with reclaim at their heels: each page holds what its
-//! owner wrote last, whoever takes it out or throws others away meanwhile.
+//! Many threads with concurrent reclaim: each page has the content that its owner wrote last,
+//! whichever thread evicts or discards others meanwhile.
 
 use crate::common::{Content, Setup, World, mix64, page_of};
 use softswap_engine::base::stats::{Counter, Tier};
@@ -16,7 +16,7 @@ const THREADS: u64 = 8;
 const PAGES: usize = 1200;
 const STEPS: u64 = 6000;
 
-/// Some content, by kind and seed.
+/// Returns content by kind and seed.
 fn content(number: u64) -> Content {
     match number % 8 {
         0 => Content::Zero,
@@ -26,7 +26,7 @@ fn content(number: u64) -> Content {
     }
 }
 
-/// One thread's own mapping, and what it must hold.
+/// One thread's own mapping, and its expected content.
 struct Owner<'w> {
     world: &'w World,
     memory: Memory,
@@ -87,7 +87,7 @@ impl<'w> Owner<'w> {
     }
 }
 
-/// Runs `body` with background reclaim beside it.
+/// Runs `body` with background reclaim.
 fn with_reclaim(world: &World, body: impl FnOnce()) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -157,8 +157,8 @@ fn threads_that_touch_the_same_pages_all_see_the_newest_word() {
         in_threads(|number| {
             for step in 1..2000 {
                 let page = mix64(number << 32 | step) as usize % 64;
-                // Each thread has a word of its own in every page, so that a
-                // page is written by all of them while it comes and goes.
+                // Each thread has its own word in every page, so all threads write a page while it
+                // is evicted and faulted in.
                 let at = page * PAGE_SIZE + number as usize * 8;
                 match number {
                     0 => {

@@ -1,5 +1,5 @@
-//! What a cluster of many servers would do to many clients: a simulation by events, with the
-//! placement that runs use, of lost pages and of how long reads and writes take while servers die.
+//! Event simulation of a cluster of many servers with many clients, and the placement of real runs.
+//! It reports lost pages and the latency of reads and writes while servers die.
 
 mod shards;
 mod model;
@@ -65,7 +65,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-/// How long something took, in us.
+/// Latencies, in us.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latencies {
     pub count: usize,
@@ -76,7 +76,7 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Of all of them, in ns.
+    /// Computes them from all durations, in ns.
     fn of(mut all_ns: Vec<u64>) -> Latencies {
         all_ns.sort_unstable();
         let at = |share: f64| {
@@ -93,21 +93,21 @@ impl Latencies {
     }
 }
 
-/// What came of it.
+/// Result of a simulation.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Found {
     pub reads: Latencies,
     pub writes: Latencies,
-    /// Writes that were given up: their pages stayed in memory.
+    /// Writes that timed out: their pages stayed in memory.
     pub failed_writes: u64,
     /// Reads for which no server with a copy answered within the deadline.
     pub late_reads: u64,
     /// Extents of which some page may have had no good copy at some time.
     pub lost_extents: u64,
-    /// Copies that were lost or stale, and were made again.
+    /// Lost or stale copies that were restored.
     pub repaired_copies: u64,
-    /// The longest that a copy was missing.
+    /// Longest time that a copy was missing.
     pub longest_repair_s: f64,
-    /// The share of their time for which servers were busy.
+    /// Share of the time that servers were busy.
     pub busy_share: f64,
 }

@@ -1,4 +1,4 @@
-//! The events.
+//! Events of the simulation.
 
 use super::shards::{READ_NS, Shard, State, WRITE_NS, owner, shards, topology};
 use super::{Found, Latencies, Settings};
@@ -7,13 +7,13 @@ use crate::placement::{Placement, group_of};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// There and back.
+/// Round trip of the network.
 const ROUND_TRIP_NS: u64 = 100_000;
-/// As `deadline=` has it.
+/// The default of `deadline=`.
 const DEADLINE_NS: u64 = 10_000_000_000;
-/// After so long groups get slots elsewhere.
+/// Time after which groups of a dead shard get other slots.
 const GIVEN_UP_NS: u64 = 3_000_000_000;
-/// Extents that each client compares or makes again in a second.
+/// Extents that each client compares or restores in a second.
 const LOOKED_AT: u64 = 2000;
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -29,17 +29,17 @@ enum Event {
     Write { client: usize },
 }
 
-/// A read that is under way.
+/// A read in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Asking {
     client: usize,
     extent: usize,
-    /// Copies that were asked in vain.
+    /// Copies that were read without success.
     tried: [bool; 2],
     since_ns: u64,
 }
 
-/// Numbers by chance, the same for the same seed (xorshift64*).
+/// Pseudo-random numbers (xorshift64*).
 struct Chance(u64);
 
 impl Chance {
@@ -54,7 +54,7 @@ impl Chance {
         ((u128::from(self.next()) * u128::from(count)) >> 64) as u64
     }
 
-    /// The time to the next of so many a second.
+    /// Returns the time to the next event, with `per_second` events a second on average.
     fn pause_ns(&mut self, per_second: u32) -> u64 {
         let share = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
         (-(1.0 - share).ln() / f64::from(per_second) * SECOND_NS as f64) as u64
@@ -66,13 +66,13 @@ struct Model<'s> {
     chance: Chance,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     shards: Vec<Shard>,
-    /// All clients have the same.
+    /// The placement, shared by all clients.
     placement: Placement,
-    /// Of each extent of each client: which copies are not what was written last.
+    /// For each extent of each client: true for a copy that is not the last version.
     bad: Vec<[bool; 2]>,
-    /// What each shard was written lately: when, which extent, which copy.
+    /// Recent writes of each shard: time, extent, copy.
     recent: Vec<VecDeque<(u64, usize, usize)>>,
-    /// Whom a client knows not to answer.
+    /// For each client: true for a shard that it knows not to answer.
     is_known_dead: Vec<Vec<bool>>,
     reads_ns: Vec<u64>,
     writes_ns: Vec<u64>,
@@ -80,10 +80,10 @@ struct Model<'s> {
     found: Found,
 }
 
-/// Goes through it.
+/// Runs the simulation.
 ///
 /// # Panics
-/// Where there are fewer servers than copies; the command line allows none.
+/// If there are fewer servers than copies; the command line does not allow that.
 #[must_use]
 pub fn simulate(settings: &Settings) -> Found {
     let shards = shards(settings.servers);
@@ -186,7 +186,7 @@ impl Model<'_> {
         }
     }
 
-    /// What had not arrived at the replica is stale there.
+    /// Marks the copies as bad whose last write had not reached the replica.
     fn spoil_what_the_replica_lacks(&mut self, now_ns: u64, shard: usize) {
         let lag_ns = u64::from(self.settings.replica_lag_ms) * 1_000_000;
         let since_ns = now_ns.saturating_sub(lag_ns);
@@ -203,7 +203,7 @@ impl Model<'_> {
         self.found.lost_extents += u64::from(is_lost && !was_lost);
     }
 
-    /// The copies that a shard has, as they are placed now.
+    /// Returns the copies on a shard, according to the present placement.
     fn all_of(&self, shard: usize) -> Vec<(usize, usize)> {
         let count = self.shards.len();
         let copies_in = |group: usize| {
@@ -215,7 +215,7 @@ impl Model<'_> {
         (0..self.bad.len()).flat_map(of).collect()
     }
 
-    /// The replica is the primary; all copies that it has are compared.
+    /// Makes the replica the primary, and compares all its copies.
     fn fail_over(&mut self, now_ns: u64, shard: usize) {
         self.shards[shard].state = State::Serves;
         self.is_known_dead.iter_mut().for_each(|known| known[shard] = false);
@@ -226,7 +226,7 @@ impl Model<'_> {
         self.at(back_ns.max(now_ns), Event::Returned { shard });
     }
 
-    /// Groups of a shard that is gone get slots elsewhere, and their copies are made again.
+    /// Moves the groups of a dead shard to other slots, and restores their copies.
     fn give_up(&mut self, now_ns: u64, shard: usize) {
         let moved = self.placement.misplaced(&topology(&self.shards));
         let lost = self.all_of(shard);
@@ -237,7 +237,7 @@ impl Model<'_> {
         self.make_again(now_ns, &lost, now_ns - GIVEN_UP_NS);
     }
 
-    /// Each client goes over its own, one after the other.
+    /// Each client restores its own copies, one after the other.
     fn make_again(&mut self, now_ns: u64, all: &[(usize, usize)], since_ns: u64) {
         let extents = self.settings.extents as usize;
         let mut seen = vec![0; usize::from(self.settings.clients)];
@@ -278,7 +278,7 @@ impl Model<'_> {
         self.ask(now_ns, Asking { client, extent, tried: [false; 2], since_ns: now_ns });
     }
 
-    /// One copy is asked, and where that does not answer, or is not what was written, the other.
+    /// Reads one copy; if its server does not answer or the copy is bad, reads the other.
     fn ask(&mut self, now_ns: u64, asking: Asking) {
         let Asking { client, extent, mut tried, since_ns } = asking;
         let copies = 0..usize::from(self.settings.copies);
@@ -291,7 +291,7 @@ impl Model<'_> {
         let next = Event::Ask(Asking { tried, ..asking });
         if !self.shards[shard].serves() {
             let known = std::mem::replace(&mut self.is_known_dead[client][shard], true);
-            // Who is known not to answer has closed its connections, or was asked last.
+            // The client has closed its connections to a server known as dead, or asks it last.
             let patience_ns = if known { 0 } else { PATIENCE.as_nanos() as u64 };
             return self.at(now_ns + patience_ns, next);
         }
@@ -303,7 +303,7 @@ impl Model<'_> {
         }
     }
 
-    /// Nobody has it now: whoever of those with a good copy comes back first.
+    /// No copy is available now: waits for the first server with a good copy to recover.
     fn wait_for_any(&mut self, now_ns: u64, Asking { extent, since_ns, .. }: Asking) {
         let copies = (0..usize::from(self.settings.copies)).filter(|copy| !self.bad[extent][*copy]);
         let back_ns = copies.map(|copy| self.shards[self.place(extent, copy)].back_ns).min();
@@ -313,8 +313,8 @@ impl Model<'_> {
         }
     }
 
-    /// All copies, each when its server is there; a server that is gone is waited for until the
-    /// copy has another.
+    /// Writes all copies, each when its server is available. Waits for a dead server until the copy
+    /// gets another slot.
     fn write(&mut self, now_ns: u64, client: usize) {
         let extent = self.any_extent(client);
         let copies = usize::from(self.settings.copies);
@@ -329,7 +329,7 @@ impl Model<'_> {
                 self.found.failed_writes += 1;
                 return;
             }
-            // Who is not there is not kept busy: what waits for it comes by and by.
+            // A dead server is not kept busy: the writes that wait for it arrive spread over time.
             let served_ns = match start_ns == now_ns {
                 true => self.shards[shard].serve(now_ns + ROUND_TRIP_NS / 2, WRITE_NS),
                 false => start_ns + ROUND_TRIP_NS / 2 + WRITE_NS,
@@ -397,7 +397,7 @@ mod tests {
         let dying = Settings { deaths: 6, ..settings() };
         let one = simulate(&Settings { copies: 1, ..dying.clone() });
         assert!(one.lost_extents > 0, "{one:?}");
-        // A second copy is nowhere made again without a first.
+        // A copy cannot be restored without another one.
         assert_eq!(one.repaired_copies, 0);
         let pair = Settings { deaths: 0, pair_deaths: 1, ..settings() };
         assert!(simulate(&Settings { copies: 1, ..pair.clone() }).lost_extents > 300);
@@ -411,7 +411,7 @@ mod tests {
         let found = simulate(&Settings { deaths: 3, ..settings() });
         assert!(found.reads.longest_us >= PATIENCE.as_micros() as f64, "{found:?}");
         assert!(found.reads.p99_us < 1000.0, "{found:?}");
-        // A write needs both.
+        // A write needs both servers.
         assert!(found.writes.longest_us > 500_000.0, "{found:?}");
     }
 

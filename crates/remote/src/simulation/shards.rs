@@ -1,28 +1,28 @@
-//! Servers: each a primary with its replica, which have a part of the slots.
+//! Shards: each is a primary with its replica, and has a part of the slots.
 
 use crate::topology::{SLOTS, Topology};
 use crate::url::Address;
 
-/// How long a server is busy with a page that is read, and with an extent that is written.
+/// Time a server needs to read a page, and to write an extent.
 pub(super) const READ_NS: u64 = 8_000;
 pub(super) const WRITE_NS: u64 = 60_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Serves,
-    /// The replica is being made the primary.
+    /// The replica is becoming the primary.
     FailsOver,
-    /// Primary and replica are dead, and what they had is lost.
+    /// Primary and replica are dead, and their content is lost.
     Gone,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Shard {
     pub(super) state: State,
-    /// Until when it is not served, if it is not.
+    /// End of the time without service.
     pub(super) back_ns: u64,
     pub(super) has_replica: bool,
-    /// Until when it is busy with what has come.
+    /// Time until which it is busy with earlier requests.
     busy_ns: u64,
     pub(super) worked_ns: u64,
 }
@@ -33,7 +33,8 @@ impl Shard {
         Shard { state, back_ns, has_replica: true, busy_ns: 0, worked_ns: 0 }
     }
 
-    /// Serves what comes at a time, one thing after the other; when that is done.
+    /// Serves a request that arrives at `now_ns`, after the earlier ones. Returns its completion
+    /// time.
     pub(super) fn serve(&mut self, now_ns: u64, takes_ns: u64) -> u64 {
         self.busy_ns = self.busy_ns.max(now_ns) + takes_ns;
         self.worked_ns += takes_ns;
@@ -45,12 +46,12 @@ impl Shard {
     }
 }
 
-/// So many, and which slots each has: as clusters deal them.
+/// Returns `count` shards.
 pub(super) fn shards(count: u16) -> Vec<Shard> {
     vec![Shard::new(); count.into()]
 }
 
-/// What the cluster would tell of itself.
+/// Returns the topology as the cluster would report it.
 pub(super) fn topology(shards: &[Shard]) -> Topology {
     let count = shards.len();
     let line = |(at, shard): (usize, &Shard)| {
@@ -63,9 +64,9 @@ pub(super) fn topology(shards: &[Shard]) -> Topology {
     Topology::parse(&text, &asked, false).unwrap_or_else(|| Topology::single(asked))
 }
 
-/// Who has a slot.
+/// Returns the owner of a slot.
 pub(super) fn owner(count: usize, slot: u16) -> usize {
-    // The first whose last slot is not before it.
+    // The first shard whose last slot is not below `slot`.
     let guess = usize::from(slot) * count / SLOTS;
     if usize::from(slot) > (guess + 1) * SLOTS / count - 1 { guess + 1 } else { guess }
 }

@@ -1,4 +1,4 @@
-//! The store by itself and against a real cluster, in one executable.
+//! Tests of the store alone and with a real cluster, in one executable.
 
 mod in_memory;
 

@@ -1,4 +1,4 @@
-//! Areas through a request queue, a server and a store in memory.
+//! Areas with a request queue, a server, and a store in memory.
 
 use crate::in_memory::InMemory;
 use softswap_engine::base::stats::{STATS_WORDS, Stats};
@@ -37,7 +37,7 @@ impl Rig {
         device
     }
 
-    /// A server that is as if killed when what this returns is dropped.
+    /// Starts a server. Dropping the result ends it as if killed.
     fn serve(&self) -> tokio::runtime::Runtime {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let areas = Areas::open(self.queue, self.fd.as_raw_fd()).unwrap();
@@ -76,7 +76,7 @@ fn pages_come_back_as_they_were_while_servers_are_killed_and_come_again() {
             let server = rig.serve();
             std::thread::sleep(Duration::from_millis(30));
             server.shutdown_background();
-            // Whatever it had begun has ended.
+            // Time for the tasks in progress to end.
             std::thread::sleep(Duration::from_millis(5));
         }
     });
@@ -157,7 +157,7 @@ fn a_helper_ends_when_neither_run_nor_any_process_is_left() {
     });
     device.write(&mut Lane::Plain, 0, &filled(1, 1)).unwrap();
     drop((run, tree));
-    // It removes what another area has left each time that it looks who is still there.
+    // Each check removes the areas of processes that have exited.
     for look in 0..2 {
         let other = rig.device();
         other.write(&mut Lane::Plain, 0, &filled(2, 2)).unwrap();
@@ -187,7 +187,7 @@ fn what_is_mirrored_is_read_as_it_was_written_whatever_becomes_of_the_cluster() 
     let mut server: Option<tokio::runtime::Runtime> = None;
     for step in 0..4000_u32 {
         if step % 500 == 0 {
-            // Killed, or there (again).
+            // Killed, or started again.
             server = match server.take() {
                 Some(server) => {
                     server.shutdown_background();

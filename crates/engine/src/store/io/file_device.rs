@@ -1,4 +1,4 @@
-//! The device most swap areas sit on: an unnamed file in a directory.
+//! Device for a swap file or block device.
 
 use super::poll::{self, Polling};
 use super::{Device, Facts, IoError, Lane, MAX_PIECES, Operation, Piece, Rings, transfer_whole};
@@ -29,18 +29,18 @@ const LANE_ENTRIES: u32 = MAX_PIECES as u32;
 pub struct FileDevice {
     file: Arc<SwapFile>,
     io_uring: bool,
-    /// The ring that was made to see whether there can be any.
+    /// The ring that showed whether rings are available.
     first_ring: Option<Ring>,
-    /// Whether the device answers when it is asked for completions.
+    /// True if the device supports polling for completions.
     device_polling: AtomicBool,
-    /// Where the bounce buffers are registered; lanes share that.
+    /// The ring with which the bounce buffers are registered; lanes share its registration.
     registered: Option<Ring>,
-    /// They showed what can be done. Not closed before the device is: some time later that would
-    /// interrupt whatever call the thread that made them, one of the program's, waits in by then.
+    /// Rings that were only used to detect features. They are closed with the device. Closing one
+    /// earlier would interrupt a later system call of the program's thread that created it.
     tried: Vec<Ring>,
 }
 
-/// A request under way, and the real clock.
+/// A request in flight, and the real clock.
 struct Timed<'p, 'r>(&'p mut Pending<'r>);
 
 impl poll::Pending for Timed<'_, '_> {
@@ -58,8 +58,8 @@ impl poll::Pending for Timed<'_, '_> {
 }
 
 impl FileDevice {
-    /// Serves `file`, through io_uring where this process may use it and
-    /// `avoid_io_uring` does not rule it out.
+    /// Creates the device for `file`. Uses io_uring if this process may use it and `avoid_io_uring`
+    /// is false.
     #[must_use]
     pub fn new(file: impl Into<Arc<SwapFile>>, avoid_io_uring: bool) -> Self {
         let file = file.into();
@@ -71,18 +71,18 @@ impl FileDevice {
         Self { file, io_uring, first_ring, device_polling, registered: None, tried }
     }
 
-    /// A ring for a lane, which has the file and the bounce buffers.
+    /// Prepares a ring for a lane: attaches the file and the bounce buffers.
     fn ready(&self, ring: io::Result<Ring>) -> io::Result<Ring> {
         let mut ring = attached(ring, &self.file)?;
         if let Some(registered) = &self.registered {
-            // Without, each request has its buffer looked up.
+            // Without it the kernel looks up the buffer of each request.
             let _ = ring.share_registered(registered);
         }
         Ok(ring)
     }
 
-    /// One page by asking the device after a sleep, both in the kernel; `None`
-    /// where the kernel does not do that, or is not to.
+    /// Reads one page with a sleep and polling in the kernel; `None` if that is not supported or
+    /// not selected.
     fn nap(
         &self,
         rings: &mut Rings,
@@ -106,8 +106,8 @@ impl FileDevice {
         }
     }
 
-    /// One page by asking the device; `None` where it does not answer after
-    /// all, which is noticed only now.
+    /// Reads one page with polling of the device; `None` if the device does not support it, which
+    /// may be detected only now.
     fn ask(
         &self,
         rings: &mut Rings,
@@ -126,7 +126,7 @@ impl FileDevice {
         }
     }
 
-    /// One page, waited for as planned.
+    /// Reads one page and waits as planned.
     fn step_page(
         &self,
         lane: &mut Lane,
@@ -150,8 +150,8 @@ impl FileDevice {
                 result => return result,
             }
         }
-        // One blocking call is cheaper than a submission and a wait. The ring
-        // has the file even where its descriptor is gone.
+        // One blocking call is cheaper than a submission and a wait. The ring still has the file if
+        // its descriptor was closed.
         match self.file.read_at(buf, offset) {
             Err(error) if error.raw_os_error() == Some(errno::EBADF) => {
                 self.step_read(lane, offset, buf)
@@ -160,7 +160,7 @@ impl FileDevice {
         }
     }
 
-    /// Reads what a batch of which so many bytes came has left undone.
+    /// Reads what a batch has not transferred; `done` is the number of bytes of each piece.
     fn read_rest(
         &self,
         lane: &mut Lane,
@@ -169,7 +169,7 @@ impl FileDevice {
     ) -> Result<(), IoError> {
         for (piece, done) in pieces.iter_mut().zip(done) {
             if done != piece.buf.len() {
-                // Once more alone: it goes on where it stopped, or says why not.
+                // Repeated alone, a piece is continued, or fails with its own error.
                 self.read(lane, piece.offset, piece.buf)?;
             }
         }
@@ -177,7 +177,7 @@ impl FileDevice {
     }
 
     fn step_read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        // Both ways need the buffer, one after the other.
+        // Both closures need the buffer, one after the other.
         let buf = std::cell::RefCell::new(buf);
         self.step(
             lane,
@@ -186,9 +186,8 @@ impl FileDevice {
         )
     }
 
-    /// One transfer on the lane. A ring that fails as such is left for good,
-    /// and the transfer repeated without it; repeating is harmless, since the
-    /// same bytes go to the same place.
+    /// Makes one transfer on the lane. If the ring itself fails, the lane abandons it and repeats
+    /// the transfer without it. That is harmless, because the same bytes go to the same place.
     fn step(
         &self,
         lane: &mut Lane,
@@ -206,8 +205,8 @@ impl FileDevice {
 }
 
 fn leave_rings(lane: &mut Lane) {
-    // Not dropped: that would call into the C library from a fault handler,
-    // and close a number that may by now be somebody else's descriptor.
+    // Not dropped: a drop would call the C library in a fault handler, and close a descriptor
+    // number that the program may have reused.
     std::mem::forget(std::mem::replace(lane, Lane::Plain));
 }
 
@@ -231,13 +230,13 @@ impl Device for FileDevice {
 
     fn expect_buffers(&mut self, range: Option<StaticRange>) {
         let Some(mut ring) = self.first_ring.take() else { return };
-        // Through the page cache the data is copied, and nothing gained.
+        // Through the page cache the data is copied, so registration gains nothing.
         let Some(range) = range.filter(|_| self.file.is_direct()) else {
             return self.tried.push(ring);
         };
         let shared = ring.register(range).and_then(|()| {
-            // Only where lanes can share it: registered by each, the pages
-            // would count against RLIMIT_MEMLOCK as often.
+            // Only if lanes can share the registration. If each registered the pages, they would
+            // count against RLIMIT_MEMLOCK several times.
             let mut tried = Ring::new(1)?;
             let shared = tried.share_registered(&ring);
             self.tried.push(tried);
@@ -246,7 +245,7 @@ impl Device for FileDevice {
         match shared {
             Ok(()) => self.registered = Some(ring),
             Err(_) => {
-                // What nobody uses must not count against RLIMIT_MEMLOCK.
+                // An unused registration must not count against RLIMIT_MEMLOCK.
                 let _ = ring.unregister();
                 self.tried.push(ring);
             }
@@ -299,7 +298,7 @@ impl Device for FileDevice {
     fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
         let ends = pieces.iter().map(|piece| piece.offset + piece.buf.len() as u64);
         if ends.max().is_some_and(|end| self.file.check_limit(end).is_err()) {
-            // Each as far as it may go; the first that may not says so.
+            // Writes pieces up to the limit; the first one beyond it returns the error.
             return pieces.iter().try_for_each(|piece| self.write(lane, piece.offset, piece.buf));
         }
         let done = batch(lane, pieces.len(), |ring, results| {
@@ -365,8 +364,8 @@ impl Device for FileDevice {
     }
 }
 
-/// Runs a batch of `count` transfers on the lane's ring. How many bytes each
-/// moved: none where it failed, where the ring did, or where there is none.
+/// Runs a batch of `count` transfers on the lane's ring. Returns the bytes of each: 0 if it or the
+/// ring failed, or if there is no ring.
 fn batch(
     lane: &mut Lane,
     count: usize,
@@ -391,10 +390,9 @@ fn attached(ring: io::Result<Ring>, file: &SwapFile) -> io::Result<Ring> {
     Ok(ring)
 }
 
-/// Whether the device answers when it is asked for a completion. A queue that
-/// does not says so only in the completion, so it is tried; older kernels (6.1)
-/// do not even say so, but wait for the interrupt. A file that is empty yet
-/// gets a page for that.
+/// Returns true if the device supports polling for completions. A queue without support reports
+/// that only in the completion, so this tries a read. Older kernels (6.1) do not report it, but
+/// wait for the interrupt. An empty file gets a page for the trial.
 fn can_ask(file: &SwapFile, made: &mut Vec<Ring>) -> bool {
     if file.queue_polls() == Some(false) {
         return false;
@@ -556,7 +554,7 @@ mod tests {
             for (index, byte) in written.iter_mut().enumerate() {
                 *byte = (index / 509) as u8;
             }
-            // From back to front, so that the order does not matter by chance.
+            // From back to front, so that a wrong order cannot pass.
             let at = |number: usize| 8192 * (16 - number as u64);
             let pieces: Vec<Piece<&[u8]>> = written
                 .chunks(4096)

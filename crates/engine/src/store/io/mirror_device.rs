@@ -1,9 +1,8 @@
-//! A file that memory of other machines keeps once more.
+//! A file with a second copy in the memory of other machines.
 //!
-//! A page is written to the file first, and then sent to the cluster, for which nobody waits. It
-//! is read from the one of both that has answered sooner until now; the other one is asked now and
-//! then, so that this stays known. A cluster that does not answer in time, or has lost something,
-//! costs time only: the file has everything.
+//! A page is written to the file, then sent to the cluster without waiting. It is read from the
+//! side that was faster so far; occasional reads probe the other one. If the cluster is late or has
+//! lost a page, that costs only time, because the file has everything.
 
 use super::poll::Polling;
 use super::{Device, Facts, FileDevice, IoError, Lane, Piece, RemoteDevice};
@@ -12,13 +11,13 @@ use softswap_sys::segment::StaticRange;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// One read in so many asks the one that was slower until now.
+/// One of 64 reads uses the side that was slower so far.
 const PROBE: u32 = 64;
-/// The cluster is waited for by so many times what the file takes, and by this at least.
+/// Timeout of a cluster read: twice the file's time, and at least 1 ms.
 const PATIENCE_TIMES: u64 = 2;
 const LEAST_PATIENCE_NS: u64 = 1_000_000;
 
-/// A device of two sides.
+/// A device with a file and a cluster.
 ///
 /// ```
 /// use softswap_engine::store::io::{Device, Lane, MirrorDevice, RemoteDevice};
@@ -44,12 +43,12 @@ pub struct MirrorDevice {
     reads: AtomicU32,
 }
 
-/// How long a read of one page takes: a mean in which the last eight have most weight.
+/// Mean time of a read of one page; a new sample has the weight 1/8.
 #[derive(Debug, Default)]
 struct ReadTime(AtomicU64);
 
 impl ReadTime {
-    /// `None`: not known yet.
+    /// Returns the mean in ns; `None` if there is no sample.
     fn ns(&self) -> Option<u64> {
         Some(self.0.load(Relaxed)).filter(|ns| *ns != 0)
     }
@@ -59,22 +58,22 @@ impl ReadTime {
         self.0.store(mean.max(1), Relaxed);
     }
 
-    /// It does not answer: it is no faster than this.
+    /// Records a timeout after `ns`.
     fn note_none(&self, ns: u64) {
         self.0.store(ns.max(self.ns().unwrap_or(0)), Relaxed);
     }
 }
 
 impl MirrorDevice {
-    /// Over the side that has everything, and the one that may have it.
+    /// Creates the device from the side that has everything and the one that may have it.
     #[must_use]
     pub fn new(file: Box<dyn Device>, cluster: RemoteDevice) -> MirrorDevice {
         let (file_time, cluster_time) = Default::default();
         MirrorDevice { file, cluster, file_time, cluster_time, reads: AtomicU32::new(0) }
     }
 
-    /// Over a file, and the request queue behind a descriptor. The file alone where there is none:
-    /// nothing is lost without it.
+    /// Creates the device from a file and the request queue behind a descriptor. Without a queue,
+    /// returns the file alone, which loses nothing.
     #[must_use]
     pub(crate) fn over(file: FileDevice, queue_fd: Option<i32>) -> Box<dyn Device> {
         match queue_fd.and_then(|fd| RemoteDevice::inherited(fd).ok()) {
@@ -83,7 +82,7 @@ impl MirrorDevice {
         }
     }
 
-    /// Whether this read asks the cluster first.
+    /// Returns true if this read uses the cluster.
     fn prefers_cluster(&self) -> bool {
         let is_sooner = match (self.file_time.ns(), self.cluster_time.ns()) {
             (None, _) => false,
@@ -98,7 +97,8 @@ impl MirrorDevice {
         (PATIENCE_TIMES * self.file_time.ns().unwrap_or(0)).max(LEAST_PATIENCE_NS)
     }
 
-    /// Has the cluster read it, if that is the better side and may have it.
+    /// Reads from the cluster, if it is preferred and may have the pages. Returns false if it did
+    /// not.
     fn read_there(&self, offset: u64, buf: &mut [u8]) -> bool {
         if !self.cluster.may_have(offset, buf.len()) || !self.prefers_cluster() {
             return false;
@@ -128,7 +128,7 @@ impl Device for MirrorDevice {
         }
     }
 
-    /// By single pages both sides are compared.
+    /// Only reads of single pages compare the two sides.
     fn read_page(
         &self,
         lane: &mut Lane,
@@ -178,7 +178,7 @@ impl Device for MirrorDevice {
         Ok(())
     }
 
-    /// As much of it as the cluster has room for is kept there, too.
+    /// The cluster stores a second copy of as much as it has space for.
     fn grow(&self, from: u64, bytes: u64) -> Result<(), IoError> {
         self.file.grow(from, bytes)?;
         let _ = self.cluster.grow(from, bytes);

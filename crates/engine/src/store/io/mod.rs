@@ -1,19 +1,17 @@
-//! Devices: the last step of a page out and the first of a page in from disk.
+//! Devices: the last step of page-out to disk, and the first step of a swap-in.
 //!
-//! A [`Device`] moves whole buffers between memory and numbered bytes, or says
-//! exactly how far it came. A swapped page is the only copy of it, so a result
-//! is never assumed: each one's code and length are checked, short transfers
-//! are continued, and what cannot be continued is an error.
+//! A [`Device`] transfers whole buffers, or reports exactly how many bytes it transferred. A
+//! swapped page is the only copy, so every result code and length is checked. Short transfers are
+//! continued; if that is not possible, the transfer fails.
 //!
-//! Transfers go through a [`Lane`], which a fault context or the reclaim
-//! thread opens at the start and then owns: no lock is shared between them on
-//! the way to the device, and nothing is allocated once lanes are open.
+//! Transfers use a [`Lane`]. A fault context or the reclaim thread opens it at the start and owns
+//! it. So lanes share no lock on the way to the device, and no transfer allocates.
 
 pub mod poll;
 pub(crate) mod file_device;
 pub mod remote_device;
 pub mod mirror_device;
-// Not the crate: its devices are of another build of this one.
+// Includes the file, because the crate's devices belong to another build of this crate.
 #[cfg(test)]
 #[path = "../../../../testkit/src/sim_device.rs"]
 pub mod sim_device;
@@ -31,7 +29,7 @@ use softswap_sys::segment::StaticRange;
 use std::fmt;
 use std::io;
 
-/// Attempts without any progress before a transfer counts as stuck.
+/// Attempts without progress before a transfer fails.
 const MAX_STALLS: u32 = 8;
 
 /// A channel to the device, owned by one thread at a time.
@@ -45,17 +43,17 @@ const MAX_STALLS: u32 = 8;
 /// device.write(&mut lane, 0, &[7; 4096]).unwrap();
 /// ```
 #[derive(Debug)]
-// A context has one lane for its whole life, so the larger variant costs nothing.
+// A context keeps its lane, so the size of the larger variant costs nothing.
 #[expect(clippy::large_enum_variant)]
 pub enum Lane {
-    /// Through io_urings of the lane's own.
+    /// Uses io_urings of the lane's own.
     Rings(Rings),
-    /// Through a system call per transfer.
+    /// Uses a system call for each transfer.
     Plain,
 }
 
 impl Lane {
-    /// How many requests it has under way at once.
+    /// Returns how many requests can be in flight at once.
     #[must_use]
     pub(crate) fn reads_at_once(&self) -> usize {
         match self {
@@ -65,22 +63,21 @@ impl Lane {
     }
 }
 
-/// The io_urings of a lane: one ring cannot both be told by interrupts and ask
-/// the device.
+/// The io_urings of a lane. One ring cannot both use interrupts and poll the device.
 #[derive(Debug)]
 pub struct Rings {
-    /// Completions come by interrupt.
+    /// Ring with completion by interrupt.
     pub(crate) told: Ring,
-    /// The device is asked for completions, where it can be.
+    /// Ring that polls the device for completions (IOPOLL), if supported.
     pub(crate) asking: Option<Ring>,
-    /// As `asking`, after a sleep of the kernel's (hybrid), where it does that.
+    /// As `asking`, but the kernel sleeps before it polls (hybrid), if supported.
     pub(crate) napping: Option<Ring>,
 }
 
-/// The most pieces that are handed over at once.
+/// Most pieces of one batch.
 pub const MAX_PIECES: usize = 32;
 
-/// How a device is reached.
+/// Properties of the access to a device.
 ///
 /// ```
 /// use softswap_engine::store::io::Device;
@@ -92,20 +89,20 @@ pub const MAX_PIECES: usize = 32;
 pub struct Facts {
     /// Lanes have an io_uring.
     pub io_uring: bool,
-    /// Transfers bypass the page cache; buffers, offsets and lengths must then
-    /// be multiples of the page size.
+    /// Transfers bypass the page cache. Buffers, offsets and lengths must be multiples of the page
+    /// size.
     pub direct: bool,
-    /// The device is asked for completions of polled reads (IOPOLL).
+    /// Polled reads poll the device for completions (IOPOLL).
     pub device_polling: bool,
-    /// The kernel has the pages of most buffers at hand (fixed buffers).
+    /// Most buffers are registered with the kernel (fixed buffers).
     pub(crate) fixed_buffers: bool,
-    /// Pages are in the memory of other machines alone: nothing of the rest applies.
+    /// Pages are only in the memory of other machines; the other fields do not apply.
     pub(crate) remote: bool,
 }
 
 impl Facts {
-    /// What holds for all storage of this machine, and device polling if it holds for one; of
-    /// several devices that are all remote, only that.
+    /// Merges the facts of several devices. Properties must hold for all local devices, but device
+    /// polling for only one. Remote devices count only if all are remote.
     pub(crate) fn of_all(all: impl Iterator<Item = Facts>) -> Facts {
         let merge = |one: Facts, other: Facts| match (one.remote, other.remote) {
             (true, _) => other,
@@ -122,7 +119,7 @@ impl Facts {
     }
 }
 
-/// Storage that swapped pages go to.
+/// Storage for swapped pages.
 ///
 /// ```
 /// use softswap_engine::store::io::Device;
@@ -135,23 +132,22 @@ impl Facts {
 /// assert_eq!(page, [7; 4096]);
 /// ```
 pub trait Device: Send + Sync {
-    /// Opens a channel for one fault context or reclaim thread; it may allocate.
+    /// Opens a channel for one fault context or reclaim thread; may allocate.
     fn open_lane(&self) -> Lane;
 
-    /// Says where most buffers will lie, before lanes are opened: a device that
-    /// can use that registers them. `None` where its lanes are to have no rings.
+    /// Announces the address range of most buffers, before lanes are opened, so that the device can
+    /// register it. `None` disables rings.
     fn expect_buffers(&mut self, range: Option<StaticRange>) {
         let _ = range;
     }
 
-    /// Fills the whole of `buf` from `offset` on.
+    /// Fills `buf` from `offset` on.
     ///
     /// # Errors
-    /// When less than all could be read; `buf` then holds nothing of use.
+    /// If less than all could be read; the content of `buf` is undefined then.
     fn read(&self, lane: &mut Lane, offset: u64, buf: &mut [u8]) -> Result<(), IoError>;
 
-    /// As [`Device::read`] of one page, which the caller has nothing to do
-    /// without: waits as `polling` says.
+    /// As [`Device::read`] of one page that the caller waits for, as `polling` decides.
     ///
     /// # Errors
     /// As for [`Device::read`].
@@ -166,17 +162,16 @@ pub trait Device: Send + Sync {
         self.read(lane, offset, buf)
     }
 
-    /// As [`Device::read`] of each of up to [`MAX_PIECES`] pieces, all under
-    /// way at once where the device can do that.
+    /// As [`Device::read`] of each of up to [`MAX_PIECES`] pieces, concurrently if the device
+    /// supports it.
     ///
     /// # Errors
-    /// The first one met; then none of the buffers holds anything of use.
+    /// The first error; the content of all buffers is undefined then.
     fn read_many(&self, lane: &mut Lane, pieces: &mut [Piece<&mut [u8]>]) -> Result<(), IoError> {
         pieces.iter_mut().try_for_each(|piece| self.read(lane, piece.offset, piece.buf))
     }
 
-    /// As [`Device::read_many`], which the caller has nothing to do without: waits as
-    /// `polling` says.
+    /// As [`Device::read_many`], but the caller waits as `polling` decides.
     ///
     /// # Errors
     /// As for [`Device::read_many`].
@@ -190,59 +185,59 @@ pub trait Device: Send + Sync {
         self.read_many(lane, pieces)
     }
 
-    /// As [`Device::write`] of each of up to [`MAX_PIECES`] pieces, all under
-    /// way at once where the device can do that.
+    /// As [`Device::write`] of each of up to [`MAX_PIECES`] pieces, concurrently if the device
+    /// supports it.
     ///
     /// # Errors
-    /// The first one met; then what is stored there is unknown.
+    /// The first error; the stored content is unknown then.
     fn write_many(&self, lane: &mut Lane, pieces: &[Piece<&[u8]>]) -> Result<(), IoError> {
         pieces.iter().try_for_each(|piece| self.write(lane, piece.offset, piece.buf))
     }
 
-    /// Writes the whole of `buf` from `offset` on.
+    /// Writes `buf` from `offset` on.
     ///
     /// # Errors
-    /// When less than all could be written; what is stored there is unknown.
+    /// If less than all could be written; the stored content is unknown then.
     fn write(&self, lane: &mut Lane, offset: u64, buf: &[u8]) -> Result<(), IoError>;
 
-    /// Makes `[from, from + bytes)` storage that can be written.
+    /// Claims storage for `[from, from + bytes)`, so that it can be written.
     ///
     /// # Errors
-    /// When there is no room ([`IoError::is_no_space`]), or the device failed.
+    /// If there is no space ([`IoError::is_no_space`]), or the device failed.
     fn grow(&self, from: u64, bytes: u64) -> Result<(), IoError>;
 
-    /// Gives up the storage from `offset` on: the end of a file that grew.
+    /// Releases the storage from `offset` on, at the end of a growing file.
     ///
     /// # Errors
-    /// When the storage cannot become smaller, or the device failed.
+    /// If the storage cannot shrink, or the device failed.
     fn truncate(&self, offset: u64) -> Result<(), IoError> {
         let unsupported = io::Error::from_raw_os_error(errno::EOPNOTSUPP);
         Err(IoError::from_os(Operation::Shrink, offset, 0, &unsupported))
     }
 
-    /// Tells the device that the content of a range is not needed any more.
+    /// Discards the content of a range.
     ///
     /// # Errors
-    /// When the device cannot discard ([`IoError::is_unsupported`]), or failed.
+    /// If the device cannot discard ([`IoError::is_unsupported`]), or failed.
     fn discard(&self, offset: u64, bytes: u64) -> Result<(), IoError>;
 
-    /// Bytes that growing could still obtain.
+    /// Returns the bytes by which the storage could still grow.
     ///
     /// # Errors
-    /// When the device cannot tell.
+    /// If the device cannot report it.
     fn free_bytes(&self) -> Result<u64, IoError>;
 
-    /// In a forked child: what is stored is the parent's, and only read from now on. Returns
-    /// false if it cannot be read either.
+    /// Makes the content read-only in a forked child, because it is the parent's. Returns false if
+    /// the child cannot read it.
     fn inherit(&self) -> bool {
         true
     }
 
-    /// How this device is reached.
+    /// Returns how this device is accessed.
     fn describe(&self) -> Facts;
 }
 
-/// What was asked of a device.
+/// An operation of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Read from the device.
@@ -251,11 +246,11 @@ pub enum Operation {
     Write,
     /// Claim storage.
     Grow,
-    /// Give storage back.
+    /// Release storage.
     Shrink,
-    /// Release content.
+    /// Discard content.
     Discard,
-    /// Ask for the free space.
+    /// Query the free space.
     Measure,
 }
 
@@ -272,19 +267,19 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Why an operation ended early.
+/// Reason why an operation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IoErrorKind {
     /// The kernel's error number.
     Errno(i32),
-    /// The device kept transferring nothing without giving a reason: the end
-    /// of a file that is shorter than it should be, for one.
+    /// The device made no progress and reported no error, for example at the end of a file that is
+    /// too short.
     Stopped,
-    /// No extent of the area holds the slot; a bug of the engine.
+    /// No extent of the area contains the slot; a bug of the engine.
     Unmapped,
-    /// There is no room, as the device says itself.
+    /// No space is left; message of the device.
     NoSpace(&'static str),
-    /// As the device says itself.
+    /// Any other failure; message of the device.
     Told(&'static str),
 }
 
@@ -299,7 +294,7 @@ impl fmt::Display for IoErrorKind {
     }
 }
 
-/// An operation that was not carried out whole.
+/// Error of an incomplete operation.
 ///
 /// ```
 /// use softswap_engine::store::io::{Device, IoErrorKind, Lane};
@@ -313,15 +308,15 @@ impl fmt::Display for IoErrorKind {
     "swap device: {operation} {length} bytes at offset {offset} stopped after {transferred}: {kind}"
 )]
 pub struct IoError {
-    /// Why it ended.
+    /// Reason of the failure.
     pub kind: IoErrorKind,
-    /// What was asked.
+    /// The operation.
     pub(crate) operation: Operation,
-    /// Where it was to begin, in bytes.
+    /// Start, in bytes.
     pub(crate) offset: u64,
-    /// How many bytes were asked for.
+    /// Bytes requested.
     pub(crate) length: u64,
-    /// How many of them were transferred.
+    /// Bytes transferred.
     pub transferred: u64,
 }
 
@@ -333,19 +328,19 @@ impl IoError {
         Self { kind: IoErrorKind::Errno(number), operation, offset, length, transferred: 0 }
     }
 
-    /// The device cannot do that at all.
+    /// Returns true if the device does not support the operation.
     #[must_use]
     pub(crate) fn is_unsupported(&self) -> bool {
         matches!(self.kind, IoErrorKind::Errno(errno::EOPNOTSUPP | errno::ENOTTY | errno::ENOSYS))
     }
 
-    /// It is not the place that is bad: another on the same device would fail as well.
+    /// Returns true if the whole device is affected: other offsets would fail as well.
     #[must_use]
     pub(crate) fn is_of_device(&self) -> bool {
         matches!(self.kind, IoErrorKind::Errno(errno::ETIMEDOUT) | IoErrorKind::Told(_))
     }
 
-    /// The device has no room; another device may have.
+    /// Returns true if the device has no space; another device may have some.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         matches!(
@@ -356,14 +351,14 @@ impl IoError {
     }
 }
 
-/// Repeats `step(bytes done)`, which transfers once and returns a count, until
-/// `length` bytes are done.
+/// Repeats `step(bytes done)`, which makes one transfer and returns its length, until `length`
+/// bytes are done.
 ///
-/// A short transfer is continued at a page boundary, because direct I/O takes
-/// no other: the partial page is transferred again.
+/// A short transfer is continued at a page boundary, as direct I/O requires: the partial page is
+/// repeated.
 ///
 /// # Errors
-/// When `step` fails or makes no progress.
+/// If `step` fails or makes no progress.
 pub fn transfer_whole(
     operation: Operation,
     offset: u64,

@@ -1,8 +1,8 @@
 //! Device for areas in the memory of other machines: whole pages, through the [`request_queue`] to
 //! `softswap-remote`.
 //!
-//! Each page is stored under a generation that rises with each write. The last one is kept here, so
-//! that neither a lost write nor a late one is taken for it.
+//! Each page is stored under a generation that rises with each write. The device keeps the last
+//! generation, so a lost or late write is detected.
 //!
 //! [`request_queue`]: softswap_shared::request_queue
 
@@ -23,7 +23,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Set in the generation of a mirrored page that may be missing.
 const GONE: u32 = 1 << 31;
-/// Different messages of either kind that are kept for ever; a program stops at the first lost page.
+/// Most different messages of either kind that are kept permanently; a program stops at the first
+/// lost page.
 const MOST_TEXTS: usize = 16;
 type Texts = [OnceLock<&'static str>; MOST_TEXTS];
 /// Timeout of a discard: a fork may wait for the thread that discards.
@@ -51,7 +52,7 @@ pub struct RemoteDevice {
     texts_of_lost: Texts,
 }
 
-/// Returns this process for a request. Without a namespace it is never taken for dead.
+/// Returns this process for a request. Without a namespace it is never considered dead.
 fn me() -> ProcessIdentity {
     let unknown = ProcessIdentity { pid: raw::current_process(), start: 0, namespace: 0 };
     ProcessIdentity::known().unwrap_or(unknown)
@@ -100,7 +101,7 @@ impl RemoteDevice {
         }
     }
 
-    /// Refuses what is not whole pages within the area.
+    /// Refuses transfers that are not whole pages within the area.
     fn check(&self, operation: Operation, offset: u64, bytes: usize) -> Result<(), IoError> {
         let end = offset.checked_add(bytes as u64);
         let is_within = end.is_some_and(|end| end / PAGE_BYTES <= self.claimed.load(Acquire));
@@ -111,7 +112,7 @@ impl RemoteDevice {
         }
     }
 
-    /// Carries out an operation on the pages of one request.
+    /// Executes an operation on the pages of one request.
     fn carry<'b>(
         &self,
         operation: Request,
@@ -225,7 +226,8 @@ impl RemoteDevice {
     }
 }
 
-/// Returns a message for ever, since an error is a plain value; a general one if there are too many.
+/// Returns a permanent copy of a message, since an error is a plain value; a general one if there
+/// are too many.
 fn told(texts: &Texts, text: Box<str>) -> &'static str {
     for kept in texts {
         match kept.get() {
@@ -305,8 +307,8 @@ impl RemoteDevice {
         });
     }
 
-    /// Reads pages that may be missing within a time. If it returns false, the buffer holds nothing of
-    /// use.
+    /// Reads pages that may be missing, with a timeout. If it returns false, the content of the
+    /// buffer is undefined.
     pub(super) fn read_within(&self, offset: u64, buf: &mut [u8], timeout_ns: u64) -> bool {
         let (me, area) = (me(), self.area.number());
         let mut numbers = offset / PAGE_BYTES..;
@@ -390,7 +392,7 @@ impl Device for RemoteDevice {
 
     fn truncate(&self, offset: u64) -> Result<(), IoError> {
         self.release_from(offset, |pages| {
-            // Never refused.
+            // Never fails.
             let _ = self.discard(pages.start * PAGE_BYTES, (pages.end - pages.start) * PAGE_BYTES);
         });
         Ok(())

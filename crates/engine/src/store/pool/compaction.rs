@@ -10,8 +10,8 @@ use super::{Handle, Pool};
 use softswap_sys::raw::current_cpu;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Share of the pool above which gaps cause a compaction, in percent. The current slabs of each
-/// class do not count.
+/// Share of the pool above which gaps cause a compaction, in percent, without half a slab for each
+/// current slab.
 const LOOSE_PERCENT: usize = 2;
 
 impl Pool {

@@ -1,5 +1,5 @@
-//! An engine over a simulated device, with its faults really taken: a world of
-//! its own for each test. Tests speak the public interface and need no unsafe.
+//! An engine over a simulated device, with real faults: one world for each test. Tests use the
+//! public interface and no unsafe code.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use softswap_engine::base::stats::{Counter, STATS_WORDS, Stats};
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// What differs between worlds.
+/// Parameters of a world.
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) memory_mib: u64,
@@ -51,7 +51,7 @@ impl Default for Setup {
             avoid_move: false,
             spare_disk_mib: None,
             discard: Discard::None,
-            // Where it moves, counts depend on time.
+            // A limit that moves would make counts depend on time.
             pool: PoolLimit::Percent(40),
             latency: Duration::ZERO,
             without: Without::default(),
@@ -60,7 +60,7 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// Where all pages are offered to the pool, and so go on from there when it is full.
+    /// Offers all pages to the pool; a full pool writes them back.
     pub(crate) fn all_offered(self) -> Setup {
         Setup { without: self.without.and(Mechanism::Admission), ..self }
     }
@@ -75,7 +75,7 @@ pub(crate) struct World {
     _served: Served,
 }
 
-/// Worlds that differ in how pages leave: by moving them, and by copying.
+/// Returns two worlds: one evicts by moving pages, one by copying.
 pub(crate) fn worlds() -> impl Iterator<Item = World> {
     let both = [false, true].into_iter();
     both.map(|avoid_move| World::new(&Setup { avoid_move, ..Setup::default() }))
@@ -118,14 +118,14 @@ impl World {
         Memory::new(address, len).unwrap()
     }
 
-    /// Maps one page for each content and writes it there.
+    /// Maps one page for each content and writes it.
     pub(crate) fn map_with(&self, contents: &[Content]) -> Memory {
         let memory = self.map(contents.len());
         write_all(memory, contents);
         memory
     }
 
-    /// Memory of which all was stored and has come back, and that nobody has written since.
+    /// Maps pages, evicts them and reads them again, so that all are resident and clean.
     pub(crate) fn map_clean(&self, contents: &[Content]) -> Memory {
         let memory = self.map_with(contents);
         self.assert_survives(memory, contents);
@@ -150,7 +150,7 @@ impl World {
         panic!("{} of {} pages did not leave", self.resident(memory), memory.pages());
     }
 
-    /// Evicts `memory`, and sends on to the disk what the pool has no room for.
+    /// Evicts `memory`, and writes back what exceeds the pool.
     pub(crate) fn send_on(&self, memory: Memory) {
         self.evict(memory);
         for _ in 0..100 {
@@ -158,7 +158,7 @@ impl World {
         }
     }
 
-    /// Evicts `memory` and expects what is in it to come back.
+    /// Evicts `memory` and checks its content.
     pub(crate) fn assert_survives(&self, memory: Memory, contents: &[Content]) {
         self.evict(memory);
         assert_holds(memory, contents);
@@ -170,7 +170,7 @@ impl World {
     }
 }
 
-/// What a page holds, by the way in which it leaves.
+/// Content of a page, by the way it is evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Same-filled.
@@ -181,13 +181,13 @@ pub(crate) enum Content {
     Text(u64),
     /// Compressible to less than a quarter.
     Sparse(u64),
-    /// Sixteen kinds of letters in no order: LZ4 finds nothing, an entropy coder half.
+    /// Sixteen letters in random order: LZ4 finds nothing, an entropy coder halves it.
     Digits(u64),
     /// Incompressible.
     Random(u64),
 }
 
-/// A word that no entry has room for: such a page is stored like any other.
+/// A word that does not fit into an entry: such a page is stored like any other.
 pub(crate) const UNENCODABLE: u64 = 0x0123_4567_89ab_cdef;
 
 impl Content {
@@ -221,7 +221,7 @@ fn each_word(page: &mut [u8; PAGE_SIZE], word: impl Fn(u64) -> u64) {
     }
 }
 
-/// `count` pages of every kind in turn.
+/// Returns `count` pages that cycle through all kinds.
 pub(crate) fn every_kind(count: u64) -> Vec<Content> {
     (0..count)
         .map(|page| match page % 6 {
@@ -235,7 +235,7 @@ pub(crate) fn every_kind(count: u64) -> Vec<Content> {
         .collect()
 }
 
-/// `count` pages that only the disk can take.
+/// Returns `count` incompressible pages.
 pub(crate) fn random(count: u64) -> Vec<Content> {
     (0..count).map(Content::Random).collect()
 }
@@ -246,7 +246,7 @@ pub(crate) fn write_all(memory: Memory, contents: &[Content]) {
     }
 }
 
-/// What a page holds now; `None` when it is refused.
+/// Returns the content of a page; `None` if the access fails.
 pub(crate) fn page_of(memory: Memory, page: usize) -> Option<[u8; PAGE_SIZE]> {
     let mut bytes = [0xee; PAGE_SIZE];
     memory.read_bytes(page * PAGE_SIZE, &mut bytes).then_some(bytes)
@@ -261,8 +261,8 @@ pub(crate) fn assert_holds(memory: Memory, contents: &[Content]) {
     }
 }
 
-/// Has the kernel fill all of it. One read may be cut short: the rings of a world that has ended
-/// interrupt, once and some time later, what the thread does that made them.
+/// Makes the kernel fill `memory`. Retries short reads: the rings of an earlier world are closed
+/// later and interrupt a call of the thread that created them.
 pub(crate) fn fill_from(memory: Memory, file: &std::fs::File) {
     let mut done = 0;
     while done < memory.len() {
@@ -282,8 +282,8 @@ pub(crate) fn until(world: &World, mut holds: impl FnMut() -> bool) {
     until_in_rounds(world, |_| holds());
 }
 
-/// Runs background reclaim until it has brought all pages elsewhere that are to go, and `holds`
-/// returns true. It moves some in each round as long as there are any.
+/// Runs background reclaim until it has moved all pages of failed areas, and `holds` returns true.
+/// Each round moves some while there are any.
 #[track_caller]
 pub(crate) fn until_all_have_moved(world: &World, mut holds: impl FnMut() -> bool) {
     let (mut last, mut since) = (0, 0);
@@ -296,7 +296,7 @@ pub(crate) fn until_all_have_moved(world: &World, mut holds: impl FnMut() -> boo
     });
 }
 
-/// As [`until`]: `holds` is told how many rounds have begun.
+/// As [`until`], but passes the number of rounds begun to `holds`.
 #[track_caller]
 fn until_in_rounds(world: &World, mut holds: impl FnMut(u64) -> bool) {
     let caller = std::panic::Location::caller().to_string();
@@ -308,7 +308,7 @@ fn until_in_rounds(world: &World, mut holds: impl FnMut(u64) -> bool) {
                 !done.load(Ordering::Acquire)
             });
         });
-        // Also if `holds` panics: else the scope waits for its thread for ever.
+        // Also if `holds` panics: otherwise the scope would wait for its thread forever.
         let _end = Finally(|| {
             done.store(true, Ordering::Release);
             world.engine.wake_background();
@@ -331,7 +331,7 @@ fn until_in_rounds(world: &World, mut holds: impl FnMut(u64) -> bool) {
     });
 }
 
-/// Calls a function at the end of its scope, also if that panics.
+/// Calls a function at the end of its scope, also after a panic.
 struct Finally<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for Finally<F> {
@@ -340,11 +340,11 @@ impl<F: FnMut()> Drop for Finally<F> {
     }
 }
 
-/// What one thread keeps in each page: a line that it alone writes.
+/// Bytes of a page that one thread alone writes.
 pub(crate) const LINE: usize = 64;
 
-/// Eight threads, by their numbers, beside background reclaim; `meanwhile` is done now
-/// and then until the last of them ends.
+/// Runs eight threads, by number, with background reclaim. Calls `meanwhile` every millisecond
+/// until the last one ends.
 pub(crate) fn in_threads(world: &World, work: impl Fn(usize) + Sync, mut meanwhile: impl FnMut()) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -361,8 +361,8 @@ pub(crate) fn in_threads(world: &World, work: impl Fn(usize) + Sync, mut meanwhi
     });
 }
 
-/// Four threads read pages at random, in so many steps each, and take others out now and
-/// then; `also` is done in each step, by thread and step.
+/// Runs four threads that read random pages, `steps` each, and reclaim now and then. Calls `also`
+/// in each step with thread and step.
 pub(crate) fn read_in_threads(
     world: &World,
     (memory, contents): (Memory, &[Content]),
@@ -387,8 +387,8 @@ pub(crate) fn read_in_threads(
     });
 }
 
-/// One thread's reads of its lines, of which one in `one_in` is written instead, and the
-/// first thread reclaims as often. All must be what the thread wrote, or what was there.
+/// Reads one thread's lines, writes one in `one_in` instead, and reclaims as often on the first
+/// thread. All lines must have the thread's last value or the original content.
 pub(crate) fn read_and_write(
     world: &World,
     (memory, contents): (Memory, &[Content]),
@@ -419,7 +419,7 @@ pub(crate) fn read_and_write(
     }
 }
 
-/// Follows streams until it is `done`.
+/// Runs readahead until `done`.
 pub(crate) fn prefetch<'s>(
     scope: &'s thread::Scope<'s, '_>,
     world: &'s World,
@@ -430,12 +430,12 @@ pub(crate) fn prefetch<'s>(
     }
 }
 
-/// Runs `body` while streams are followed.
+/// Runs `body` with readahead.
 pub(crate) fn with_prefetch(world: &World, body: impl FnOnce()) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         prefetch(scope, world, &done);
-        // Also when it panics: else its threads would go on for ever.
+        // Also after a panic: otherwise its threads would never end.
         let result = catch_unwind(AssertUnwindSafe(body));
         done.store(true, Ordering::Relaxed);
         if let Err(panic) = result {

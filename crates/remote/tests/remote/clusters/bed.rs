@@ -1,5 +1,5 @@
-//! A cluster on this machine: three primaries, a replica of each, with TLS, client certificates
-//! and passwords. All tests share it, one after the other; it ends with the test program.
+//! A cluster on this machine: three primaries, each with a replica, with TLS, client certificates
+//! and passwords. All tests share it, one at a time; it ends with the test program.
 //!
 //! `SOFTSWAP_REDIS_SERVER` names another server than `redis-server`, such as `valkey-server`.
 
@@ -16,12 +16,12 @@ pub(crate) const PASSWORD: &str = "correct horse";
 pub(crate) const PRIMARIES: usize = 3;
 const NODES: usize = 6;
 
-/// The server's program.
+/// Returns the server's program.
 fn server_program() -> String {
     std::env::var("SOFTSWAP_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into())
 }
 
-/// What a test needs that is not installed, if anything is.
+/// Returns a required program that is not installed, if any.
 fn missing() -> Option<String> {
     let runs = |program: &str, argument: &str| {
         let found = Command::new(program).arg(argument).output();
@@ -31,7 +31,7 @@ fn missing() -> Option<String> {
     needed.into_iter().find(|(program, argument)| !runs(program, argument)).map(|(name, _)| name)
 }
 
-/// One server. A shell stands over it that kills it when this program is gone.
+/// One server. A parent shell kills it when this program has exited.
 struct Server {
     guard: Child,
     pid: i32,
@@ -61,7 +61,8 @@ impl Node {
         eventually("a server answers", || self.try_ask(&["PING"]).is_some());
     }
 
-    /// Killed, and started with what its file has, as a full synchronization or `SAVE` left it.
+    /// Kills the server and starts it with the content of its file, from a full synchronization or
+    /// `SAVE`.
     #[allow(dead_code, reason = "programs' tests have the whole cluster repaired")]
     pub(crate) fn restart(&mut self) {
         self.kill();
@@ -106,7 +107,7 @@ impl Node {
         question.query(&mut connection).ok()
     }
 
-    /// Asks the server directly, without TLS.
+    /// Sends a command to the server directly, without TLS.
     pub(crate) fn ask(&self, command: &[&str]) -> redis::Value {
         self.try_ask(command).unwrap_or_else(|| panic!("{command:?} to port {}", self.port))
     }
@@ -123,14 +124,14 @@ impl Node {
         self.ask(&["CONFIG", "SET", name, value]);
     }
 
-    /// Sends clients without TLS to another port; servers still use the one with it.
+    /// Redirects clients without TLS to another port; servers still use the TLS port.
     pub(crate) fn announce(&self, port: Option<u16>) {
         let tls_port = port.map_or(0, |_| self.tls_port).to_string();
         self.set("cluster-announce-tls-port", &tls_port);
         self.set("cluster-announce-port", &port.unwrap_or(0).to_string());
     }
 
-    /// The slots that have something in them.
+    /// Returns the slots with keys.
     pub(crate) fn used_slots(&self) -> Vec<u16> {
         let keys: Vec<String> = redis::from_redis_value(self.ask(&["KEYS", "*"])).unwrap();
         let slot = |key: &String| self.number(&["CLUSTER", "KEYSLOT", key]) as u16;
@@ -157,12 +158,13 @@ fn signal(pid: i32, what: rustix::process::Signal) {
 pub(crate) struct Bed {
     pub(crate) nodes: Vec<Node>,
     directory: PathBuf,
-    /// A shell that removes the directory when this program is gone, as nothing here drops it.
+    /// A shell that removes the directory when this program has exited, because statics are not
+    /// dropped.
     _sweeper: Child,
 }
 
-/// Free ports below those of outgoing connections: the kernel gives such a port to any process, also
-/// while a server that used it is restarted.
+/// Returns free ports below those of outgoing connections. The kernel gives such a port to any
+/// process, even while a server that used it restarts.
 fn free_ports(count: usize) -> Vec<u16> {
     static TRIED: AtomicU32 = AtomicU32::new(0);
     let own = std::process::id() * 20;
@@ -174,7 +176,7 @@ fn free_ports(count: usize) -> Vec<u16> {
     held.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
-/// An authority and one certificate of it, for servers and clients.
+/// Creates an authority and one certificate, for servers and clients.
 fn make_certificates(directory: &Path) {
     let openssl = |line: &str| {
         let output =
@@ -230,7 +232,7 @@ impl Bed {
             };
             let are_strangers: Vec<&Node> =
                 self.nodes.iter().filter(|node| !knows_all(node)).collect();
-            // Again where it came to nothing: a server has a second to introduce itself.
+            // Retries, because a handshake times out after a second.
             for node in are_strangers.iter().filter(|node| node.port != self.nodes[0].port) {
                 let (port, bus) = (self.nodes[0].tls_port.to_string(), bus_port(&self.nodes[0]));
                 node.ask(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
@@ -247,7 +249,7 @@ impl Bed {
         self.heal();
     }
 
-    /// Back to how tests want it: all servers run, empty, each primary with its replica.
+    /// Restores the initial state: all servers run, are empty, and each primary has its replica.
     fn heal(&mut self) {
         self.run_all();
         self.nodes.iter().for_each(|node| node.announce(None));
@@ -255,8 +257,8 @@ impl Bed {
         self.forget();
     }
 
-    /// All servers are empty, and come back so when they are started again. Later a replica has a
-    /// file of what it was sent when it began to follow: it comes back with that, however old.
+    /// Empties all servers, also after a restart. Later a replica has a file from the start of its
+    /// replication, and a restart loads that file, however old.
     pub(crate) fn forget(&self) {
         for node in &self.nodes {
             let _ = std::fs::remove_file(node.directory.join("dump.rdb"));
@@ -266,7 +268,7 @@ impl Bed {
         }
     }
 
-    /// All servers run.
+    /// Makes all servers run.
     fn run_all(&mut self) {
         for node in &mut self.nodes {
             match &node.server {
@@ -276,7 +278,7 @@ impl Bed {
         }
     }
 
-    /// All servers run with what they have, each primary with its replica.
+    /// Makes all servers run with their content, each primary with its replica.
     pub(crate) fn repair(&mut self) {
         self.run_all();
         eventually("the cluster is whole", || self.is_whole());
@@ -302,12 +304,12 @@ impl Bed {
             && self.nodes.iter().all(|node| node.text(&["CLUSTER", "INFO"]).contains("state:ok"))
     }
 
-    /// The servers that are primaries now, by their places in `nodes`.
+    /// Returns the indexes in `nodes` of the present primaries.
     pub(crate) fn primaries(&self) -> Vec<usize> {
         (0..NODES).filter(|number| self.nodes[*number].is_primary()).collect()
     }
 
-    /// The replica of a primary.
+    /// Returns the replica of a primary.
     pub(crate) fn replica_of(&self, primary: usize) -> usize {
         let id = &self.nodes[primary].id;
         let told = self.nodes[primary].text(&["CLUSTER", "NODES"]);
@@ -315,7 +317,7 @@ impl Bed {
         self.nodes.iter().position(|node| line.starts_with(&node.id)).unwrap()
     }
 
-    /// Moves slots with what is in them, as `redis-cli --cluster reshard` does.
+    /// Moves slots with their content, as `redis-cli --cluster reshard` does.
     pub(crate) fn migrate(&self, from: &Node, to: &Node, slots: &[u16]) {
         for slot in slots.iter().map(u16::to_string) {
             to.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from.id]);
@@ -338,7 +340,7 @@ impl Bed {
         }
     }
 
-    /// How many extents have both copies on one primary.
+    /// Returns the number of extents with both copies on one primary.
     pub(crate) fn together(&self) -> usize {
         let count = |primary: usize| {
             let keys = self.nodes[primary].ask(&["KEYS", "softswap:*"]);
@@ -358,7 +360,7 @@ impl Bed {
         self.directory.join(name)
     }
 
-    /// With TLS and a client's certificate, the password from a file.
+    /// Returns a URL with TLS, a client certificate, and the password in a file.
     pub(crate) fn secure_url(&self, options: &str) -> String {
         let password = self.file("password");
         std::fs::write(&password, format!("{PASSWORD}\n")).unwrap();
@@ -374,7 +376,7 @@ impl Bed {
         )
     }
 
-    /// Without TLS.
+    /// Returns a URL without TLS.
     pub(crate) fn plain_url(&self, options: &str) -> String {
         let password = self.file("password");
         std::fs::write(&password, format!("{PASSWORD}\n")).unwrap();
@@ -410,7 +412,7 @@ fn make_node(directory: &Path, port: u16, tls_port: u16, bus_port: u16) -> Node 
     Node { port, tls_port, directory: own, server: None, id: String::new() }
 }
 
-/// One server that is no cluster.
+/// A single server without cluster mode.
 pub(crate) struct Alone {
     pub(crate) node: Node,
     directory: tempfile::TempDir,
@@ -425,7 +427,7 @@ impl Alone {
     }
 }
 
-/// A server by itself; `None` where it cannot be had here.
+/// Starts a single server; `None` if a required program is missing.
 pub(crate) fn alone() -> Option<Alone> {
     if let Some(missing) = missing() {
         eprintln!("skipped: {missing} is not installed");
@@ -449,7 +451,7 @@ static BED: LazyLock<Option<Mutex<Bed>>> = LazyLock::new(|| match missing() {
     Some(_) => None,
 });
 
-/// The cluster, whole and empty, for one test; `None` where it cannot be had here.
+/// Returns the cluster, complete and empty, for one test; `None` if a required program is missing.
 pub(crate) fn bed() -> Option<MutexGuard<'static, Bed>> {
     let Some(bed) = BED.as_ref() else {
         eprintln!("skipped: {} is not installed", missing().unwrap_or_default());

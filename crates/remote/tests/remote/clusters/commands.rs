@@ -13,7 +13,8 @@ fn softswap_remote(arguments: &[&str]) -> Command {
     command
 }
 
-/// Beside the directory in which cargo puts test executables, or where the environment says.
+/// Returns the program in the parent of the directory of cargo's test executables, or in
+/// `SOFTSWAP_BIN_DIR`.
 fn program() -> std::path::PathBuf {
     let directory = std::env::var_os("SOFTSWAP_BIN_DIR").map_or_else(
         || std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_path_buf(),
@@ -100,7 +101,7 @@ fn what_a_dead_run_left_is_listed_and_removed_and_a_living_one_stays() {
         let mut gone = Job::new(&url, dead).await.unwrap();
         gone.write(0, 100).await.unwrap();
         drop(gone);
-        // Its lease ends.
+        // Deletes its lease.
         for primary in bed.primaries() {
             let node = &bed.nodes[primary];
             let keys = node.ask(&["KEYS", &format!("*:{}:lease", names[1])]);

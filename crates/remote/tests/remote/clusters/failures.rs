@@ -1,5 +1,5 @@
-//! Nothing is ever read that was not written; while one copy of each page is left somewhere, the
-//! program goes on; else the error says what is lost, within the deadline.
+//! Failures of a real cluster: no read returns content that was not written. While one copy of each
+//! page exists, the program continues; otherwise an error names the lost page within the deadline.
 
 use super::bed::{PASSWORD, bed, eventually};
 use super::job::{Job, Random, block_on, new_run, same_run};
@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// A few more than the groups' extents would make: 700 pages are 23 extents.
+/// 700 pages are 23 extents.
 const PAGES: u64 = 700;
-/// Long enough for any failover here; a test does not depend on how long one takes.
+/// Long enough for any failover; no test depends on its duration.
 const PATIENT: &str = "&deadline=120s";
 
 #[test]
@@ -26,7 +26,7 @@ fn pages_come_back_as_they_were_written() {
         job.work(&mut Random(7), PAGES, 300).await;
         job.read_all().await.unwrap();
 
-        // Another helper goes on where this one was killed.
+        // Another helper continues after this one was killed.
         let written = std::mem::take(&mut job.written);
         drop(job);
         let mut job = Job::new(&bed.secure_url(""), next).await.unwrap();
@@ -46,7 +46,7 @@ fn pages_come_back_as_they_were_written() {
     }
 }
 
-/// The connections of a run's helpers, by their numbers at a server.
+/// Returns the client numbers of a run's helpers at a server.
 fn connections(node: &super::bed::Node, run: u64) -> Vec<String> {
     let name = format!("name=softswap-{run:016x}-");
     let clients = node.text(&["CLIENT", "LIST"]);
@@ -65,7 +65,8 @@ fn a_helper_ends_what_the_one_before_it_left_connected() {
         let nodes = || bed.primaries().into_iter().map(|at| &bed.nodes[at]);
         let left: Vec<_> = nodes().map(|node| connections(node, number)).collect();
         assert!(left.iter().all(|numbers| !numbers.is_empty()), "{left:?}");
-        // It is there yet, as what a killed one has sent may be.
+        // The first helper is still connected, as the writes of a killed one may still be in
+        // flight.
         let mut again = Job::new(&bed.plain_url(""), next).await.unwrap();
         again.written.clone_from(&job.written);
         again.read_all().await.unwrap();
@@ -81,7 +82,7 @@ fn the_servers_need_little_more_than_what_is_stored() {
     let Some(bed) = bed() else { return };
     block_on(async {
         let mut job = Job::new(&bed.plain_url(""), new_run()).await.unwrap();
-        // Page by page, the way that makes room in the worst order.
+        // Page by page, the worst order for the server's allocations.
         for page in [30, 0, 17, 3, 12] {
             job.write(page, 1).await.unwrap();
         }
@@ -129,7 +130,7 @@ fn a_copy_that_a_takeover_left_stale_is_brought_up_to_date_unread() {
         let old = format!("old:{}", &key["softswap:".len()..]);
         node.ask(&["COPY", &key, &old]);
         job.write(0, 31).await.unwrap();
-        // As a replica has it that did not get the last write.
+        // Restores the old copy, as on a replica that missed the last write.
         node.ask(&["COPY", &old, &key, "REPLACE"]);
         node.ask(&["DEL", &old]);
         let replica = &bed.nodes[bed.replica_of(primary)];
@@ -154,7 +155,7 @@ fn without_a_primary_and_its_replica_the_other_copies_serve() {
         bed.nodes[replica].kill();
         bed.nodes[primary].kill();
         job.read_all().await.unwrap();
-        // The lost copies get slots on servers that work: then writes go on as well.
+        // The lost copies get slots on working servers, so writes continue as well.
         job.work(&mut Random(2), PAGES, 100).await;
         job.read_all().await.unwrap();
     });
@@ -172,7 +173,7 @@ fn what_one_server_forgets_is_brought_back_before_the_next_forgets() {
             let before = extents(node);
             assert!(before > 0);
             node.ask(&["FLUSHALL"]);
-            // The upkeep brings back what a read meets, and the rest.
+            // The upkeep restores the copies that a read finds missing, and the rest.
             job.read(0, 31).await.unwrap();
             wait_for("all copies are back", || extents(node) >= before).await;
         }
@@ -180,7 +181,7 @@ fn what_one_server_forgets_is_brought_back_before_the_next_forgets() {
         for primary in primaries {
             bed.nodes[primary].ask(&["FLUSHALL"]);
         }
-        // Within the deadline, and not after many tries: there is nothing to wait for.
+        // Fails well before the deadline, because no server is missing.
         let lost = job.read_all().await.unwrap_err();
         let StoreError::Lost { keys, nodes, .. } = &lost else { panic!("{lost}") };
         assert_eq!((keys.len(), nodes.len()), (2, 2));
@@ -200,7 +201,7 @@ fn what_a_server_forgot_comes_back_though_a_write_made_the_extent_whole() {
         job.write(0, PAGES).await.unwrap();
         for primary in bed.primaries() {
             bed.nodes[primary].ask(&["FLUSHALL"]);
-            // A page of each extent: all copies have their length then, but not their pages.
+            // One page of each extent: all copies then have their length, but not their pages.
             for first in (0..PAGES).step_by(31) {
                 job.write(first, 1).await.unwrap();
             }
@@ -218,7 +219,7 @@ fn a_server_that_comes_back_as_it_was_before_is_brought_up_to_date_unread() {
         job.write(0, PAGES).await.unwrap();
         let primary = bed.primaries()[0];
         let replica = bed.replica_of(primary);
-        // Else it would follow, or not.
+        // Otherwise the replica might or might not take over.
         bed.nodes[replica].kill();
         bed.nodes[primary].ask(&["SAVE"]);
         job.write(0, PAGES / 2).await.unwrap();
@@ -241,7 +242,7 @@ fn what_a_server_brings_back_after_its_copies_have_moved_is_removed() {
         bed.nodes[primary].kill();
         wait_for("the others have everything twice", || are_alike(&bed)).await;
         job.write(0, PAGES / 2).await.unwrap();
-        // Mostly longer than it takes to note where the copies are now; what comes back earlier is
+        // Usually long enough for the placement to change; copies of an earlier restart are
         // removed, too.
         sleep(Duration::from_secs(3)).await;
         bed.nodes[primary].restart();
@@ -252,7 +253,7 @@ fn what_a_server_brings_back_after_its_copies_have_moved_is_removed() {
     });
 }
 
-/// Whether everything is there twice, with the same bytes.
+/// Returns true if every extent has two equal copies.
 fn are_alike(bed: &super::bed::Bed) -> bool {
     let mut copies: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
     for primary in bed.primaries() {
@@ -315,7 +316,8 @@ fn a_write_that_cannot_arrive_says_so_in_time_and_may_be_tried_again() {
         for node in &bed.nodes {
             node.signal(Signal::CONT);
         }
-        // Those that stood still may take each other for dead, and forget what is written now.
+        // Servers that were stopped may consider each other dead, and then lose the writes of this
+        // moment.
         wait_for("the cluster is whole", || bed.is_whole()).await;
         for tries in 0.. {
             match job.write(0, 64).await {
@@ -343,7 +345,7 @@ fn copies_leave_a_server_that_takes_no_writes() {
         job.work(&mut Random(11), PAGES, 100).await;
         job.read_all().await.unwrap();
         node.set("min-replicas-to-write", "0");
-        // What they have left there is removed.
+        // The obsolete copies are removed.
         wait_for("each extent is there twice", || {
             let primaries = bed.primaries().into_iter();
             let keys: Vec<String> = primaries.flat_map(|at| extent_keys(&bed.nodes[at])).collect();
@@ -370,7 +372,7 @@ fn with_wait_a_page_is_written_once_a_replica_has_it() {
         other.write(0, 64).await.unwrap();
         let late = waiting.write(0, 64).await.unwrap_err();
         assert!(late.to_string().contains("no replica has it"), "{late}");
-        // Who has no replica answers reads all the same.
+        // A primary without replicas still serves reads.
         other.read_all().await.unwrap();
         for replica in &replicas {
             bed.nodes[*replica].signal(Signal::CONT);
@@ -394,7 +396,7 @@ fn slots_that_move_take_no_two_copies_to_one_server() {
         job.write(0, PAGES).await.unwrap();
         let primaries = bed.primaries();
         let (from, to) = (&bed.nodes[primaries[0]], &bed.nodes[primaries[1]]);
-        // Half of those with pages in them, while the program goes on.
+        // Half of the slots with pages, while the program continues.
         let half: Vec<u16> = from.used_slots().into_iter().step_by(2).collect();
         std::thread::scope(|scope| {
             let moving = scope.spawn(|| bed.migrate(from, to, &half));
@@ -406,7 +408,7 @@ fn slots_that_move_take_no_two_copies_to_one_server() {
                 }
             });
         });
-        // All copies that came together part again: either server may then forget all.
+        // Copies that came together are separated again: then either server may lose everything.
         wait_for("copies are apart", || bed.together() == 0).await;
         to.ask(&["FLUSHALL"]);
         job.read_all().await.unwrap();
@@ -451,7 +453,7 @@ fn a_changed_password_is_named_and_read_anew() {
         let refused = job.write(0, 10).await.unwrap_err();
         let text = refused.to_string();
         assert!(text.contains("password") && !text.contains(PASSWORD), "{text}");
-        // Connections may be used again as soon as the file has the right one.
+        // Connections work again as soon as the file has the right password.
         std::fs::write(bed.file("password"), "another\n").unwrap();
         let end = Instant::now() + HANG_TIMEOUT;
         loop {
@@ -484,7 +486,7 @@ fn a_proxy_that_lies_is_never_believed() {
         let mut job = Job::new(&bed.plain_url(PATIENT), new_run()).await.unwrap();
         job.write(0, PAGES).await.unwrap();
         lies.begin();
-        // A liar is asked less often, so how many rounds it takes is not known.
+        // A lying server is read less often, so the number of rounds is unknown.
         for round in 0.. {
             job.read_all().await.unwrap();
             if round >= 10 && lies.told() > 10 {

@@ -1,4 +1,4 @@
-//! What a program does to its area, with a memory of what each page must hold.
+//! A program's use of its area, with the expected content of each page.
 
 use softswap_remote::cluster::{Cluster, Run};
 use softswap_remote::refusal::Refusal;
@@ -19,7 +19,7 @@ pub(crate) fn same_run(run: &Run) -> Run {
     Run { id: run.id, area: run.area, key: run.key.clone(), continues: true }
 }
 
-/// A small generator (xorshift), so that a failure can be had again.
+/// A small generator (xorshift), so that failures are reproducible.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -41,9 +41,9 @@ fn contents(page: u64, generation: u64) -> Page {
 
 pub(crate) struct Job {
     pub(crate) cluster: Cluster,
-    /// The generation that was acknowledged of each page.
+    /// The acknowledged generation of each page.
     pub(crate) written: BTreeMap<u64, u64>,
-    /// The highest that was tried.
+    /// The highest generation tried for each page.
     tried: BTreeMap<u64, u64>,
 }
 
@@ -53,7 +53,8 @@ impl Job {
         Ok(Self { cluster, written: BTreeMap::new(), tried: BTreeMap::new() })
     }
 
-    /// After an error the pages count as kept by the program: what the store has is not asked for.
+    /// Writes pages. After an error they count as kept by the program, and are not read from the
+    /// store.
     pub(crate) async fn write(&mut self, first: u64, count: u64) -> Result<(), StoreError> {
         let numbers: Vec<u64> = (first..first + count).collect();
         let generation = |page: &u64| self.tried.get(page).copied().unwrap_or(0) + 1;
@@ -91,7 +92,8 @@ impl Job {
         let last = self.written.keys().last().copied().unwrap_or(0);
         for first in (0..=last).step_by(64) {
             self.read(first, 64).await?;
-            // Behind a page that is not known, others may be.
+            // A read stops at the first page not written, so the pages after it are read
+            // separately.
             for page in first..first + 64 {
                 if !self.written.contains_key(&page) {
                     self.read(page + 1, 1).await?;
@@ -101,7 +103,7 @@ impl Job {
         Ok(())
     }
 
-    /// Writes and reads windows here and there. Nothing may fail.
+    /// Reads and writes random windows. No call may fail.
     pub(crate) async fn work(&mut self, random: &mut Random, pages: u64, times: u64) {
         for _ in 0..times {
             let (first, count) = (random.below(pages), random.below(40) + 1);
@@ -113,7 +115,7 @@ impl Job {
     }
 }
 
-/// Runs a test's part that waits for the network.
+/// Runs a test's asynchronous part.
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(2).enable_all().build().unwrap().block_on(work)

@@ -1,4 +1,4 @@
-//! A proxy before a server that hands back other bytes than the server gave.
+//! A proxy in front of a server that corrupts the server's answers.
 
 use super::job::Random;
 use super::lies::lie;

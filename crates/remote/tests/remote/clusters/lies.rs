@@ -1,12 +1,12 @@
-//! What a server may hand back instead of its answer.
+//! Corruptions of a server's answer.
 
-/// Makes a lie of some bytes of an answer; `below` gives numbers by chance.
+/// Corrupts an answer; `below` returns random numbers.
 pub(crate) fn lie(answer: &mut Vec<u8>, below: &mut dyn FnMut(u64) -> u64) {
     let at = below(answer.len() as u64) as usize;
     match below(8) {
-        // An answer that claims to be huge.
+        // An answer with a huge length.
         0 => *answer = b"$536870912\r\n".to_vec(),
-        // Answers that nobody asked for.
+        // Answers without a command.
         1 => answer.extend_from_slice(b":1\r\n$3\r\nabc\r\n"),
         2 => answer.truncate(at),
         3 => answer.rotate_left(at),

@@ -1,4 +1,4 @@
-//! The store against a real cluster, and what happens to one.
+//! Tests of the store with a real cluster and its failures.
 
 mod bed;
 mod job;

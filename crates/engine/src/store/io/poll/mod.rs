@@ -1,15 +1,13 @@
-//! Waiting for a page that is being read: by interrupt, by polling, or first
-//! the one and then the other.
+//! Waiting for a page that is being read: by interrupt, by polling, or by sleeping and then
+//! polling.
 //!
-//! The thread that touched the page has nothing else to do. If it sleeps, it
-//! pays for two context switches and for an idle processor's way back; if it
-//! looks for the completion itself, it has the page sooner, at the price of
-//! its processor. Only reads of a few pages that a fault cannot do without are waited
-//! for like this: clusters and readahead windows are larger and sleep.
+//! The faulting thread has nothing else to do. If it sleeps, the wait costs two context switches
+//! and the wake-up of an idle processor. If it polls, it gets the page sooner but occupies its
+//! processor. Only reads of a few pages that a fault needs are polled. Clusters and readahead
+//! windows are larger, so their readers sleep.
 //!
-//! [`mode`] is what a user chooses, [`samples`] what I/O takes here,
-//! [`pressure`] whether others want the processor, [`plan`] the decision, and
-//! [`Polling::wait`] carries it out.
+//! [`mode`] is the user's choice, [`samples`] the measured I/O times, [`pressure`] the demand for
+//! processors, [`plan`] the decision. [`Polling::wait`] carries it out.
 
 pub mod mode;
 pub(crate) mod samples;
@@ -26,26 +24,25 @@ use softswap_sys::raw::{current_cpu, now_ns, thread_cpu_ns};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// A longer time between two looks means that the thread did not run.
+/// Time between two polls, in ns, above which the thread was preempted.
 const GAP_NS: u64 = 100_000;
-/// After so many waits without a sleep, a longer one is tried.
+/// Waits without a sleep after which sleeping is tried again.
 const DOUBTED_EVERY: u32 = 64;
-/// One in so many waits is measured for its CPU time, after a look at who else
-/// wants to run.
+/// One of 16 waits is measured for its CPU time and surveys the runnable threads.
 const SAMPLED: u32 = 16;
 
-/// A request that was submitted, and a clock.
+/// A submitted request, and a clock.
 pub(crate) trait Pending {
-    /// Looks once whether it has completed.
+    /// Polls once. Returns true if the request has completed.
     fn is_done(&mut self) -> bool;
-    /// Sleeps for so long, or less if it can tell that it has completed;
-    /// whether it has.
+    /// Sleeps for `ns`, or less if a completion can end the sleep. Returns true if the request has
+    /// completed.
     fn sleep(&mut self, ns: u64) -> bool;
-    /// The time, in ns.
+    /// Returns the time in ns.
     fn now_ns(&self) -> u64;
 }
 
-/// How an area's I/O is waited for, and what is known of it.
+/// Wait policy and measurements of an area's I/O.
 ///
 /// ```
 /// use softswap_engine::base::stats::*;
@@ -69,8 +66,8 @@ pub struct Polling {
 }
 
 impl Polling {
-    /// Nothing known yet but that timers overshoot by `overshoot_ns`. Areas
-    /// share the pressure: a thread in its way is so whatever it waits for.
+    /// Creates it without measurements, except that timers overshoot by `overshoot_ns`. Areas share
+    /// the pressure, because processors are contended for all of them.
     #[must_use]
     pub fn new(
         mode: Mode,
@@ -90,24 +87,23 @@ impl Polling {
         }
     }
 
-    /// What can be changed.
+    /// Returns the settings that can be changed.
     #[must_use]
     pub(crate) fn knobs(&self) -> &Knobs {
         &self.knobs
     }
 
-    /// By how much timers overshoot here, in ns.
+    /// Returns by how much timers overshoot, in ns.
     #[must_use]
     pub fn overshoot_ns(&self) -> u64 {
         self.overshoot_ns.load(Relaxed)
     }
 
-    /// Carries out a read of so many bytes, of one page or a few, that a thread has
-    /// nothing to do without, and counts it: the thread that waits, the time it
-    /// took, and for some the CPU time, for all that are not measured.
+    /// Runs a read of `bytes`, one page or a few, that a thread waits for. Records the wait and its
+    /// duration. Measures the CPU time of some waits, as a sample of all.
     ///
     /// # Errors
-    /// Those of `read`, which then counts for nothing.
+    /// Those of `read`; a failed read is not recorded.
     pub fn waited<E>(&self, bytes: usize, read: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let start = now_ns();
         let _waiting = self.enter(start);
@@ -142,8 +138,8 @@ impl Polling {
         self.stats.record_io(bucket, ns);
     }
 
-    /// Decides how a read of so many bytes that is about to be submitted is waited
-    /// for. A plan of zeroes is an ordinary wait.
+    /// Decides how to wait for a read of `bytes` that is about to be submitted. A plan of zeroes is
+    /// an ordinary wait.
     pub(crate) fn decide(&self, bytes: usize, now_ns: u64) -> Plan {
         self.stats.add(Counter::IoConsidered, 1);
         let mode = self.knobs.mode();
@@ -157,22 +153,21 @@ impl Polling {
         plan
     }
 
-    /// Whether a kernel that can sleep and then poll by itself is to do so: not
-    /// when the sleep is fixed.
+    /// Returns true if the kernel may sleep and poll itself, if it can; not if the sleep is fixed.
     #[must_use]
     pub(crate) fn leaves_to_kernel(&self) -> bool {
         self.knobs.mode() == Mode::Hybrid && self.knobs.sleep() == Sleep::Adaptive
     }
 
-    /// Counts a read that the kernel slept on and then polled for.
+    /// Records a read for which the kernel slept and polled.
     pub(crate) fn kernel_polled(&self) {
         for counter in [Counter::IoSlept, Counter::IoPolled, Counter::IoPollHit] {
             self.stats.add(counter, 1);
         }
     }
 
-    /// Does between submission and completion what was planned. On return the
-    /// read may still be under way; then it is to be waited for.
+    /// Carries out a plan after submission. The read may still be in flight on return; then the
+    /// caller waits for it.
     pub(crate) fn wait(&self, plan: Plan, pending: &mut impl Pending) {
         if plan.sleep_ns > 0 && self.sleep(pending, plan.sleep_ns) {
             return;
@@ -191,9 +186,8 @@ impl Polling {
         }
     }
 
-    /// Sleeps; true when the request has completed by then. That means that it
-    /// was overslept: how long it took is then known only as an upper bound,
-    /// and the next sleep is shorter.
+    /// Sleeps; returns true if the request has completed by then, so the sleep was too long. Its
+    /// duration is then only an upper bound, and the next sleep is shorter.
     fn sleep(&self, pending: &mut impl Pending, ns: u64) -> bool {
         self.stats.add(Counter::IoSlept, 1);
         let start = pending.now_ns();
@@ -212,8 +206,7 @@ impl Polling {
         overslept
     }
 
-    /// Sleeping may pay again some time after it did not: what spoke against
-    /// it fades, until a sleep tells anew.
+    /// Lets the evidence against sleeping decay, so that sleeping is tried again after a while.
     fn doubt(&self) {
         if self.waits.load(Relaxed).is_multiple_of(DOUBTED_EVERY) {
             let before = self.overshoot_ns.load(Relaxed);
@@ -223,14 +216,14 @@ impl Polling {
         }
     }
 
-    /// Looks for the completion, for as long as planned and undisturbed.
+    /// Polls for the completion, until the planned time is over or the thread was preempted.
     fn look(&self, pending: &mut impl Pending, plan: Plan) {
         self.stats.add(Counter::IoPolled, 1);
         let start = pending.now_ns();
         let mut last = start;
         let (now, lost_ns) = loop {
-            // The clock after the look: whoever was off the processor in
-            // between finds the request completed.
+            // Reads the clock after the poll: a thread preempted in between finds the request
+            // completed.
             let is_done = pending.is_done();
             let now = pending.now_ns();
             let gap_ns = now - last;

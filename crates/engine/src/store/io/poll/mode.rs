@@ -1,11 +1,10 @@
-//! How a thread that waits for one page waits, and the knobs for it.
+//! Modes of waiting for a read, and the settings that select them.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
-/// What a thread does between submitting a read of a page, or of a few, and its
-/// completion.
+/// Behaviour of a thread between the submission of a read of a few pages and its completion.
 ///
 /// ```
 /// use softswap_engine::store::io::poll::mode::Mode;
@@ -17,11 +16,11 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 pub enum Mode {
     /// Sleeps until the completion arrives.
     Interrupt = 0,
-    /// Looks for the completion until it is there.
+    /// Polls until completion.
     Poll = 1,
-    /// Sleeps for about half of what it usually takes, then looks.
+    /// Sleeps for about half of the mean time, then polls.
     Hybrid = 2,
-    /// Looks when that pays: no CPU is wanted by others, and the wait is short.
+    /// Polls if no other thread wants the CPU and the wait is short.
     Auto = 3,
 }
 
@@ -29,7 +28,7 @@ impl Mode {
     /// All modes, in the order of their numbers.
     pub const ALL: [Mode; 4] = [Mode::Interrupt, Mode::Poll, Mode::Hybrid, Mode::Auto];
 
-    /// The mode's name.
+    /// Returns the mode's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         ["interrupt", "poll", "hybrid", "auto"][self as usize]
@@ -42,7 +41,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A word that names no mode.
+/// Error for an unknown mode.
 ///
 /// ```
 /// use softswap_engine::store::io::poll::mode::Mode;
@@ -64,19 +63,19 @@ impl FromStr for Mode {
     }
 }
 
-/// How long hybrid polling sleeps.
+/// Sleep of hybrid polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sleep {
-    /// As the statistics say.
+    /// Derived from the statistics.
     Adaptive,
-    /// Always so long, in ns; 0: never.
+    /// Fixed, in ns; 0 disables it.
     Fixed(u32),
 }
 
-/// The longest fixed sleep, in ns: beyond it nothing is gained by polling.
+/// Longest fixed sleep, in ns; polling after a longer one gains nothing.
 pub(crate) const MAX_SLEEP_NS: u32 = 100_000_000;
 
-/// What can be changed while the program runs, from the next I/O on.
+/// Settings that can be changed while the program runs, from the next I/O on.
 #[derive(Debug)]
 pub struct Knobs {
     mode: AtomicU8,
@@ -86,13 +85,13 @@ pub struct Knobs {
 const ADAPTIVE: u32 = u32::MAX;
 
 impl Knobs {
-    /// Adaptive sleep, and this mode.
+    /// Creates settings with this mode and adaptive sleep.
     #[must_use]
     pub(crate) fn new(mode: Mode) -> Knobs {
         Knobs { mode: AtomicU8::new(mode as u8), sleep_ns: AtomicU32::new(ADAPTIVE) }
     }
 
-    /// The mode now.
+    /// Returns the present mode.
     #[must_use]
     pub fn mode(&self) -> Mode {
         Mode::ALL[usize::from(self.mode.load(Relaxed)) % Mode::ALL.len()]
@@ -103,7 +102,7 @@ impl Knobs {
         self.mode.store(mode as u8, Relaxed);
     }
 
-    /// How long hybrid polling sleeps.
+    /// Returns the sleep of hybrid polling.
     #[must_use]
     pub fn sleep(&self) -> Sleep {
         match self.sleep_ns.load(Relaxed) {
@@ -112,7 +111,7 @@ impl Knobs {
         }
     }
 
-    /// Changes how long hybrid polling sleeps; at most [`MAX_SLEEP_NS`].
+    /// Changes the sleep of hybrid polling; at most [`MAX_SLEEP_NS`].
     pub(crate) fn set_sleep(&self, sleep: Sleep) {
         self.sleep_ns.store(
             match sleep {

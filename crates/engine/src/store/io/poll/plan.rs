@@ -1,51 +1,49 @@
-//! What to do while one page is being read: sleep for how long, then look for
-//! how long, before falling back to an ordinary wait.
+//! Plan of a wait for a read: how long to sleep, then how long to poll, before an ordinary wait.
 //!
-//! Pure decisions over what is known, so that they can be tested without a
-//! clock. Half the mean completion time is the sleep of Linux's former hybrid
-//! polling; what it got wrong is corrected: a timer that overshoots eats up the
-//! gain, and an overslept request says only that the sleep was too long.
+//! The decisions depend only on their arguments, so tests need no clock. As in Linux's former
+//! hybrid polling, a sleep takes half the mean completion time. Two defects are corrected: the
+//! overshoot of timers is subtracted, and an overslept request only shortens the next sleep.
 
 use super::mode::{Mode, Sleep};
 use super::samples::Times;
 
-/// Share of the mean to sleep, of 256, when nothing speaks against it.
+/// Share of the mean to sleep by default, of 256.
 pub(crate) const HALF: u32 = 128;
-/// The least share that oversleeping leaves.
+/// Smallest share after oversleeping.
 pub(crate) const LEAST_SHARE: u32 = 16;
-/// How long to look where nothing is known yet.
+/// Polling time without measurements, in ns.
 const UNKNOWN_SPIN_NS: u64 = 200_000;
-/// Looking is worth while for requests that take at most so long on average.
+/// Mean completion time up to which polling pays, in ns.
 const WORTH_NS: u64 = 250_000;
-/// Bounds of looking: several times the mean, but never for ever.
+/// Bounds of the polling time: four times the mean, between 50 us and 2 ms.
 const SPIN_MEANS: u64 = 4;
 const MIN_SPIN_NS: u64 = 50_000;
 const MAX_SPIN_NS: u64 = 2_000_000;
 
-/// What a decision rests on.
+/// Inputs of a decision.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View {
     /// Completion times of such requests, if known.
     pub(crate) times: Option<Times>,
-    /// By how much this machine's timers overshoot, in ns.
+    /// Overshoot of this machine's timers, in ns.
     pub(crate) overshoot_ns: u64,
     /// Share of the mean to sleep, of 256; oversleeping lowers it.
     pub(crate) sleep_share: u32,
-    /// Whether others want the processor.
+    /// True if other threads want the processor.
     pub(crate) is_contended: bool,
 }
 
-/// What to do: sleep, then look; zeroes mean neither.
+/// A plan: sleep, then poll; zeroes skip either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Plan {
-    /// How long to sleep first, in ns.
+    /// Sleep before polling, in ns.
     pub(crate) sleep_ns: u64,
-    /// How long to look after that, in ns.
+    /// Longest polling time after that, in ns.
     pub(crate) spin_ns: u64,
 }
 
 impl Plan {
-    /// Whether there is anything to do but wait.
+    /// Returns true unless the plan is an ordinary wait.
     #[must_use]
     pub(crate) fn is_polling(self) -> bool {
         self != Plan::default()
@@ -80,15 +78,14 @@ fn spin_limit_ns(times: Option<Times>) -> u64 {
     })
 }
 
-/// The share of the mean that is safe to sleep, less what the timer adds.
+/// Returns the share of the mean that is safe to sleep, less the timer's overshoot.
 fn adaptive_sleep_ns(view: &View) -> u64 {
     let Some(times) = view.times else { return 0 };
     let gain = times.mean_ns * u64::from(view.sleep_share) / 256;
     gain.saturating_sub(view.overshoot_ns)
 }
 
-/// The share for the next sleep: shorter after oversleeping, and slowly back
-/// to half otherwise.
+/// Returns the share for the next sleep: smaller after oversleeping, otherwise slowly back to half.
 #[must_use]
 pub(crate) fn next_share(share: u32, overslept: bool) -> u32 {
     if overslept { (share - share / 8).max(LEAST_SHARE) } else { (share + 1).min(HALF) }

@@ -1,41 +1,39 @@
-//! Whether others want the processors: then looking for a completion takes
-//! from them what sleeping would have given.
+//! Detects whether other threads want the processors. If so, polling takes time from them.
 //!
-//! Three signs count. Several threads waiting for pages at once keep the
-//! processors busy between them. More threads of all programs wanting to run
-//! than there are processors: somebody always waits, soon the one that looks,
-//! or reclaim on its behalf. And looks between which a thread was off its
-//! processor, as it happens under a quota or when it is bound to a busy one:
-//! once it loses more than looking gains over sleeping, looking does not pay.
+//! There are three signs:
+//!
+//! 1. Several threads wait for pages at once.
+//! 2. More threads of all programs are runnable than there are processors. Then some thread always
+//!    waits, soon the polling one, or reclaim.
+//! 3. Threads are preempted while they poll, under a CPU quota or on a busy processor. If that
+//!    loses more than polling gains over sleeping, polling does not pay.
 
 use softswap_sys::load::Load;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// How long one sign of several waiting threads counts.
+/// How long the first sign counts, in ns.
 const CROWD_NS: u64 = 10_000_000;
-/// The loss is judged over so much looking, in which time slices of others
-/// even out.
+/// Polling time over which the loss is judged, in ns; it averages other threads' time slices.
 const WINDOW_NS: u64 = 50_000_000;
-/// A loss of more than one in so many is too much: looking gains about one in
-/// four over sleeping.
+/// A loss of more than 1/8 is too much: polling gains about 1/4 over sleeping.
 const TOLERATED_LOSS: u64 = 8;
-/// How long a window with too much loss counts: at first, and at most.
+/// How long a window with too much loss counts, at first and at most, in ns.
 const FIRST_BACKOFF_NS: u64 = 50_000_000;
 const MAX_BACKOFF_NS: u64 = 1_600_000_000;
 
-/// How often runnable threads are counted, and how long too many count.
+/// Interval between counts of runnable threads, and how long too many count, in ns.
 const SURVEY_NS: u64 = 1_000_000;
 const DEMAND_NS: u64 = 10_000_000;
-/// In the mean of runnable threads, one is this much.
+/// One thread, in the mean of runnable threads.
 const ONE: u32 = 256;
-/// Each count moves the mean by one in so many.
+/// Each count moves the mean by 1/16 of the difference.
 const MEAN_OF: u32 = 16;
 
-/// Signs that the processors are wanted.
+/// Signs that other threads want the processors.
 #[derive(Debug)]
 pub struct Pressure {
-    /// Threads that may look at the same time without being in each other's way.
+    /// Threads that may poll at once without contention.
     room: u32,
     waiting: AtomicU32,
     contended_until_ns: AtomicU64,
@@ -44,7 +42,7 @@ pub struct Pressure {
     lost_ns: AtomicU64,
     load: Option<Load>,
     next_survey_ns: AtomicU64,
-    /// The mean of runnable threads beyond the processors.
+    /// Mean of runnable threads beyond the processors.
     demand: AtomicU32,
 }
 
@@ -55,12 +53,13 @@ pub(crate) struct Waiting<'p> {
 }
 
 impl Pressure {
-    /// No signs yet, on `cpus` processors; of other programs if `load` tells.
+    /// Creates it without signs, for `cpus` processors. `load` counts runnable threads of all
+    /// programs.
     #[must_use]
     pub(crate) fn new(cpus: usize, load: Option<Load>) -> Pressure {
         Pressure {
-            // Half of them: the other half has the work that goes with faults,
-            // reclaim's and the kernel's.
+            // Half of them: the others run the work that goes with faults, of reclaim and of the
+            // kernel.
             room: (cpus as u32 / 2).max(1),
             waiting: AtomicU32::new(0),
             contended_until_ns: AtomicU64::new(0),
@@ -79,7 +78,7 @@ impl Pressure {
         Arc::new(Pressure::new(cpus, load))
     }
 
-    /// The calling thread begins to wait for a page.
+    /// Starts a wait of the calling thread for a page.
     pub(crate) fn enter(&self, now_ns: u64) -> Waiting<'_> {
         let others = self.waiting.fetch_add(1, Relaxed);
         if others >= self.room {
@@ -88,14 +87,14 @@ impl Pressure {
         Waiting { pressure: self }
     }
 
-    /// Whether the processors were wanted a moment ago.
+    /// Returns true if the processors were wanted recently.
     #[must_use]
     pub(crate) fn is_contended(&self, now_ns: u64) -> bool {
         now_ns < self.contended_until_ns.load(Relaxed)
     }
 
-    /// Counts who wants to run, if that has not just been done: it is a system
-    /// call, and threads would wait for each other in it.
+    /// Counts runnable threads, at most once per interval: the count is a system call with a
+    /// contended lock.
     pub(crate) fn survey(&self, now_ns: u64) {
         let (due, next) = (self.next_survey_ns.load(Relaxed), now_ns + SURVEY_NS);
         if let Some(load) = &self.load
@@ -107,8 +106,8 @@ impl Pressure {
         }
     }
 
-    /// So many more threads want to run than can. Half a thread is forgiven:
-    /// what runs for a moment now and then, as reclaim does.
+    /// Records `excess` runnable threads beyond the processors. Tolerates a mean of half a thread,
+    /// such as short runs of reclaim.
     fn wanted(&self, excess: u32, now_ns: u64) {
         let before = self.demand.load(Relaxed);
         let demand = before - before / MEAN_OF + excess.min(MEAN_OF) * ONE / MEAN_OF;
@@ -118,14 +117,14 @@ impl Pressure {
         }
     }
 
-    /// A thread looked for `ns` until `now_ns`, and for `lost_ns` of them it
-    /// was off its processor.
+    /// Records that a thread polled for `ns` until `now_ns`, and was preempted for `lost_ns` of
+    /// them.
     pub(crate) fn looked(&self, ns: u64, lost_ns: u64, now_ns: u64) {
         let lost = self.lost_ns.fetch_add(lost_ns, Relaxed) + lost_ns;
         if self.looked_ns.fetch_add(ns, Relaxed) + ns < WINDOW_NS {
             return;
         }
-        // Threads that end a window at the same time share what it says.
+        // Threads that end a window at the same time share its result.
         let looked = self.looked_ns.swap(0, Relaxed);
         self.lost_ns.store(0, Relaxed);
         if lost * TOLERATED_LOSS > looked.max(WINDOW_NS) {
@@ -176,7 +175,7 @@ mod tests {
         assert!(!pressure.is_contended(DEMAND_NS), "however many there were");
     }
 
-    /// How long one more window counts that lost one in `loss`, from `now` on.
+    /// Returns how long another window counts, from `now` on, that lost 1/`loss` of its time.
     fn backoff(pressure: &Pressure, loss: u64, now: u64) -> u64 {
         const LOOK_NS: u64 = WINDOW_NS / 100;
         for _ in 0..100 {

@@ -1,19 +1,17 @@
-//! How long I/O takes here: completion times by direction and size.
+//! Measured I/O times, by direction and size.
 //!
-//! Each processor adds to samples of its own. When a window of 100 ms has
-//! passed, whoever records next merges them; a bucket that got samples in the
-//! window then says what the window said, one that got none keeps what it knew.
-//! The scheme is that of Linux's block statistics (`blk-stat`).
+//! Each processor adds to its own samples. After a window of 100 ms the next recording thread
+//! merges them. A bucket with samples in the window gets their statistics; a bucket without keeps
+//! its old ones. The scheme is that of Linux's block statistics (`blk-stat`).
 
 use crate::base::transfer_size::BUCKETS;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// How long samples are gathered before they count.
+/// Length of a window, in ns.
 pub(crate) const WINDOW_NS: u64 = 100_000_000;
-/// A longer sample counts as this much, so that sums cannot overflow.
+/// Upper bound of a sample, in ns, so that sums cannot overflow.
 const MAX_SAMPLE_NS: u64 = 1_000_000_000;
-/// Count in the upper 24 bits, sum of nanoseconds in the lower 40: one word,
-/// so that the two never disagree.
+/// Count in the upper 24 bits, sum in ns in the lower 40: one word, so both are consistent.
 #[derive(Debug, Default)]
 struct SwapInBatch {
     count_and_sum: AtomicU64,
@@ -22,19 +20,19 @@ struct SwapInBatch {
 
 const SUM_BITS: u32 = 40;
 
-/// On cache lines of their own.
+/// Samples of one processor, on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct OfCpu {
     buckets: [SwapInBatch; BUCKETS],
 }
 
-/// What a bucket's last window with samples said.
+/// Statistics of a bucket's last window with samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Times {
     /// Mean completion time, in ns.
     pub(crate) mean_ns: u64,
-    /// The longest, in ns.
+    /// Longest completion time, in ns.
     pub(crate) max_ns: u64,
 }
 
@@ -53,7 +51,7 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// No samples yet, for `cpus` processors.
+    /// Creates empty statistics for `cpus` processors.
     #[must_use]
     pub(crate) fn new(cpus: usize) -> Samples {
         Samples {
@@ -63,14 +61,14 @@ impl Samples {
         }
     }
 
-    /// Adds one completion time, seen at `now_ns` on `cpu`.
+    /// Adds a completion time `ns`, seen at `now_ns` on `cpu`.
     pub(crate) fn record(&self, cpu: usize, bucket: usize, ns: u64, now_ns: u64) {
         let gathered = &self.cpus[cpu % self.cpus.len()].buckets[bucket];
         gathered.count_and_sum.fetch_add(1 << SUM_BITS | ns.min(MAX_SAMPLE_NS), Relaxed);
         gathered.max_ns.fetch_max(u32::try_from(ns).unwrap_or(u32::MAX), Relaxed);
         let end = self.window_end_ns.load(Relaxed);
         let next = now_ns + WINDOW_NS;
-        // The first sample ever only starts the first window.
+        // The first sample only starts the first window.
         if now_ns >= end
             && self.window_end_ns.compare_exchange(end, next, Relaxed, Relaxed).is_ok()
             && end != 0
@@ -96,7 +94,7 @@ impl Samples {
         }
     }
 
-    /// What is known of a bucket; `None` before its first window has ended.
+    /// Returns the statistics of a bucket; `None` before the end of its first window.
     #[must_use]
     pub(crate) fn times(&self, bucket: usize) -> Option<Times> {
         let merged = &self.merged[bucket];
@@ -122,7 +120,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against one list of samples for each bucket and window.
+        /// Compares with one list of samples for each bucket and window.
         #[test]
         fn a_window_replaces_only_buckets_that_got_samples(
             steps in prop::collection::vec(

@@ -1,5 +1,4 @@
-//! All modes over a simulated request and a simulated clock: nothing here
-//! depends on the machine.
+//! Tests of all modes with a simulated request and clock, independent of the machine.
 
 use super::mode::Sleep;
 use super::*;
@@ -9,23 +8,23 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::reserve_u64;
 use std::cell::Cell;
 
-/// What one look costs, in ns.
+/// Cost of one poll, in ns.
 const LOOK_NS: u64 = 100;
 
-/// A world with one processor, one request at a time, and a clock that only
-/// moves when somebody looks, sleeps or waits.
+/// A simulation with one processor and one request at a time. Its clock advances only by polls,
+/// sleeps and waits.
 struct World {
     polling: Polling,
     now: Cell<u64>,
-    /// What the timer adds to every sleep.
+    /// Overshoot of every sleep, in ns.
     overshoot_ns: u64,
 }
 
-/// A request that completes at a given time, if at all before it is waited for.
+/// A request that completes at a given time; `None` if only an ordinary wait sees the completion.
 struct Request<'w> {
     world: &'w World,
     done_at: Option<u64>,
-    /// Time at which the thread loses its processor, and for how long.
+    /// Time at which the thread is preempted, and for how long.
     taken_off: Option<(u64, u64)>,
     looks: u64,
 }
@@ -65,8 +64,8 @@ impl World {
         self.polling.stats.get(counter)
     }
 
-    /// One read that takes `ns`; `None`: its completion shows only to one who
-    /// waits. Returns the time until it was seen, and the looks.
+    /// Runs one read that takes `ns`; `None` if only an ordinary wait sees its completion. Returns
+    /// the time until then, and the number of polls.
     fn read(&self, ns: Option<u64>, taken_off: Option<(u64, u64)>) -> (u64, u64) {
         let start = self.now.get();
         let _waiting = self.polling.enter(start);
@@ -80,7 +79,7 @@ impl World {
         let plan = self.polling.decide(PAGE_SIZE, start);
         self.polling.wait(plan, &mut request);
         let looks = request.looks;
-        // The ordinary wait: over at the completion, or long after a lost one.
+        // The ordinary wait ends at the completion, or long after a lost one.
         let done = start + ns.unwrap_or(10_000_000);
         self.now.set(self.now.get().max(done));
         let took = self.now.get() - start;
@@ -94,7 +93,7 @@ impl World {
         }
     }
 
-    /// Reads until a window of statistics has passed.
+    /// Reads until a window of statistics is over.
     fn learn(&self, ns: u64) {
         let end = self.now.get() + 2 * samples::WINDOW_NS + 1;
         while self.now.get() < end {
@@ -142,7 +141,7 @@ fn hybrid_does_not_sleep_where_timers_are_coarser_than_the_gain() {
     world.learn(80_000);
     let slept = world.count(Counter::IoSlept);
     assert_eq!(world.read(Some(80_000), None).0 / 1000, 80);
-    // It asks again now and then, in case timers have become better.
+    // Sleeping is tried again now and then, in case timers have improved.
     assert!(slept * 50 < world.count(Counter::IoConsidered), "{slept} sleeps");
 }
 
@@ -157,8 +156,8 @@ fn hybrid_sleeps_again_when_timers_become_better() {
     assert!(world.count(Counter::IoSlept) > before + 90);
 }
 
-/// Linux's scheme ends in ever longer sleeps here: an overslept request makes
-/// the mean longer, and that the next sleep.
+/// Linux's scheme ends in ever longer sleeps here: an overslept request raises the mean, and that
+/// the next sleep.
 #[test]
 fn sleeping_too_long_is_unlearnt() {
     let world = World::new(Mode::Hybrid, 0);
@@ -208,7 +207,7 @@ fn a_thread_that_lost_its_processor_waits_instead() {
 fn auto_does_not_look_for_a_while_when_it_loses_its_processor_often() {
     for mode in [Mode::Poll, Mode::Auto] {
         let world = World::new(mode, 0);
-        // Another program's time slices, each in the middle of a read.
+        // Other programs' time slices, each in the middle of a read.
         for _ in 0..40 {
             world.reads(50, 60_000);
             world.read(Some(60_000), Some((10_000, 3_000_000)));
@@ -239,8 +238,7 @@ fn the_mode_can_change_between_two_reads() {
 }
 
 proptest! {
-    /// Whatever the device does, nothing is looked for longer than planned,
-    /// and the figures add up.
+    /// For any latencies, polling never exceeds its plan, and the counters are consistent.
     #[test]
     fn all_modes_survive_all_latencies(
         number in 0..4usize,

@@ -169,8 +169,8 @@ impl SlotAllocator {
             }
             self.unlink(home, cluster);
             // Free ones to the front: rewriting storage is cheaper than writing it for the first
-            // time. Others to the end: clusters that waited longest have the most free slots and
-            // the longest runs.
+            // time. Partly used ones to the end: those that waited longest have the most free slots
+            // and the longest runs.
             self.link(home, cluster, wanted, matches!(wanted, FREE | WAITING));
             if wanted == FREE {
                 self.look_for_surplus(self.home(cluster));
