@@ -26,7 +26,6 @@ pub const EXTENT_BYTES: usize = placement::EXTENT_BYTES;
 
 /// Identity of a run's area.
 pub struct Run {
-    /// Unique for each run.
     pub id: u64,
     pub area: u16,
     /// Random key that authenticates the run's pages. It is never stored.

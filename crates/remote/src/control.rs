@@ -18,7 +18,6 @@ pub struct RunKey {
 }
 
 impl fmt::Debug for RunKey {
-    /// Omits the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RunKey").field("id", &self.id).finish_non_exhaustive()
     }
@@ -57,7 +56,6 @@ impl RunKey {
     }
 }
 
-/// Order for a helper.
 #[derive(Clone)]
 pub struct Order {
     /// The URL as given; it has no password.
@@ -71,7 +69,6 @@ pub struct Order {
 }
 
 impl fmt::Debug for Order {
-    /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Order { url, run, is_again, .. } = self;
         f.debug_struct("Order")
@@ -133,15 +130,11 @@ impl Order {
     }
 }
 
-/// Most characters of a message.
 const MOST_SIGNS: usize = 4000;
 
-/// A message of a helper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// It serves.
     Ready,
-    /// A note for the user.
     Note(String),
     /// It cannot serve, for this reason.
     Refused(String),

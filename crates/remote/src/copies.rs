@@ -31,7 +31,6 @@ pub(crate) struct Piece {
     pub(crate) pages: Range<usize>,
 }
 
-/// Divides pages into pieces, one for each extent.
 pub(crate) fn pieces(first_page: u64, count: usize) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut done = 0;
@@ -45,7 +44,6 @@ pub(crate) fn pieces(first_page: u64, count: usize) -> Vec<Piece> {
     pieces
 }
 
-/// Creates a request for bytes `range` of an extent.
 pub(crate) fn read_request(
     shared: &Shared,
     slot: u16,
@@ -71,11 +69,9 @@ impl ToRedisArgs for InARow<'_> {
 
 impl ToSingleRedisArg for InARow<'_> {}
 
-/// A write to an extent.
 pub(crate) struct Put {
     pub(crate) slot: u16,
     pub(crate) extent: u64,
-    /// Index of the first page in the extent.
     pub(crate) first: usize,
     /// True if the extent is known to exist. Otherwise it is created first with its full length, so
     /// that the server allocates once and then writes in place.
@@ -95,7 +91,6 @@ fn make_whole(key: &str) -> Cmd {
     whole
 }
 
-/// Appends a wait for a replica, if configured.
 fn with_replica(shared: &Shared, slot: u16, mut commands: Vec<Cmd>) -> Vec<Cmd> {
     if shared.url.wait_for_replica {
         let within = match shared.router.is_unwritable(slot) {
@@ -136,7 +131,6 @@ pub(crate) fn is_written(answers: &[Value], waits: bool) -> Result<(), Unwritten
     }
 }
 
-/// A read of some pages, and its progress.
 struct Read<'a> {
     shared: &'a Shared,
     first_page: u64,
@@ -205,7 +199,6 @@ impl Read<'_> {
         }
     }
 
-    /// Returns the keys of a piece with a missing page.
     fn missing_keys(&self) -> Vec<String> {
         let is_missing = |piece: &&Piece| self.is_found[piece.pages.clone()].contains(&false);
         let piece = self.pieces.iter().find(is_missing).filter(|_| self.shared.may_name_keys());
@@ -241,7 +234,6 @@ impl Read<'_> {
         None
     }
 
-    /// Returns the extents with a bad copy.
     fn bad_extents(&self) -> impl Iterator<Item = u64> {
         let is_bad = |piece: &&Piece| self.bad[piece.pages.clone()].iter().any(|it| !it.is_empty());
         self.pieces.iter().filter(is_bad).map(|piece| piece.extent)

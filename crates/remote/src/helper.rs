@@ -21,7 +21,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Interval between checks for messages.
 const NEWS_EVERY: Duration = Duration::from_secs(1);
 /// Timeout of a message; after a timeout no more messages are sent.
 const HEARD_WITHIN: Duration = Duration::from_secs(1);

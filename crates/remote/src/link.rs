@@ -42,7 +42,6 @@ const CLIENTS_BYTES: u64 = 16 << 20;
 pub(crate) struct Helper {
     /// Common prefix of the client names of the run's helpers.
     run: String,
-    /// Client name of this helper.
     own: String,
     follows: bool,
 }
@@ -68,7 +67,6 @@ impl Helper {
     }
 }
 
-/// Settings of the connections to all servers of the cluster.
 pub(crate) struct Connector {
     tls: Option<TlsConnector>,
     user: Option<String>,
@@ -248,7 +246,6 @@ impl Link {
         self.client.as_ref().map(|client| client.run.as_str())
     }
 
-    /// Returns the bytes received so far.
     pub(crate) fn heard_bytes(&self) -> u64 {
         self.traffic.heard.load(Ordering::Relaxed)
     }
@@ -277,10 +274,8 @@ struct Bounded<S> {
     traffic: Arc<Traffic>,
 }
 
-/// Byte counts of the data from a server.
 #[derive(Default)]
 struct Traffic {
-    /// Bytes that the server may still send.
     allowed: AtomicU64,
     heard: AtomicU64,
 }

@@ -19,7 +19,6 @@ const UNWRITABLE_FOR: Duration = Duration::from_secs(10);
 /// Time between the first and the last refusal from which a server counts as unwritable for more
 /// than a moment.
 const UNWRITABLE_AFTER: Duration = Duration::from_secs(1);
-/// How long a slow server is asked second.
 const SLOW_FOR: Duration = Duration::from_secs(1);
 
 pub(crate) struct Node {
@@ -65,7 +64,6 @@ struct Breaker {
 pub(crate) struct Streak {
     pub(crate) first: Instant,
     pub(crate) last: Instant,
-    /// Reason of the last occurrence.
     pub(crate) reason: String,
 }
 
@@ -113,7 +111,6 @@ impl Node {
         breaker.failures > 0 || breaker.slow_until.is_some_and(|until| now < until)
     }
 
-    /// Returns true if it did not answer the last request.
     pub(crate) fn is_away(&self) -> bool {
         self.breaker().failures > 0
     }

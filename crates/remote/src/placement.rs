@@ -55,7 +55,6 @@ impl Group {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Placement {
     pub(crate) groups: Vec<Group>,
-    /// Rises with each change.
     pub(crate) version: u64,
 }
 
@@ -204,7 +203,6 @@ impl Keys {
     }
 }
 
-/// Meaning of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Extent { area: u16, extent: u64 },

@@ -108,7 +108,6 @@ pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Runs the command of the command line.
 #[must_use]
 pub fn main() -> ExitCode {
     let command = Cli::parse().command;
@@ -160,7 +159,6 @@ async fn gc(url: &Url, args: &GcArgs) -> Result<ExitCode, Refusal> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs a command with the cluster of the URL.
 fn with_url(
     runtime: &Runtime,
     target: &Target,
@@ -284,7 +282,6 @@ fn runs_text(runs: &[StoredRun]) -> String {
     table(&rows).join("\n")
 }
 
-/// Formats rows as aligned lines.
 fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> Vec<String> {
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let line = |row: &[String; COLUMNS]| {

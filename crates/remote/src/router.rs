@@ -18,7 +18,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// Most redirections of one request.
 const REDIRECTIONS: usize = 4;
 /// Timeout of a query for the topology, and of further answers after the first one.
 const TOLD_WITHIN: Duration = Duration::from_millis(2200);
@@ -139,12 +138,10 @@ impl Router {
         !self.is_away(slot) && !self.is_unwritable(slot)
     }
 
-    /// Returns true if the owner of a slot refused writes recently.
     pub(crate) fn is_unwritable(&self, slot: u16) -> bool {
         self.owner(slot).is_some_and(|address| self.node(&address).is_unwritable())
     }
 
-    /// Records that the owner of a slot has accepted a write.
     pub(crate) fn was_written(&self, slot: u16) {
         self.owner(slot).into_iter().for_each(|address| self.node(&address).was_written());
     }
@@ -355,16 +352,13 @@ fn note(node: &Node, trouble: Option<&Trouble>) {
     }
 }
 
-/// A request in flight to one server.
 struct Sent {
-    /// Index among all requests.
     index: usize,
     request: Request,
     /// The server serves it only after ASKING.
     is_asking: bool,
 }
 
-/// Combines the answers to the commands of one request.
 fn answer_of(address: &Address, values: impl Iterator<Item = Value>, is_asking: bool) -> Answer {
     let skipped = usize::from(is_asking);
     let mut answers = Vec::new();

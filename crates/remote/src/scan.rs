@@ -40,7 +40,6 @@ pub(crate) fn unreachable(trouble: &Trouble) -> Refusal {
     Refusal::new(format!("{}: {}", trouble.node(), trouble.reason()))
 }
 
-/// Sends one command to one server.
 pub(crate) async fn ask(node: &Node, command: redis::Cmd) -> Result<Value, Refusal> {
     let mut pipeline = redis::pipe();
     pipeline.add_command(command);

@@ -43,7 +43,6 @@ impl fmt::Display for Found {
     }
 }
 
-/// A page and its header.
 #[derive(Clone, Copy)]
 pub(crate) struct Sealed<'a> {
     header: [u8; HEADER_BYTES],
@@ -93,7 +92,6 @@ impl Sealer {
 
     /// Returns a signature for other stored content, which authenticates it as this run's.
     pub(crate) fn sign(&self, bytes: &[u8]) -> [u8; HEADER_BYTES - TAG_AT] {
-        // No page has this number.
         self.tag(u64::MAX, 0, bytes)
     }
 

@@ -7,7 +7,6 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// Environment variable with the password.
 pub const VARIABLE: &str = "SOFTSWAP_REMOTE_PASSWORD";
 
 /// Most bytes of the first line of a password file.

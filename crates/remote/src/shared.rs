@@ -15,7 +15,6 @@ use std::time::Duration;
 use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// All pages of an extent.
 pub(crate) const ALL: u32 = (1 << PAGES) - 1;
 /// Number of locks; several extents share one.
 const LOCKS: u64 = 1024;
@@ -71,7 +70,6 @@ impl Shared {
         self.placement.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the group of an extent's copies.
     pub(crate) fn group(&self, extent: u64) -> Group {
         let placement = self.placement.read().unwrap_or_else(PoisonError::into_inner);
         placement.groups[group_of(extent)].clone()
@@ -109,7 +107,6 @@ impl Shared {
         }
     }
 
-    /// Takes the doubtful extents and clears the set.
     pub(crate) fn take_doubtful(&self) -> BTreeSet<u64> {
         std::mem::take(&mut self.doubtful())
     }
@@ -123,7 +120,6 @@ impl Shared {
         self.doubtful.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the extents with pages.
     pub(crate) fn stored_extents(&self) -> Vec<u64> {
         self.live().iter().filter(|(_, pages)| **pages != 0).map(|(extent, _)| *extent).collect()
     }

@@ -20,7 +20,6 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Formats a size, such as `256.0 MiB`.
 pub(crate) fn bytes(count: u64) -> String {
     ByteSize(count).display().iec().to_string()
 }

@@ -7,7 +7,6 @@ use std::sync::LazyLock;
 pub(crate) const SLOTS: usize = 16384;
 const NOBODY: u16 = u16::MAX;
 
-/// One server of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) address: Address,
@@ -19,7 +18,6 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Returns true if pages can be stored there.
     pub(crate) fn is_usable(&self) -> bool {
         !self.is_failed && !self.is_unwritable
     }
@@ -30,12 +28,10 @@ impl Member {
 pub(crate) struct Topology {
     pub(crate) members: Vec<Member>,
     owners: Vec<u16>,
-    /// Rises with each change of ownership.
     pub(crate) epoch: u64,
 }
 
 impl Topology {
-    /// Returns the topology of a single server that has all slots.
     pub(crate) fn single(address: Address) -> Self {
         let members =
             vec![Member { address, is_primary: true, is_failed: false, is_unwritable: false }];

@@ -29,7 +29,6 @@ pub(crate) enum Trouble {
 }
 
 impl Trouble {
-    /// Classifies a server's error.
     pub(crate) fn from_answer(node: &Address, error: &ServerError) -> Self {
         let details = error.details().unwrap_or_default();
         let reason = words_of(error);

@@ -24,7 +24,6 @@ const COMPLETED_AT_ONCE: usize = 8;
 /// Extents checked each second while no problem is known.
 const LOOKED_AT: usize = 512;
 
-/// State of the upkeep of one area.
 pub(crate) struct Upkeep {
     /// Time since which a group has a misplaced copy.
     misplaced_since: HashMap<(usize, usize), Instant>,
@@ -171,7 +170,6 @@ impl Upkeep {
     /// Compares copies page by page if another server took over a slot, because it may have missed
     /// writes; if a server was restarted, because it may have loaded old content; and if an extent
     /// is doubtful. All lengths may be right in these cases.
-    /// it had at some time before, and where somebody had doubts: everything may have its length.
     async fn compare(&mut self, shared: &Shared) {
         self.note_changes(shared);
         let groups = std::mem::take(&mut self.to_compare);
@@ -366,7 +364,6 @@ fn generation(shared: &Shared, page: u64, place: u64, copy: Option<&[u8]>) -> u6
 }
 
 impl Shared {
-    /// Returns the working primaries.
     fn primaries(&self) -> Vec<Address> {
         let topology = self.router.topology();
         topology.primaries().iter().map(|(member, _)| member.address.clone()).collect()
@@ -396,7 +393,6 @@ impl Shared {
         put().count()
     }
 
-    /// Renews the lease and stores the placement.
     pub(crate) async fn put_lease(&self) -> usize {
         let name = rustix::system::uname();
         let holder = serde_json::json!({

@@ -58,7 +58,6 @@ fn after_scheme(text: &str) -> Option<(bool, &str)> {
     Some((known.1, rest))
 }
 
-/// Address of one server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
     pub host: String,
@@ -77,7 +76,6 @@ impl fmt::Display for Address {
 /// Number of copies of each page on the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
-    /// On two primaries.
     Two,
     /// One: the caller has another copy on its own disk.
     Local,

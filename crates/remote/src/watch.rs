@@ -15,7 +15,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(60);
 /// Most servers named in a message; others are only counted.
 const MOST_NAMED: usize = 4;
 
-/// What was reported about each server.
+/// Reports so far, by server.
 #[derive(Default)]
 pub(crate) struct Watch {
     noted: BTreeMap<Address, Noted>,
@@ -87,7 +87,6 @@ fn over_of(lack: &Lack) -> &'static str {
     }
 }
 
-/// Joins the messages in one line.
 fn all_of(servers: &[String]) -> Option<String> {
     let named = servers.iter().take(MOST_NAMED).map(String::as_str).collect::<Vec<_>>().join("; ");
     match servers.len() {

@@ -27,7 +27,6 @@ struct Place {
     page: &'static mut Page,
 }
 
-/// The cached pages, by slot.
 pub(crate) struct ReadAheadPages {
     places: Box<[Mutex<Place>]>,
     /// Places in use, from the first.

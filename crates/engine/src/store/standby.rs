@@ -45,7 +45,6 @@ const RELEASE_PAGES: usize = 512;
 /// The content of a slot between two allocations: the slot's number and its generation.
 pub(crate) type Tenant = (u64, u32);
 
-/// A place in a set.
 #[derive(Debug, Clone, Copy)]
 struct Way {
     tenant: Option<Tenant>,
@@ -162,7 +161,6 @@ impl Standby {
         Ok(self.release() > 0)
     }
 
-    /// Adapts to a new budget, in pages.
     pub(crate) fn resize(&self, budget_pages: usize) {
         self.most_pages.store(most_in(budget_pages), Relaxed);
     }
@@ -284,7 +282,6 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// 256 pages in 32 sets.
     fn standby() -> Standby {
         let standby = Standby::new(256 * BUDGET_SHARE);
         standby.is_on.store(true, Relaxed);

@@ -17,7 +17,6 @@ use softswap_testkit::sim_device::Fault;
 
 const FOR_EVER: u64 = u64::MAX / 2;
 
-/// Makes the disk's next operations of a kind fail.
 fn fail_next(world: &World, operation: Operation, times: u64, fault: Fault) {
     let counts = world.disk.counts();
     let next = match operation {
@@ -102,7 +101,6 @@ fn a_failed_read_is_told_to_the_toucher_and_the_page_is_not_given_up() {
     assert_holds(memory, &contents);
 }
 
-/// Combines each fault with encryption on and off.
 fn both_ways<const N: usize>(faults: [Fault; N]) -> impl Iterator<Item = (Fault, bool)> {
     faults.into_iter().flat_map(|fault| [(fault, true), (fault, false)])
 }

@@ -52,7 +52,6 @@ fn faults(world: &World) -> u64 {
     [Tier::Pool, Tier::Disk].into_iter().map(|tier| world.engine.stats().faults(tier)).sum()
 }
 
-/// Returns evicted pages and their contents.
 fn evicted(kind: fn(u64) -> Content) -> (World, Memory, Vec<Content>) {
     let world = World::new(&Setup::default());
     let contents: Vec<_> = (0..PAGES as u64).map(kind).collect();

@@ -18,7 +18,6 @@ fn ask(world: &World, request: &str) -> Answer {
     Answer::parse(text.as_bytes())
 }
 
-/// With the budget of a world.
 const AS_IT_IS: &str = "bounce.peak 0\ncodec lz4\nio.poll auto\nio.poll_sleep auto\nmemory 16M\n\
      pool.limit 6684672B\n";
 

@@ -17,7 +17,6 @@ const PAGES: usize = 300;
 
 /// Where the copies of unchanged pages are.
 pub(crate) struct Copies {
-    /// Pages that are stored there.
     content: fn(u64) -> Content,
     count: fn(&Engine) -> usize,
     pages_stored: Counter,

@@ -16,7 +16,6 @@ const THREADS: u64 = 8;
 const PAGES: usize = 1200;
 const STEPS: u64 = 6000;
 
-/// Returns content by kind and seed.
 fn content(number: u64) -> Content {
     match number % 8 {
         0 => Content::Zero,
@@ -26,7 +25,6 @@ fn content(number: u64) -> Content {
     }
 }
 
-/// One thread's own mapping, and its expected content.
 struct Owner<'w> {
     world: &'w World,
     memory: Memory,
@@ -87,7 +85,6 @@ impl<'w> Owner<'w> {
     }
 }
 
-/// Runs `body` with background reclaim.
 fn with_reclaim(world: &World, body: impl FnOnce()) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

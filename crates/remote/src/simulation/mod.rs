@@ -65,7 +65,6 @@ pub struct Settings {
     pub seed: u64,
 }
 
-/// Latencies, in us.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latencies {
     pub count: usize,
@@ -93,7 +92,6 @@ impl Latencies {
     }
 }
 
-/// Result of a simulation.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Found {
     pub reads: Latencies,

@@ -7,7 +7,6 @@ use crate::placement::{Placement, group_of};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Round trip of the network.
 const ROUND_TRIP_NS: u64 = 100_000;
 /// The default of `deadline=`.
 const DEADLINE_NS: u64 = 10_000_000_000;
@@ -29,7 +28,6 @@ enum Event {
     Write { client: usize },
 }
 
-/// A read in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Asking {
     client: usize,

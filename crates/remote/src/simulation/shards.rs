@@ -46,7 +46,6 @@ impl Shard {
     }
 }
 
-/// Returns `count` shards.
 pub(super) fn shards(count: u16) -> Vec<Shard> {
     vec![Shard::new(); count.into()]
 }
@@ -64,7 +63,6 @@ pub(super) fn topology(shards: &[Shard]) -> Topology {
     Topology::parse(&text, &asked, false).unwrap_or_else(|| Topology::single(asked))
 }
 
-/// Returns the owner of a slot.
 pub(super) fn owner(count: usize, slot: u16) -> usize {
     // The first shard whose last slot is not below `slot`.
     let guess = usize::from(slot) * count / SLOTS;

@@ -36,7 +36,6 @@ impl Area {
         }
     }
 
-    /// Takes `slots` adjacent slots.
     #[inline]
     pub(super) fn take(&self, slots: usize, contended: &mut u64) -> Option<Run<'_>> {
         let run = if slots == 1 {
@@ -101,7 +100,6 @@ impl Area {
         self.segments.iter().map(|segment| segment.used()).sum()
     }
 
-    /// Returns the number of buffers taken so far.
     pub(super) fn takes(&self) -> u64 {
         self.takes.load(Relaxed)
     }
@@ -118,13 +116,11 @@ impl Area {
         self.high_water.load(Relaxed) as usize
     }
 
-    /// Resets the peak to the present use.
     pub(super) fn reset_high_water(&self) {
         self.high_water.store(self.used() as u32, Relaxed);
     }
 }
 
-/// One pool.
 #[derive(Debug)]
 pub(super) struct Pool {
     /// A power of two, at most that of the primary pool.
@@ -150,7 +146,6 @@ impl Pool {
     }
 }
 
-/// Creates segments for `slots` slots.
 pub(super) fn segments(arena: &mut Arena, slots: usize) -> Box<[CachePadded<Segment>]> {
     let sizes = (0..slots).step_by(SEGMENT_SLOTS).map(|first| (slots - first).min(SEGMENT_SLOTS));
     sizes.map(|slots| CachePadded::new(arena.segment(slots))).collect()

@@ -17,7 +17,6 @@ const TRANSIENT_BUFFERS: usize = 8;
 /// Limit for added pools and transient buffers in any budget, in bytes.
 pub(crate) const MOST_EXTRA_BYTES: usize = 8 << 20;
 
-/// State of added pools and transient buffers.
 #[derive(Debug)]
 pub(super) struct Growth {
     limit_bytes: AtomicUsize,
@@ -79,7 +78,6 @@ impl Growth {
         self.limit_bytes.store(limit_bytes, Relaxed);
     }
 
-    /// Requests another pool.
     pub(super) fn ask(&self) {
         if !self.is_asked_for.load(Relaxed) {
             self.is_asked_for.store(true, Release);
@@ -108,7 +106,6 @@ impl Growth {
         run
     }
 
-    /// Uncharges a returned run.
     pub(super) fn take_back(&self, pages: usize) {
         self.lent_slots.fetch_sub(pages, Relaxed);
         self.bytes.fetch_sub(pages * PAGE_SIZE, Relaxed);

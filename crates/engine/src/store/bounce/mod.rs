@@ -37,7 +37,6 @@ use std::sync::atomic::AtomicUsize;
 
 /// Longest sleep of a waiter before it retries, in ns.
 const WAIT_NS: u64 = 1_000_000;
-/// Pages of the largest buffer.
 pub(crate) const MAX_PAGES: usize = SEGMENT_SLOTS;
 
 /// Sizes of the bounce buffers, in slots of a page.

@@ -21,7 +21,6 @@ const QUIET_NS: u64 = 10_000_000_000;
 pub struct Usage {
     /// Slots of the open pools.
     pub(crate) slots: usize,
-    /// Used slots among them.
     pub(crate) used: usize,
     /// Sum of the areas' own peaks: at least the real peak.
     pub(crate) high_water: usize,
@@ -38,9 +37,7 @@ pub struct Usage {
     pub areas_visited: u64,
     /// Retries because another thread changed the same segment: the equivalent of lock contention.
     pub contended: u64,
-    /// Pools added.
     pub(crate) grown: u64,
-    /// Pools released.
     pub(crate) released: u64,
 }
 
@@ -94,7 +91,6 @@ impl Pools {
         ))
     }
 
-    /// Resets the peak to the present use.
     pub(crate) fn reset_high_water(&self) {
         self.pools.iter().flat_map(|pool| &pool.areas).for_each(|area| area.reset_high_water());
     }

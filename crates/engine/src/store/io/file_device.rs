@@ -126,7 +126,6 @@ impl FileDevice {
         }
     }
 
-    /// Reads one page and waits as planned.
     fn step_page(
         &self,
         lane: &mut Lane,

@@ -310,11 +310,8 @@ impl fmt::Display for IoErrorKind {
 pub struct IoError {
     /// Reason of the failure.
     pub kind: IoErrorKind,
-    /// The operation.
     pub(crate) operation: Operation,
-    /// Start, in bytes.
     pub(crate) offset: u64,
-    /// Bytes requested.
     pub(crate) length: u64,
     /// Bytes transferred.
     pub transferred: u64,

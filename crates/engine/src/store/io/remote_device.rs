@@ -142,7 +142,6 @@ impl RemoteDevice {
         }
     }
 
-    /// Returns the generation of the next write of a page.
     fn next_generation(&self, page: u64) -> Option<u64> {
         let word = &self.generations[page as usize];
         let next = (word.load(Acquire) & !GONE) + 1;

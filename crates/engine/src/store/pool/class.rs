@@ -13,16 +13,13 @@ const ALIGN_BYTES: usize = size_of::<u64>();
 /// Number of lengths of an object with header, in units of `ALIGN_BYTES`, including 0.
 const UNITS: usize = (MAX_OBJECT_BYTES + HEADER_BYTES).div_ceil(ALIGN_BYTES) + 1;
 
-/// A size class.
 #[derive(Clone, Copy)]
 pub(super) struct Class {
     /// Bytes of one object with its header.
     pub(super) slot_bytes: usize,
-    /// Objects in a slab.
     pub(super) slots: usize,
 }
 
-/// Number of classes.
 pub(super) const CLASSES: usize = widened_steps().1;
 
 /// All classes, smallest first.

@@ -49,7 +49,6 @@ impl Pool {
         Some(slab)
     }
 
-    /// Returns the number of empty slots of a class.
     fn gaps(&self, class: usize) -> usize {
         let slots = self.slabs_of[class].load(Relaxed) * CLASS[class].slots;
         slots.saturating_sub(self.objects[class].load(Relaxed))

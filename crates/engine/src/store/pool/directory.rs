@@ -5,10 +5,8 @@ use super::class::CLASSES;
 use super::list::{Link, List};
 use super::slab::{GROUPS, Slab};
 
-/// The lists of slabs.
 pub(super) struct Directory {
     free: List,
-    /// By class and group.
     with_room: [[List; GROUPS]; CLASSES],
     /// Longest in use first.
     by_age: List,
@@ -18,7 +16,6 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Creates lists of `count` free slabs.
     pub(super) fn new(count: usize) -> Directory {
         let mut directory = Directory {
             free: List::EMPTY,
@@ -51,7 +48,6 @@ impl Directory {
         Some(slab)
     }
 
-    /// Removes a used slab from all lists.
     pub(super) fn retire(&mut self, slab: u32, guard: &mut Slab) {
         self.unlist(slab, guard);
         self.by_age.remove(&mut self.age_links, slab);

@@ -4,7 +4,6 @@ use thiserror::Error;
 
 /// Bytes of a slab, the unit in which the pool takes and returns memory.
 pub const SLAB_BYTES: usize = 64 << 10;
-/// Largest object, in bytes.
 pub(crate) const MAX_OBJECT_BYTES: usize = 3072;
 /// Bits of an owner, which is a page number.
 pub(crate) const OWNER_BITS: u32 = 40;

@@ -29,7 +29,6 @@ impl List {
         (self.first != NONE).then_some(self.first)
     }
 
-    /// Iterates from the first to the last.
     pub(super) fn iter<'l>(&self, links: &'l [Link]) -> impl Iterator<Item = u32> + use<'l> {
         std::iter::successors(self.first(), |&slab| {
             Some(links[slab as usize].next).filter(|&next| next != NONE)

@@ -5,7 +5,6 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// The pool and its expected content.
 pub(super) struct Model {
     pub(super) pool: Pool,
     stored: HashMap<u64, Handle>,

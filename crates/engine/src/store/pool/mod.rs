@@ -331,7 +331,6 @@ impl Pool {
             + self.slabs.len() * (LOCKED_SLAB_BYTES + 2 * size_of::<list::Link>())
     }
 
-    /// Returns the lane of a processor in a class.
     fn lane(&self, class: usize, cpu: usize) -> Lane {
         let (slabs, all) = (&self.slabs_of[class], &self.used_slabs);
         self.current.lane(cpu, slabs.load(Relaxed), all.load(Relaxed))

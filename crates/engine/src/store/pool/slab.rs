@@ -20,7 +20,6 @@ pub(super) const GROUPS: usize = 4;
 
 const _: () = assert!(OWNER_BITS + STAMP_BITS + LENGTH_BITS + TAG_BITS <= u64::BITS);
 
-/// A slab, used or free.
 pub(super) struct Slab {
     bytes: &'static mut [u8; SLAB_BYTES],
     /// Size class; `None` while the slab is free.
@@ -41,7 +40,6 @@ pub(super) struct Slab {
     pub(super) listed_to: u16,
 }
 
-/// A slot's header word, unpacked.
 struct Header {
     owner: u64,
     stamp: u16,
@@ -92,7 +90,6 @@ impl Slab {
         }
     }
 
-    /// Divides a free slab for `class`.
     pub(super) fn open(&mut self, class: usize) {
         debug_assert!(self.class.is_none() && self.live == 0);
         self.class = Some(class as u8);
@@ -139,7 +136,6 @@ impl Slab {
         (self.live() * GROUPS / (self.slots() + 1)) as u8
     }
 
-    /// Marks the slab as used.
     pub(super) fn note_use(&mut self) {
         self.referenced = true;
     }
@@ -234,7 +230,6 @@ impl Slab {
         self.bytes[bit / 8] ^= 1 << (bit % 8);
     }
 
-    /// Flips a bit of an object.
     pub(super) fn damage(&mut self, handle: Handle, bit: usize) {
         if let Some(slot) = self.holds(handle) {
             self.flip((self.offset(slot) + HEADER_BYTES) * 8 + bit % (handle.packed_bytes() * 8));

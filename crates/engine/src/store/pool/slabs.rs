@@ -37,7 +37,6 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// All slabs.
 pub(super) struct Slabs {
     first: Box<[LockedSlab]>,
     parts: [OnceLock<Box<[LockedSlab]>>; MOST_PARTS],

@@ -130,7 +130,6 @@ impl Backing {
     }
 }
 
-/// Areas of one priority.
 #[derive(Debug)]
 struct Equals {
     members: Box<[usize]>,
@@ -162,7 +161,6 @@ struct Entry {
     sealer: Arc<Sealer>,
 }
 
-/// The swap areas.
 #[derive(Debug)]
 pub(crate) struct Areas {
     /// [`MAX_AREAS`] entries; the first `count` are set.
@@ -170,9 +168,7 @@ pub(crate) struct Areas {
     count: AtomicUsize,
     /// Areas with a lower index are a parent's.
     first_own: AtomicUsize,
-    /// Number of active freezes.
     freezes: Mutex<u32>,
-    /// The highest priority first.
     order: Box<[Equals]>,
     /// Areas reached through rings, counted from the first.
     with_rings: usize,
@@ -240,7 +236,6 @@ impl Areas {
         self.iter().take(self.with_rings).map(rings_of).sum()
     }
 
-    /// Iterates over all areas.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Area> {
         self.list.iter().map_while(OnceLock::get).map(|entry| &entry.area)
     }
@@ -253,7 +248,6 @@ impl Areas {
         }
     }
 
-    /// Opens a channel to each area.
     #[must_use]
     pub(crate) fn open_lanes(&self) -> Lanes {
         let lane = |(index, area): (usize, &Area)| match index < self.with_rings {
@@ -271,7 +265,6 @@ impl Areas {
         Facts { io_uring: facts.io_uring && have_rings, ..facts }
     }
 
-    /// Returns the polling settings of each area.
     pub(crate) fn knobs(&self) -> impl Iterator<Item = &Knobs> {
         self.iter().map(|area| area.polling().knobs())
     }
@@ -373,7 +366,6 @@ impl Areas {
         area.free(first, len);
     }
 
-    /// Records which parts of a slot's page are in use.
     pub(crate) fn set_parts(&self, slot: u64, parts: u32) {
         let (area, slot) = self.of(slot);
         area.set_parts(slot, parts);
@@ -392,26 +384,22 @@ impl Areas {
         area.give_back(first, len);
     }
 
-    /// Retires slots whose storage failed.
     pub(crate) fn retire(&self, first: u64, len: usize) {
         let (area, first) = self.of(first);
         area.retire(first, len);
     }
 
-    /// Records the seal of a slot's content.
     pub(crate) fn set_seal(&self, slot: u64, seal: Seal) {
         let (area, slot) = self.of(slot);
         area.set_seal(slot, seal);
     }
 
-    /// Returns the seal last recorded for a slot.
     #[must_use]
     pub(crate) fn seal(&self, slot: u64) -> Seal {
         let (area, slot) = self.of(slot);
         area.seal(slot)
     }
 
-    /// Returns how often a slot was allocated.
     #[must_use]
     pub(crate) fn generation(&self, slot: u64) -> u32 {
         let (area, slot) = self.of(slot);
@@ -471,7 +459,6 @@ impl Areas {
         lanes.list.get(index_of(slot)).unwrap_or(&lanes.plain).reads_at_once()
     }
 
-    /// Returns true if both slots belong to the same area.
     #[must_use]
     pub(crate) fn are_together(&self, one: u64, other: u64) -> bool {
         index_of(one) == index_of(other)
@@ -498,7 +485,6 @@ impl Areas {
         self.of(slot).0.refusal(error)
     }
 
-    /// Returns true if a slot's area has failed.
     #[must_use]
     pub(crate) fn has_failed(&self, slot: u64) -> bool {
         self.of(slot).0.has_failed()
@@ -522,7 +508,6 @@ impl Areas {
         self.of(slot).0.is_leaving()
     }
 
-    /// Discards one waiting cluster of any area.
     pub(crate) fn discard_one(&self) -> Discarded {
         let mut results = self.own().map(Area::discard_one);
         results.find(|done| *done != Discarded::Nothing).unwrap_or(Discarded::Nothing)
@@ -545,13 +530,11 @@ impl Areas {
         self.iter().map(Area::size_bytes).sum()
     }
 
-    /// Returns the number of slots retired after failed writes.
     #[must_use]
     pub(crate) fn retired_slots(&self) -> u64 {
         self.iter().map(Area::retired_slots).sum()
     }
 
-    /// Returns the DRAM of the tables, in bytes.
     #[must_use]
     pub(crate) fn metadata_bytes(&self) -> u64 {
         self.iter().map(Area::metadata_bytes).sum()

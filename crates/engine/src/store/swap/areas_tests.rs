@@ -26,7 +26,6 @@ fn areas(of: &[(u64, i32)]) -> (Vec<SimDevice>, Areas) {
     (disks, areas)
 }
 
-/// Writes a page to each slot of a run.
 fn write_run(areas: &Areas, lanes: &mut Lanes, run: Run, pages: &[u8]) -> Result<(), IoError> {
     areas.write_each(lanes, SlotBatch::of(run).as_slice(), pages)
 }

@@ -35,7 +35,6 @@ impl SlotBatch {
         self.count += run.len;
     }
 
-    /// Returns the slots in the order of allocation.
     #[must_use]
     pub(crate) fn as_slice(&self) -> &[u64] {
         &self.slots[..self.count]

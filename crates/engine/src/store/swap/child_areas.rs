@@ -37,7 +37,6 @@ pub(crate) struct Growing {
     pub(crate) poll: Mode,
 }
 
-/// The medium of a growing area.
 pub(crate) enum Medium {
     /// A file in this directory. With the descriptor of a request queue, a cluster stores a second
     /// copy.
@@ -46,7 +45,6 @@ pub(crate) enum Medium {
     Remote(i32),
 }
 
-/// Parameters for opening areas.
 pub(crate) struct ChildAreas {
     /// The best one first.
     pub(crate) places: Box<[Place]>,
@@ -55,29 +53,22 @@ pub(crate) struct ChildAreas {
     pub(crate) pressure: Arc<Pressure>,
     pub(crate) overshoot_ns: u64,
     pub(crate) encrypt: bool,
-    /// Addresses of managed memory.
     pub(crate) managed: Range<usize>,
     /// False under a filter of the program's, which would judge the system calls.
     pub(crate) may_open: AtomicBool,
     pub(crate) state: Mutex<State>,
 }
 
-/// Result of opening an area.
 pub(crate) enum Opened {
-    /// There is another area.
     Yes,
-    /// No area can be opened.
     No,
     /// None can be opened on this stack; the next fault can do it.
     NotHere,
 }
 
-/// Progress of a process.
 #[derive(Default)]
 pub(crate) struct State {
-    /// The place to try next.
     next: usize,
-    /// Reason of the last refusal.
     refusal: Option<String>,
 }
 
@@ -88,7 +79,6 @@ impl ChildAreas {
         self.may_open.load(Relaxed) && areas.have_room() && !self.places.is_empty()
     }
 
-    /// Forbids opening areas.
     pub(crate) fn forbid(&self) {
         self.may_open.store(false, Relaxed);
     }

@@ -9,9 +9,7 @@ const _: () = assert!(HEAD_BYTES.is_multiple_of(PAGE_SIZE));
 /// Kind of content that a magic number identifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// User data.
     Data,
-    /// A swap area.
     Swap,
     /// A boot sector or an old partition table. A swap area does not use its first 1024 bytes, so
     /// both can coexist.
@@ -32,7 +30,6 @@ pub struct Magic {
     pub offset: usize,
     /// The magic bytes.
     pub bytes: &'static [u8],
-    /// Kind of content.
     pub(crate) kind: Kind,
 }
 

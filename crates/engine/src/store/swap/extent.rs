@@ -47,7 +47,6 @@ pub struct Mapping {
 /// A part of a range of pages that is contiguous on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Its first page.
     pub(crate) page: u64,
     /// The block of that page, in pages of the device.
     pub(crate) block: u64,
@@ -65,9 +64,7 @@ pub(crate) struct Piece {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("page {page} lies outside the area of {pages} pages, a bug in softswap")]
 pub struct Unmapped {
-    /// The page looked up.
     pub(crate) page: u64,
-    /// Number of mapped pages.
     pub(crate) pages: u64,
 }
 
@@ -119,7 +116,6 @@ pub struct ExtentMap {
     /// one line of this table, not two.
     entries: &'static [AtomicU64],
     hints: Hints,
-    /// Held while the map changes.
     change: Mutex<()>,
 }
 
@@ -158,13 +154,11 @@ impl ExtentMap {
         })
     }
 
-    /// Returns the number of mapped pages.
     #[must_use]
     pub(crate) fn pages(&self) -> u64 {
         self.pages.load(Ordering::Acquire)
     }
 
-    /// Returns the number of extents.
     #[must_use]
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire) as usize
@@ -319,7 +313,6 @@ pub(crate) struct Pieces<'m> {
     map: &'m ExtentMap,
     page: u64,
     end: u64,
-    /// The entry of the last piece.
     after: Option<usize>,
 }
 

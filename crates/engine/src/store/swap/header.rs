@@ -21,7 +21,6 @@ use softswap_sys::PAGE_SIZE;
 
 /// Offset of the header; the bytes before it belong to other formats.
 pub const HEADER_OFFSET: usize = 1024;
-/// Most bad pages in a header.
 pub(crate) const MAX_BAD_PAGES: usize = (SIGNATURE_AT - BAD_PAGES_AT) / 4;
 /// Bytes of a label.
 pub const LABEL_BYTES: usize = 16;

@@ -239,7 +239,6 @@ impl Storage {
         (self.claimed.len_bytes / PAGE_BYTES).min(MOST_PAGES)
     }
 
-    /// Returns true for a block device.
     #[must_use]
     pub(crate) fn is_device(&self) -> bool {
         self.claimed.is_device

@@ -51,9 +51,7 @@ const SHORT_SLOTS: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("slots {first}+{len} were to be freed, but not all of them are in use: a bug in softswap")]
 pub struct NotInUse {
-    /// First slot of the run.
     pub(crate) first: u64,
-    /// Length of the run.
     pub(crate) len: usize,
 }
 
@@ -72,14 +70,12 @@ pub struct SlotAllocator {
     /// Clusters added so far, and the most that the tables can hold.
     clusters: AtomicU32,
     capacity: u32,
-    /// Held while the area grows or shrinks.
     resizing: Mutex<()>,
     bits: &'static [AtomicU64],
     place: &'static [AtomicU32],
     next: &'static [AtomicU32],
     prev: &'static [AtomicU32],
     shelves: Box<[CachePadded<Shelf>]>,
-    /// True if clusters are discarded before they are free.
     discards: AtomicBool,
     /// A bit for each cluster whose storage is empty since its discard.
     clean: &'static [AtomicU64],
@@ -365,7 +361,6 @@ impl SlotAllocator {
         (total as i64).max(0) as u64
     }
 
-    /// Returns the number of retired slots.
     #[must_use]
     pub(crate) fn retired_slots(&self) -> u64 {
         self.retired_slots.load(Relaxed)
@@ -377,13 +372,11 @@ impl SlotAllocator {
         u64::from(self.clusters.load(Acquire)) * CLUSTER_SLOTS as u64
     }
 
-    /// Returns the number of clusters that fit in the tables.
     #[must_use]
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Returns the number of clusters that still fit in the tables.
     #[must_use]
     pub(crate) fn room_clusters(&self) -> u32 {
         self.capacity - self.clusters.load(Acquire)
@@ -395,7 +388,6 @@ impl SlotAllocator {
         self.touched_clusters.load(Relaxed)
     }
 
-    /// Returns the DRAM of the tables, in bytes.
     #[must_use]
     pub(crate) fn metadata_bytes(&self) -> u64 {
         /// Four bits for each slot, and three 4-byte words for each cluster of the area.
@@ -413,7 +405,6 @@ impl SlotAllocator {
     }
 }
 
-/// Divides the slots `[first, end)` by cluster.
 fn by_cluster(first: u64, end: u64) -> impl Iterator<Item = (u32, Range<usize>)> {
     let mut at = first;
     std::iter::from_fn(move || {

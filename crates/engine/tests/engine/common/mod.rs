@@ -23,7 +23,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Parameters of a world.
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) memory_mib: u64,
@@ -66,7 +65,6 @@ impl Setup {
     }
 }
 
-/// An engine and its disk.
 pub(crate) struct World {
     pub(crate) engine: Arc<Engine>,
     pub(crate) disk: SimDevice,
@@ -118,7 +116,6 @@ impl World {
         Memory::new(address, len).unwrap()
     }
 
-    /// Maps one page for each content and writes it.
     pub(crate) fn map_with(&self, contents: &[Content]) -> Memory {
         let memory = self.map(contents.len());
         write_all(memory, contents);
@@ -158,7 +155,6 @@ impl World {
         }
     }
 
-    /// Evicts `memory` and checks its content.
     pub(crate) fn assert_survives(&self, memory: Memory, contents: &[Content]) {
         self.evict(memory);
         assert_holds(memory, contents);
@@ -173,17 +169,14 @@ impl World {
 /// Content of a page, by the way it is evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Same-filled.
     Zero,
     /// Same-filled with a word that fits into an entry.
     Repeated(u64),
-    /// Compressible.
     Text(u64),
     /// Compressible to less than a quarter.
     Sparse(u64),
     /// Sixteen letters in random order: LZ4 finds nothing, an entropy coder halves it.
     Digits(u64),
-    /// Incompressible.
     Random(u64),
 }
 
@@ -235,7 +228,6 @@ pub(crate) fn every_kind(count: u64) -> Vec<Content> {
         .collect()
 }
 
-/// Returns `count` incompressible pages.
 pub(crate) fn random(count: u64) -> Vec<Content> {
     (0..count).map(Content::Random).collect()
 }
@@ -276,7 +268,6 @@ pub(crate) fn assert_zero(memory: Memory) {
     assert_holds(memory, &vec![Content::Zero; memory.pages()]);
 }
 
-/// Runs background reclaim until `holds` returns true.
 #[track_caller]
 pub(crate) fn until(world: &World, mut holds: impl FnMut() -> bool) {
     until_in_rounds(world, |_| holds());
@@ -419,7 +410,6 @@ pub(crate) fn read_and_write(
     }
 }
 
-/// Runs readahead until `done`.
 pub(crate) fn prefetch<'s>(
     scope: &'s thread::Scope<'s, '_>,
     world: &'s World,
@@ -430,7 +420,6 @@ pub(crate) fn prefetch<'s>(
     }
 }
 
-/// Runs `body` with readahead.
 pub(crate) fn with_prefetch(world: &World, body: impl FnOnce()) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -16,7 +16,6 @@ pub(crate) const PASSWORD: &str = "correct horse";
 pub(crate) const PRIMARIES: usize = 3;
 const NODES: usize = 6;
 
-/// Returns the server's program.
 fn server_program() -> String {
     std::env::var("SOFTSWAP_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into())
 }
@@ -131,7 +130,6 @@ impl Node {
         self.set("cluster-announce-port", &port.unwrap_or(0).to_string());
     }
 
-    /// Returns the slots with keys.
     pub(crate) fn used_slots(&self) -> Vec<u16> {
         let keys: Vec<String> = redis::from_redis_value(self.ask(&["KEYS", "*"])).unwrap();
         let slot = |key: &String| self.number(&["CLUSTER", "KEYSLOT", key]) as u16;
@@ -268,7 +266,6 @@ impl Bed {
         }
     }
 
-    /// Makes all servers run.
     fn run_all(&mut self) {
         for node in &mut self.nodes {
             match &node.server {
@@ -309,7 +306,6 @@ impl Bed {
         (0..NODES).filter(|number| self.nodes[*number].is_primary()).collect()
     }
 
-    /// Returns the replica of a primary.
     pub(crate) fn replica_of(&self, primary: usize) -> usize {
         let id = &self.nodes[primary].id;
         let told = self.nodes[primary].text(&["CLUSTER", "NODES"]);
@@ -376,7 +372,6 @@ impl Bed {
         )
     }
 
-    /// Returns a URL without TLS.
     pub(crate) fn plain_url(&self, options: &str) -> String {
         let password = self.file("password");
         std::fs::write(&password, format!("{PASSWORD}\n")).unwrap();

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// 700 pages are 23 extents.
 const PAGES: u64 = 700;
 /// Long enough for any failover; no test depends on its duration.
 const PATIENT: &str = "&deadline=120s";
@@ -486,7 +485,7 @@ fn a_proxy_that_lies_is_never_believed() {
         let mut job = Job::new(&bed.plain_url(PATIENT), new_run()).await.unwrap();
         job.write(0, PAGES).await.unwrap();
         lies.begin();
-        // A lying server is read less often, so the number of rounds is unknown.
+        // A server with wrong answers is read less often, so the number of rounds is unknown.
         for round in 0.. {
             job.read_all().await.unwrap();
             if round >= 10 && lies.told() > 10 {

@@ -70,7 +70,6 @@ impl Job {
         Ok(())
     }
 
-    /// Reads a window and compares every byte.
     pub(crate) async fn read(&self, first: u64, count: u64) -> Result<(), StoreError> {
         let known: Vec<u64> =
             (first..first + count).map_while(|page| self.written.get(&page).copied()).collect();
@@ -115,7 +114,6 @@ impl Job {
     }
 }
 
-/// Runs a test's asynchronous part.
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(2).enable_all().build().unwrap().block_on(work)

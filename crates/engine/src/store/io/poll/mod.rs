@@ -38,7 +38,6 @@ pub(crate) trait Pending {
     /// Sleeps for `ns`, or less if a completion can end the sleep. Returns true if the request has
     /// completed.
     fn sleep(&mut self, ns: u64) -> bool;
-    /// Returns the time in ns.
     fn now_ns(&self) -> u64;
 }
 
@@ -87,7 +86,6 @@ impl Polling {
         }
     }
 
-    /// Returns the settings that can be changed.
     #[must_use]
     pub(crate) fn knobs(&self) -> &Knobs {
         &self.knobs

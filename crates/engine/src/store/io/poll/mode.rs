@@ -85,7 +85,6 @@ pub struct Knobs {
 const ADAPTIVE: u32 = u32::MAX;
 
 impl Knobs {
-    /// Creates settings with this mode and adaptive sleep.
     #[must_use]
     pub(crate) fn new(mode: Mode) -> Knobs {
         Knobs { mode: AtomicU8::new(mode as u8), sleep_ns: AtomicU32::new(ADAPTIVE) }

@@ -20,7 +20,6 @@ const SPIN_MEANS: u64 = 4;
 const MIN_SPIN_NS: u64 = 50_000;
 const MAX_SPIN_NS: u64 = 2_000_000;
 
-/// Inputs of a decision.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View {
     /// Completion times of such requests, if known.
@@ -29,14 +28,12 @@ pub(crate) struct View {
     pub(crate) overshoot_ns: u64,
     /// Share of the mean to sleep, of 256; oversleeping lowers it.
     pub(crate) sleep_share: u32,
-    /// True if other threads want the processor.
     pub(crate) is_contended: bool,
 }
 
 /// A plan: sleep, then poll; zeroes skip either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Plan {
-    /// Sleep before polling, in ns.
     pub(crate) sleep_ns: u64,
     /// Longest polling time after that, in ns.
     pub(crate) spin_ns: u64,
@@ -50,7 +47,6 @@ impl Plan {
     }
 }
 
-/// Decides for one request.
 #[must_use]
 pub(crate) fn plan(mode: Mode, sleep: Sleep, view: &View) -> Plan {
     let spin_ns = spin_limit_ns(view.times);

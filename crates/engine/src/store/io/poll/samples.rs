@@ -7,7 +7,6 @@
 use crate::base::transfer_size::BUCKETS;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Length of a window, in ns.
 pub(crate) const WINDOW_NS: u64 = 100_000_000;
 /// Upper bound of a sample, in ns, so that sums cannot overflow.
 const MAX_SAMPLE_NS: u64 = 1_000_000_000;
@@ -30,9 +29,7 @@ struct OfCpu {
 /// Statistics of a bucket's last window with samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Times {
-    /// Mean completion time, in ns.
     pub(crate) mean_ns: u64,
-    /// Longest completion time, in ns.
     pub(crate) max_ns: u64,
 }
 
@@ -51,7 +48,6 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// Creates empty statistics for `cpus` processors.
     #[must_use]
     pub(crate) fn new(cpus: usize) -> Samples {
         Samples {

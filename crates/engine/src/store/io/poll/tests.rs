@@ -8,7 +8,6 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::memory::reserve_u64;
 use std::cell::Cell;
 
-/// Cost of one poll, in ns.
 const LOOK_NS: u64 = 100;
 
 /// A simulation with one processor and one request at a time. Its clock advances only by polls,
@@ -16,7 +15,6 @@ const LOOK_NS: u64 = 100;
 struct World {
     polling: Polling,
     now: Cell<u64>,
-    /// Overshoot of every sleep, in ns.
     overshoot_ns: u64,
 }
 

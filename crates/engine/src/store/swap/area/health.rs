@@ -13,7 +13,6 @@ const FAILED_AFTER: u32 = 8;
 const REST_NS: u64 = 1_000_000_000;
 const MOST_DOUBLINGS: u32 = 6;
 
-/// State of the storage.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     failed_in_row: AtomicU32,
@@ -72,7 +71,6 @@ impl Health {
     }
 }
 
-/// Result of a discard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Discarded {
     /// No cluster waited.

@@ -81,16 +81,13 @@ impl FixedPages {
     }
 }
 
-/// Adjacent slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// The first slot.
     pub(crate) first: u64,
     /// Number of slots, at least one.
     pub(crate) len: usize,
 }
 
-/// One swap area.
 pub(crate) struct Area {
     device: Box<dyn Device>,
     /// True if the storage is a file that grows and shrinks.
@@ -123,7 +120,6 @@ pub(crate) struct Area {
     has_hollow: AtomicBool,
     health: Health,
     discarded_at_start: Discarded,
-    /// Held while the area grows or shrinks.
     growth: Mutex<()>,
     growth_pause: AtomicU32,
     size_bytes: AtomicU64,
@@ -283,7 +279,6 @@ impl Area {
         self.device.open_lane()
     }
 
-    /// Returns how the device is reached.
     #[must_use]
     pub(crate) fn facts(&self) -> Facts {
         self.device.describe()
@@ -355,7 +350,6 @@ impl Area {
         self.give_surplus();
     }
 
-    /// Retires slots whose storage failed.
     pub(crate) fn retire(&self, first: u64, len: usize) {
         expect_in_use(self.slots.retire(first, len));
     }
@@ -395,7 +389,6 @@ impl Area {
         }
     }
 
-    /// Returns the seal last recorded for a slot.
     #[must_use]
     pub(crate) fn seal(&self, slot: u64) -> Seal {
         if !self.has_tags.load(Relaxed) {
@@ -426,7 +419,6 @@ impl Area {
         self.slots.freeze();
     }
 
-    /// Ends one freeze.
     pub(crate) fn thaw(&self) {
         self.slots.thaw();
         self.give_surplus();
@@ -448,19 +440,16 @@ impl Area {
         self.used_slots() < most_bytes / PAGE_BYTES / 2 && !self.has_failed()
     }
 
-    /// Returns the number of retired slots.
     #[must_use]
     pub(crate) fn retired_slots(&self) -> u64 {
         self.slots.retired_slots()
     }
 
-    /// Returns the storage claimed so far, in bytes.
     #[must_use]
     pub(crate) fn size_bytes(&self) -> u64 {
         self.size_bytes.load(Acquire)
     }
 
-    /// Returns the number of extents.
     #[cfg(test)]
     pub(crate) fn extent_count(&self) -> usize {
         self.extents.count()

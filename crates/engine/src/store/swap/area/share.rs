@@ -6,7 +6,6 @@ use softswap_sys::open_mark;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
-/// A process's part in an area.
 #[derive(Debug)]
 pub(crate) struct Share {
     pub(super) table: ClusterTable,

@@ -50,7 +50,6 @@ impl Tree {
         Area::shared(Box::new(self.disk.clone()), &pages, share, config, polling).unwrap()
     }
 
-    /// Returns the area of a process with `mark`.
     fn process(&self, mark: u64) -> Area {
         self.process_with(Share::new(self.table, mark, None), Discard::None)
     }

@@ -32,7 +32,6 @@ impl Area {
         self.discard(1, (pages as usize).saturating_sub(1))
     }
 
-    /// Returns the result of discarding the whole area before its first use.
     #[must_use]
     pub(crate) fn discarded_at_start(&self) -> Discarded {
         self.discarded_at_start

@@ -34,7 +34,6 @@ impl Areas {
         self.sealers().for_each(Sealer::end_epoch);
     }
 
-    /// Returns true if another area can be added.
     #[must_use]
     pub(crate) fn have_room(&self) -> bool {
         self.count() < MAX_AREAS
@@ -65,7 +64,6 @@ impl Areas {
         Ok(())
     }
 
-    /// Returns the number of areas, including inherited ones.
     #[must_use]
     pub(crate) fn count(&self) -> usize {
         self.count.load(Acquire)
@@ -77,13 +75,11 @@ impl Areas {
         self.first_own.load(Acquire)
     }
 
-    /// Returns true if the process has inherited areas.
     #[must_use]
     pub(crate) fn has_inherited(&self) -> bool {
         self.first_own() > 0
     }
 
-    /// Returns true if the process has an area of its own.
     #[must_use]
     pub(crate) fn has_own(&self) -> bool {
         self.first_own() < self.count()
@@ -114,7 +110,6 @@ impl Areas {
         self.own().for_each(Area::freeze);
     }
 
-    /// Ends one freeze.
     pub(crate) fn thaw(&self) {
         let mut freezes = self.lock_freezes();
         *freezes = freezes.saturating_sub(1);
@@ -125,7 +120,6 @@ impl Areas {
         self.freezes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the sealer of a slot's area.
     pub(crate) fn sealer(&self, slot: u64) -> &Sealer {
         &self.entry(index_of(slot)).sealer
     }

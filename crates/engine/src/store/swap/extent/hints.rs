@@ -17,9 +17,7 @@ const REFINE_ABOVE: u64 = 4;
 
 #[derive(Debug)]
 pub(super) struct Hints {
-    /// Logarithm of the pages in a bucket.
     shift: AtomicU64,
-    /// The extent that holds the first page of a bucket.
     first_extents: &'static [AtomicU32],
 }
 
@@ -105,7 +103,6 @@ impl Hints {
     }
 }
 
-/// Returns the number of buckets that begin before `pages`.
 fn buckets(pages: u64, shift: u64) -> u64 {
     match pages {
         0 => 0,

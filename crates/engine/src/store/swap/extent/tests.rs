@@ -124,7 +124,6 @@ fn a_walk_goes_on_where_the_map_has_grown_and_stops_where_it_has_shrunk() {
     assert_eq!(walk.next(), None);
 }
 
-/// Length of an extent, by its number.
 type Lengths = fn(u64) -> u64;
 
 const SHAPES: [(&str, Lengths); 6] = [

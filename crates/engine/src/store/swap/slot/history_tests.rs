@@ -37,7 +37,6 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Reference model of the allocator.
 #[derive(Default)]
 struct Model {
     free: BTreeSet<u64>,

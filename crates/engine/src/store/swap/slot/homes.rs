@@ -23,7 +23,6 @@ const COMMON: usize = 0;
 const GROUP_CLUSTERS: u32 = 16;
 
 impl SlotAllocator {
-    /// Returns the shelf of a processor.
     pub(super) fn shelf_of(&self, cpu: usize) -> usize {
         1 + cpu % (self.shelves.len() - 1)
     }
@@ -74,7 +73,6 @@ impl SlotAllocator {
         (shelf, lower.or(higher))
     }
 
-    /// Locks a shelf and the common one.
     pub(super) fn lock_with_common(
         &self,
         shelf: usize,
@@ -95,7 +93,6 @@ impl SlotAllocator {
         self.link(&mut common.unwrap_or(home), cluster, to, false);
     }
 
-    /// Locks a cluster's home.
     pub(super) fn lock_home(&self, cluster: u32) -> MutexGuard<'_, Holds> {
         loop {
             let home = self.home(cluster);

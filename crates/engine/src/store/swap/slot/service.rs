@@ -25,7 +25,6 @@ impl SlotAllocator {
         self.retired_slots.fetch_add(u64::from(lost), Relaxed);
     }
 
-    /// Enables or disables the discard of emptied clusters.
     pub(crate) fn set_discards(&self, discards: bool) {
         self.discards.store(discards, SeqCst);
         if !discards {

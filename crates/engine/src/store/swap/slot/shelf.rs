@@ -17,12 +17,10 @@ pub(super) const FULL: u32 = 5;
 /// In use by a processor, or being discarded.
 pub(super) const CURRENT: u32 = 6;
 
-/// End of a list.
 pub(super) const NONE: u32 = u32::MAX;
 
 const LISTS: usize = WAITING as usize + 1;
 
-/// One shelf.
 #[derive(Debug)]
 pub(super) struct Shelf {
     holds: Mutex<Holds>,
@@ -34,7 +32,6 @@ pub(super) struct Shelf {
 #[derive(Debug)]
 pub(super) struct Holds {
     pub(super) current: Option<u32>,
-    /// By list; the first is unused.
     pub(super) head: [u32; LISTS],
     pub(super) tail: [u32; LISTS],
     /// Incremented when a cluster of this home changes its place, and when a run of the current one
@@ -59,7 +56,6 @@ impl Shelf {
 }
 
 impl Holds {
-    /// Returns the first cluster of a list.
     pub(super) fn first(&self, list: u32) -> Option<u32> {
         Some(self.head[list as usize]).filter(|cluster| *cluster != NONE)
     }
