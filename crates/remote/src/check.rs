@@ -55,7 +55,6 @@ pub struct Report {
 /// Checks each primary.
 ///
 /// # Errors
-///
 /// If no server answers, it is no cluster, or the login fails.
 pub async fn examine(url: &Url) -> Result<Report, Refusal> {
     let router = Router::new(url, None)?;

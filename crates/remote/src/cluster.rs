@@ -53,7 +53,6 @@ impl Cluster {
     /// `check::examine`.
     ///
     /// # Errors
-    ///
     /// If no server answers, the password is wrong, or there are too few primaries.
     pub async fn connect(url: &Url, run: Run) -> Result<Self, Refusal> {
         let router = Router::new(url, Some(Helper::new(run.id, run.continues)?))?;
@@ -90,7 +89,6 @@ impl Cluster {
         Ok(Self { shared, upkeep })
     }
 
-    /// Returns new messages for the user about servers without service.
     pub(crate) fn news(&self, watch: &mut Watch) -> Vec<String> {
         watch.look(&self.shared.router)
     }
@@ -99,7 +97,6 @@ impl Cluster {
     /// lease.
     ///
     /// # Errors
-    ///
     /// If a server does not answer; its part stays until `gc`.
     pub async fn close(mut self) -> Result<(), Refusal> {
         self.upkeep.abort();

@@ -136,7 +136,6 @@ const MOST_SIGNS: usize = 4000;
 pub enum Told {
     Ready,
     Note(String),
-    /// It cannot serve, for this reason.
     Refused(String),
 }
 

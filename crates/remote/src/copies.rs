@@ -21,13 +21,10 @@ const REPLICA_WITHIN: Duration = Duration::from_millis(250);
 /// The same after a recent timeout: many requests may wait one after the other.
 const MISSED_REPLICA_WITHIN: Duration = Duration::from_millis(50);
 
-/// Pages of one call that are in one extent.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
     pub(crate) extent: u64,
-    /// Index of the first one in the extent.
     pub(crate) first: usize,
-    /// Indexes of the pages in the call.
     pub(crate) pages: Range<usize>,
 }
 

@@ -89,7 +89,6 @@ async fn connect(order: Order) -> Result<(Cluster, Vec<String>), Refusal> {
     Ok((Cluster::connect(&url, run).await?, notes))
 }
 
-/// Sends messages about servers, until the receiver closes the socket.
 async fn tell_news(cluster: Arc<Cluster>, control: UnixStream) {
     let mut watch = Watch::default();
     loop {

@@ -29,9 +29,7 @@ const ANSWER_BYTES: u64 = 1024;
 const GREETED_WITHIN: Duration = Duration::from_millis(200);
 /// Appended to the error of a server that has not answered yet.
 pub(crate) const IF_TLS: &str = "; if it speaks TLS there, write rediss://";
-/// Limit for the answers to the first commands.
 const FIRST_BYTES: u64 = 64 << 10;
-/// Limit for all outstanding answers.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// Limit for a server's list of clients: about 40,000 of them.
@@ -181,7 +179,6 @@ impl Connector {
     }
 }
 
-/// A connection, cloned for each concurrent user.
 #[derive(Clone)]
 pub(crate) struct Link {
     connection: MultiplexedConnection,
@@ -373,7 +370,6 @@ async fn greeting(address: &Address) -> Option<String> {
     (!words.is_empty()).then(|| format!("what answers there says {words:?}"))
 }
 
-/// Returns why a TLS connection failed, and the remedy.
 fn why_no_tls(error: &io::Error) -> String {
     let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let way_out = match of_tls {

@@ -44,7 +44,6 @@ struct Breaker {
     failures: u32,
     /// The server did not answer, or refused all service, and has served nothing since.
     idle: Option<Streak>,
-    /// Until then no request is sent.
     open_until: Option<Instant>,
     slow_until: Option<Instant>,
     /// The server refused writes, and has accepted none since.
@@ -119,7 +118,6 @@ impl Node {
         Streak::go_on(&mut self.breaker().unwritable, reason);
     }
 
-    /// Records that it refused all service.
     pub(crate) fn was_idle(&self, reason: &str) {
         Streak::go_on(&mut self.breaker().idle, reason);
     }
@@ -133,7 +131,6 @@ impl Node {
         self.breaker().unwritable = None;
     }
 
-    /// Returns true if it refused writes recently.
     pub(crate) fn is_unwritable(&self) -> bool {
         self.breaker().unwritable.as_ref().is_some_and(Streak::is_recent)
     }

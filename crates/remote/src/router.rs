@@ -49,7 +49,6 @@ pub(crate) struct Router {
 struct Known {
     nodes: HashMap<Address, Arc<Node>>,
     topology: Arc<Topology>,
-    /// Redirections since the last topology, by slot.
     moved: HashMap<u16, Address>,
     /// Slots that changed their owner since the last call of `take_changed`, even if they changed
     /// back.
@@ -118,7 +117,6 @@ impl Router {
         node
     }
 
-    /// Returns the owner of a slot, as far as known.
     pub(crate) fn owner(&self, slot: u16) -> Option<Address> {
         self.known().owner(slot).cloned()
     }

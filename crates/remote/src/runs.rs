@@ -36,7 +36,6 @@ pub struct Lease {
 /// Lists all runs.
 ///
 /// # Errors
-///
 /// If a primary does not answer: the list would lack its part.
 pub async fn list(url: &Url) -> Result<Vec<StoredRun>, Refusal> {
     list_by(&Router::new(url, None)?).await
@@ -99,7 +98,6 @@ async fn list_by(router: &Router) -> Result<Vec<StoredRun>, Refusal> {
 /// what was removed, or with `only_look` what would be.
 ///
 /// # Errors
-///
 /// If a primary does not answer, because it may have a lease; if the named run does not exist.
 pub async fn collect(
     url: &Url,

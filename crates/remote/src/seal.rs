@@ -19,10 +19,8 @@ pub(crate) const HEADER_BYTES: usize = 32;
 pub(crate) const SEALED_BYTES: usize = HEADER_BYTES + PAGE_BYTES;
 const TAG_AT: usize = 16;
 
-/// Content found in the place of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// The page as it was written.
     Good,
     /// Nothing, or zeroes from the server.
     Nothing,
@@ -56,7 +54,6 @@ impl Sealed<'_> {
     }
 }
 
-/// Creates and checks headers for one area of one run.
 pub(crate) struct Sealer {
     key: hmac::Key,
     run: u64,

@@ -56,7 +56,6 @@ impl Password {
     /// Asks for the password at the terminal, without echo.
     ///
     /// # Errors
-    ///
     /// If there is no terminal.
     pub fn asked_for(what: &str) -> Result<Self, Refusal> {
         let no_terminal =

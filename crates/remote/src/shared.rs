@@ -124,7 +124,6 @@ impl Shared {
         self.live().iter().filter(|(_, pages)| **pages != 0).map(|(extent, _)| *extent).collect()
     }
 
-    /// Returns the extents without pages, which must be removed.
     pub(crate) fn emptied_extents(&self) -> Vec<u64> {
         self.live().iter().filter(|(_, pages)| **pages == 0).map(|(extent, _)| *extent).collect()
     }

@@ -45,7 +45,6 @@ pub trait PageStore: Send + Sync {
     fn remove(&self, pages: Range<u64>) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// Error of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The store has no space. Stored pages can still be read, and space may become free.

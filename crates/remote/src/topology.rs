@@ -94,7 +94,6 @@ impl Topology {
         self.owners_that(Member::is_usable)
     }
 
-    /// Returns all primaries with slots, each with its slots.
     pub(crate) fn owners(&self) -> Vec<(&Member, Vec<u16>)> {
         self.owners_that(|_| true)
     }
@@ -157,7 +156,6 @@ static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
     tags
 });
 
-/// Returns a tag whose keys are in this slot.
 pub(crate) fn tag_of(slot: u16) -> u32 {
     TAGS[usize::from(slot)]
 }

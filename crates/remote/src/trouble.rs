@@ -77,7 +77,6 @@ impl Trouble {
         }
     }
 
-    /// Returns the final error, if a retry cannot help.
     pub(crate) fn final_error(&self) -> Option<StoreError> {
         match self {
             Self::Full { node } => Some(StoreError::Full { node: node.to_string() }),

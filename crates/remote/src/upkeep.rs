@@ -29,7 +29,6 @@ pub(crate) struct Upkeep {
     misplaced_since: HashMap<(usize, usize), Instant>,
     /// Version of the last table sent to any server, so that no two tables share a version.
     last_version: u64,
-    /// Groups whose copies may differ.
     to_compare: BTreeSet<usize>,
     next_extent: usize,
     /// A problem was found, so the next check covers all extents.
@@ -51,7 +50,6 @@ impl Upkeep {
         }
     }
 
-    /// Runs until it is dropped.
     pub(crate) async fn run(mut self, shared: &Shared) {
         loop {
             sleep(EVERY).await;
@@ -369,7 +367,6 @@ impl Shared {
         topology.primaries().iter().map(|(member, _)| member.address.clone()).collect()
     }
 
-    /// Returns one slot of each working primary.
     pub(crate) fn a_slot_each(&self) -> Vec<u16> {
         let topology = self.router.topology();
         topology.primaries().iter().map(|(_, slots)| slots[0]).collect()

@@ -140,7 +140,6 @@ impl Url {
     /// Parses a URL. The password comes from the environment unless the URL names a file.
     ///
     /// # Errors
-    ///
     /// If a part cannot be used; the error names it and what to write.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let Some((is_secure, rest)) = after_scheme(text) else {

@@ -15,7 +15,6 @@ const TOLD_EVERY: Duration = Duration::from_secs(60);
 /// Most servers named in a message; others are only counted.
 const MOST_NAMED: usize = 4;
 
-/// Reports so far, by server.
 #[derive(Default)]
 pub(crate) struct Watch {
     noted: BTreeMap<Address, Noted>,
@@ -79,7 +78,6 @@ fn words_of(lack: &Lack) -> String {
     }
 }
 
-/// Returns the message for the end of the problem.
 fn over_of(lack: &Lack) -> &'static str {
     match lack {
         Lack::Service(_) => "can be used again",

@@ -35,9 +35,6 @@ pub(crate) struct ReadAheadPages {
 
 impl ReadAheadPages {
     /// Creates the cache for a budget in pages.
-    ///
-    /// # Errors
-    /// If no address space is left.
     pub(crate) fn new(budget_pages: usize) -> io::Result<ReadAheadPages> {
         ReadAheadPages::with_places(places_in(budget_pages), MAX_PLACES)
     }
@@ -55,7 +52,6 @@ impl ReadAheadPages {
         Ok(ReadAheadPages { places: pages.map(place).collect(), used: AtomicUsize::new(used) })
     }
 
-    /// DRAM of all places in use, in bytes.
     #[must_use]
     pub(crate) fn bytes(&self) -> usize {
         self.used.load(Relaxed) * PAGE_SIZE

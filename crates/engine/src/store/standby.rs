@@ -32,7 +32,6 @@ const SOON_SHARE: u64 = 16;
 /// Keeping pages starts if at least 1/8 of the refaults are soon, and stops below 1/12.
 const BEGIN_SHARE: u32 = 8;
 const END_SHARE: u32 = 12;
-/// Refaults between two decisions.
 const LOOK_EVERY: u32 = 256;
 /// Most tables; each has at least twice as many pages as the one before.
 const TABLES: usize = 16;
@@ -55,7 +54,6 @@ struct Way {
 
 const EMPTY: Way = Way { tenant: None, age: 0, has_dram: false };
 
-/// Returns the number of pages that may be kept for a budget in pages.
 fn most_in(budget_pages: usize) -> usize {
     (budget_pages / BUDGET_SHARE).next_multiple_of(WAYS)
 }
@@ -80,7 +78,6 @@ pub struct Standby {
     /// empty.
     tables: [OnceLock<Box<[Mutex<Set>]>>; TABLES],
     made: AtomicUsize,
-    /// Pages that have DRAM.
     pages: AtomicUsize,
     /// Pages that found no place since a page last took DRAM.
     homeless: AtomicUsize,
@@ -88,7 +85,6 @@ pub struct Standby {
     /// Refaults since the last decision, and those of them that were soon.
     seen: AtomicU32,
     soon: AtomicU32,
-    /// The set where the next release starts.
     next_set: AtomicUsize,
 }
 

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// Takes every buffer except swap-in's reserve.
 fn hold_all(world: &World) -> Vec<Buffer<'_>> {
     let buffers = world.engine.buffers();
     let pools = std::iter::from_fn(|| buffers.take(0, 1));

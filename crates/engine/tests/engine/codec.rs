@@ -83,7 +83,6 @@ fn content(thread: u64, page: usize, turn: u64) -> Content {
     }
 }
 
-/// Rewrites the thread's own pages, and checks each before.
 fn rewrite(world: &World, thread: u64, stop: &AtomicBool) {
     const PAGES: usize = 2000;
     let memory = world.map(PAGES);

@@ -17,7 +17,6 @@ fn set(world: &World, limit: &str) -> Result<(), String> {
     live_settings::set(&world.engine, "memory", limit)
 }
 
-/// Returns true if the limit is the requested one and memory in use fits.
 fn keeps(world: &World, asked: &str) -> bool {
     world.engine.note_peaks();
     let [used, budget] = [Counter::UsedBytes, Counter::BudgetBytes].map(|it| world.count(it));

@@ -33,7 +33,6 @@ fn touch_all(
     }
 }
 
-/// Waits until all requested readahead is complete.
 fn settle(world: &World) {
     // Mostly it is complete at once.
     for _ in 0..1000 {

@@ -15,7 +15,6 @@ use softswap_testkit::sim_device::Fault;
 
 const PAGES: usize = 300;
 
-/// Where the copies of unchanged pages are.
 pub(crate) struct Copies {
     content: fn(u64) -> Content,
     count: fn(&Engine) -> usize,

@@ -1,5 +1,5 @@
-//! Event simulation of a cluster of many servers with many clients, and the placement of real runs.
-//! It reports lost pages and the latency of reads and writes while servers die.
+//! Event simulation of a cluster of many servers with many clients, with the placement that runs
+//! use. It reports lost pages and the latency of reads and writes while servers die.
 
 mod shards;
 mod model;

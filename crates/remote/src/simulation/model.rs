@@ -32,12 +32,10 @@ enum Event {
 struct Asking {
     client: usize,
     extent: usize,
-    /// Copies that were read without success.
     tried: [bool; 2],
     since_ns: u64,
 }
 
-/// Pseudo-random numbers (xorshift64*).
 struct Chance(u64);
 
 impl Chance {
@@ -64,7 +62,6 @@ struct Model<'s> {
     chance: Chance,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     shards: Vec<Shard>,
-    /// The placement, shared by all clients.
     placement: Placement,
     /// For each extent of each client: true for a copy that is not the last version.
     bad: Vec<[bool; 2]>,

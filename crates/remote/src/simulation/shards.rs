@@ -19,7 +19,6 @@ pub(super) enum State {
 #[derive(Clone, Debug)]
 pub(super) struct Shard {
     pub(super) state: State,
-    /// End of the time without service.
     pub(super) back_ns: u64,
     pub(super) has_replica: bool,
     /// Time until which it is busy with earlier requests.
@@ -50,7 +49,6 @@ pub(super) fn shards(count: u16) -> Vec<Shard> {
     vec![Shard::new(); count.into()]
 }
 
-/// Returns the topology as the cluster would report it.
 pub(super) fn topology(shards: &[Shard]) -> Topology {
     let count = shards.len();
     let line = |(at, shard): (usize, &Shard)| {

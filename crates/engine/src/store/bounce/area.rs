@@ -67,13 +67,11 @@ impl Area {
         None
     }
 
-    /// Records the cost of a search that began here.
     pub(super) fn note(&self, more_areas: u64, contended: u64) {
         self.more_areas.fetch_add(more_areas, Relaxed);
         self.contended.fetch_add(contended, Relaxed);
     }
 
-    /// Populates the slots and makes them available.
     pub(super) fn open(&self) {
         self.segments.iter().for_each(|segment| segment.open_populated());
     }

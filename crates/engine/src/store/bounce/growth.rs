@@ -20,7 +20,6 @@ pub(crate) const MOST_EXTRA_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub(super) struct Growth {
     limit_bytes: AtomicUsize,
-    /// Size of added pools and of transient buffers in use.
     pub(super) bytes: AtomicUsize,
     pub(super) is_asked_for: AtomicBool,
     transient: Box<[CachePadded<Segment>]>,
@@ -84,7 +83,6 @@ impl Growth {
         }
     }
 
-    /// Charges `bytes` if the limit allows them.
     pub(super) fn charge(&self, bytes: usize) -> bool {
         let within =
             |now: usize| Some(now + bytes).filter(|sum| *sum <= self.limit_bytes.load(Relaxed));

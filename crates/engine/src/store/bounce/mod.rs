@@ -76,7 +76,6 @@ pub struct Pools {
     fixed: StaticRange,
     growth: Growth,
     misses: AtomicU64,
-    /// Slots of the longest run in an area.
     longest_run: usize,
     /// Number of threads that wait for a buffer, and the futex word they wait on.
     waiters: AtomicU32,
@@ -84,7 +83,6 @@ pub struct Pools {
     long_wait: LongWait,
 }
 
-/// Record of a long wait, for messages.
 #[derive(Debug, Default)]
 struct LongWait {
     /// Pages wanted; 0 if no thread waited.
@@ -150,7 +148,6 @@ impl Pools {
         }
     }
 
-    /// Requests another pool after a search failed.
     #[cold]
     fn miss(&self) -> Option<Buffer<'_>> {
         self.misses.fetch_add(1, Relaxed);
@@ -193,7 +190,6 @@ impl Pools {
         run
     }
 
-    /// Records the cost of a search beyond the first area.
     #[inline]
     fn note(&self, cpu: usize, more_areas: u64, contended: u64) {
         if more_areas | contended != 0 {
@@ -263,7 +259,6 @@ impl Pools {
 /// ```
 #[derive(Debug)]
 pub struct Buffer<'p> {
-    /// `None` only during the drop.
     run: Option<Run<'p>>,
     is_transient: bool,
     pools: &'p Pools,

@@ -13,7 +13,6 @@
 //! later pools are free. Source: the change "swiotlb: reduce area lock contention for non-primary
 //! IO TLB pools" to Linux.
 
-/// Returns the pools in `open`, a bit each.
 #[inline]
 fn pools_in(open: u32) -> impl Iterator<Item = usize> {
     let mut rest = open;

@@ -10,7 +10,6 @@ fn pools(shape: Shape) -> Pools {
     Pools::new(shape).unwrap()
 }
 
-/// Takes all single pages that `cpu` can get.
 fn take_all(pools: &Pools, cpu: usize) -> Vec<Buffer<'_>> {
     std::iter::from_fn(|| pools.take(cpu, 1)).collect()
 }

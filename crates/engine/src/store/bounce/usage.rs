@@ -19,7 +19,6 @@ const QUIET_NS: u64 = 10_000_000_000;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Slots of the open pools.
     pub(crate) slots: usize,
     pub(crate) used: usize,
     /// Sum of the areas' own peaks: at least the real peak.
@@ -30,7 +29,6 @@ pub struct Usage {
     pub takes: u64,
     /// Transient buffers taken so far.
     pub(crate) lent: u64,
-    /// Searches that found nothing.
     pub(crate) misses: u64,
     /// Areas visited by all searches. Equal to `takes` if every CPU found a buffer in its own area
     /// of the first pool.
@@ -68,7 +66,6 @@ impl Pools {
         usage
     }
 
-    /// Records that a thread waited long for a buffer of `pages`.
     pub(crate) fn note_long_wait(&self, pages: usize) {
         self.long_wait.pages.store(pages, Relaxed);
     }

@@ -31,7 +31,6 @@ pub struct FileDevice {
     io_uring: bool,
     /// The ring that showed whether rings are available.
     first_ring: Option<Ring>,
-    /// True if the device supports polling for completions.
     device_polling: AtomicBool,
     /// The ring with which the bounce buffers are registered; lanes share its registration.
     registered: Option<Ring>,
@@ -40,7 +39,6 @@ pub struct FileDevice {
     tried: Vec<Ring>,
 }
 
-/// A request in flight, and the real clock.
 struct Timed<'p, 'r>(&'p mut Pending<'r>);
 
 impl poll::Pending for Timed<'_, '_> {

@@ -58,7 +58,6 @@ impl ReadTime {
         self.0.store(mean.max(1), Relaxed);
     }
 
-    /// Records a timeout after `ns`.
     fn note_none(&self, ns: u64) {
         self.0.store(ns.max(self.ns().unwrap_or(0)), Relaxed);
     }
@@ -82,7 +81,6 @@ impl MirrorDevice {
         }
     }
 
-    /// Returns true if this read uses the cluster.
     fn prefers_cluster(&self) -> bool {
         let is_sooner = match (self.file_time.ns(), self.cluster_time.ns()) {
             (None, _) => false,

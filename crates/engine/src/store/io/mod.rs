@@ -66,7 +66,6 @@ impl Lane {
 /// The io_urings of a lane. One ring cannot both use interrupts and poll the device.
 #[derive(Debug)]
 pub struct Rings {
-    /// Ring with completion by interrupt.
     pub(crate) told: Ring,
     /// Ring that polls the device for completions (IOPOLL), if supported.
     pub(crate) asking: Option<Ring>,

@@ -112,7 +112,6 @@ impl RemoteDevice {
         }
     }
 
-    /// Executes an operation on the pages of one request.
     fn carry<'b>(
         &self,
         operation: Request,
@@ -243,7 +242,6 @@ fn told(texts: &Texts, text: Box<str>) -> &'static str {
     "the cluster failed, as it did before"
 }
 
-/// Returns the first and the last page, for a discard.
 fn ends_of(offset: u64, bytes: u64) -> Option<[Page; 2]> {
     let first = offset.div_ceil(PAGE_BYTES);
     let last = ((offset + bytes) / PAGE_BYTES).checked_sub(1).filter(|last| *last >= first)?;

@@ -15,14 +15,12 @@ const UNITS: usize = (MAX_OBJECT_BYTES + HEADER_BYTES).div_ceil(ALIGN_BYTES) + 1
 
 #[derive(Clone, Copy)]
 pub(super) struct Class {
-    /// Bytes of one object with its header.
     pub(super) slot_bytes: usize,
     pub(super) slots: usize,
 }
 
 pub(super) const CLASSES: usize = widened_steps().1;
 
-/// All classes, smallest first.
 pub(super) static CLASS: [Class; CLASSES] = classes();
 
 /// The class of an object by its length with header, in [`ALIGN_BYTES`].

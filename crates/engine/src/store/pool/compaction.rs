@@ -10,8 +10,8 @@ use super::{Handle, Pool};
 use softswap_sys::raw::current_cpu;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Share of the pool above which gaps cause a compaction, in percent, without half a slab for each
-/// current slab.
+/// Share of gaps in the pool above which compaction starts, in percent. Half a slab for each
+/// current slab does not count.
 const LOOSE_PERCENT: usize = 2;
 
 impl Pool {

@@ -17,7 +17,6 @@ const LANES_PER_CPU: usize = 4;
 /// With more processors, several share a lane.
 const MOST_LANES: usize = 32;
 
-/// The current slabs, by lane and class.
 pub(super) struct Current {
     lanes: Box<[LaneSlabs]>,
     slabs_per_lane: usize,
@@ -27,7 +26,6 @@ pub(super) struct Current {
 #[repr(align(64))]
 struct LaneSlabs([AtomicU32; CLASSES]);
 
-/// A lane of a class, and the number of lanes of that class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Lane {
     index: usize,
@@ -52,7 +50,6 @@ impl Current {
         Lane { index: cpu % count, count }
     }
 
-    /// Returns the slab that a lane stored into last.
     pub(super) fn get(&self, class: usize, lane: Lane) -> u32 {
         self.lanes[lane.index].0[class].load(Relaxed)
     }
@@ -61,7 +58,6 @@ impl Current {
         self.lanes[lane.index].0[class].store(slab, Relaxed);
     }
 
-    /// Returns true if another lane stores into the slab.
     pub(super) fn is_others(&self, class: usize, lane: Lane, slab: u32) -> bool {
         (0..lane.count)
             .any(|index| index != lane.index && self.get(class, Lane { index, ..lane }) == slab)

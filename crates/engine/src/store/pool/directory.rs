@@ -28,7 +28,6 @@ impl Directory {
         directory
     }
 
-    /// Extends the tables to `count` slabs; the new ones are free.
     pub(super) fn grow(&mut self, count: usize) {
         let before = self.links.len();
         for links in [&mut self.links, &mut self.age_links] {
@@ -53,7 +52,6 @@ impl Directory {
         self.by_age.remove(&mut self.age_links, slab);
     }
 
-    /// Adds a retired and released slab to the free list.
     pub(super) fn give_back(&mut self, slab: u32) {
         self.free.push_first(&mut self.links, slab);
     }
@@ -68,7 +66,6 @@ impl Directory {
         self.with_room[class].iter().find_map(List::first)
     }
 
-    /// Returns the slab that has been in use longest.
     pub(super) fn oldest(&self) -> Option<u32> {
         self.by_age.first()
     }

@@ -1,7 +1,6 @@
 //! Doubly linked lists of slab numbers. The links are in preallocated tables, so a slab can be
 //! removed from the middle and no operation allocates.
 
-/// No slab.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Neighbours of a slab in its list. A slab is on at most one list of a table.
@@ -53,7 +52,6 @@ impl List {
         self.last = slab;
     }
 
-    /// Removes a slab that is on this list.
     pub(super) fn remove(&mut self, links: &mut [Link], slab: u32) {
         let Link { previous, next } = std::mem::replace(&mut links[slab as usize], Link::UNLINKED);
         match previous {

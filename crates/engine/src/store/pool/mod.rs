@@ -70,7 +70,6 @@ pub struct Pool {
     limit_slabs: AtomicUsize,
     used_slabs: AtomicUsize,
     stored_bytes: AtomicUsize,
-    /// Objects and slabs, by the slab's class.
     objects: [AtomicUsize; CLASSES],
     slabs_of: [AtomicUsize; CLASSES],
     /// True after a store found no room, until enough is free again.
@@ -224,14 +223,12 @@ impl Pool {
         }
     }
 
-    /// Flips a bit of an object, for tests.
     pub(crate) fn damage(&self, handle: Handle, bit: usize) {
         if let Some(slab) = self.slabs.get(handle.slab() as usize) {
             slab.lock().damage(handle, bit);
         }
     }
 
-    /// Returns the counter of objects for the class of a used slab.
     fn count(&self, slab: &Slab) -> &AtomicUsize {
         &self.objects[slab.class().unwrap_or(0)]
     }
@@ -312,9 +309,6 @@ impl Pool {
     }
 
     /// Reserves space for a limit of `capacity_bytes`. Returns the additional bytes of the tables.
-    ///
-    /// # Errors
-    /// If no address space is left.
     pub(crate) fn grow(&self, capacity_bytes: usize) -> io::Result<usize> {
         let mut directory = self.directory();
         let before = self.metadata_bytes();

@@ -22,7 +22,6 @@ const _: () = assert!(OWNER_BITS + STAMP_BITS + LENGTH_BITS + TAG_BITS <= u64::B
 
 pub(super) struct Slab {
     bytes: &'static mut [u8; SLAB_BYTES],
-    /// Size class; `None` while the slab is free.
     class: Option<u8>,
     live: u16,
     /// Slots from here on have not been used since the slab was opened.
@@ -64,7 +63,6 @@ impl Header {
         word << TAG_BITS | u64::from(self.tag)
     }
 
-    /// Returns the header of a free slot: length 0 and the next free slot.
     fn free(next: u16) -> u64 {
         u64::from(next) << (LENGTH_BITS + TAG_BITS)
     }
@@ -104,7 +102,6 @@ impl Slab {
         populate(&mut self.bytes[..]);
     }
 
-    /// Frees the slab and returns its memory to the system.
     pub(super) fn release(&mut self) {
         debug_assert!(self.live == 0 && self.listed.is_none());
         self.class = None;
@@ -183,7 +180,6 @@ impl Slab {
         true
     }
 
-    /// Returns the handle of the object in a slot, if there is one.
     pub(super) fn handle(&self, slab: u32, slot: u16) -> Option<Handle> {
         if self.class.is_none() || slot >= self.untouched_from {
             return None;
@@ -192,7 +188,6 @@ impl Slab {
         (len > 0).then(|| Handle::new(slab, Object { slot, stamp, len, tag }))
     }
 
-    /// Returns the owner of the object in a random slot, if there is one.
     pub(super) fn owner_at_random(&self, random: u32) -> Option<u64> {
         // Does not touch the memory of a free slab.
         self.class?;
@@ -225,7 +220,6 @@ impl Slab {
         slot.is_some()
     }
 
-    /// Flips a bit, as faulty memory does.
     pub(super) fn flip(&mut self, bit: usize) {
         self.bytes[bit / 8] ^= 1 << (bit % 8);
     }

@@ -10,11 +10,9 @@ use std::ops::Index;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Most slabs that a handle can number.
 const MOST_SLABS: usize = 1 << handle::SLAB_BITS;
 /// Most added parts: they double, so these cover all numbers.
 const MOST_PARTS: usize = handle::SLAB_BITS as usize;
-/// Fewest slabs of the first added part.
 const LEAST_PART: usize = 16;
 
 /// A slab and its lock. Aligned, because slabs that come into use together are neighbours and their
@@ -47,9 +45,6 @@ pub(super) struct Slabs {
 
 impl Slabs {
     /// Creates a table of `count` slabs, or as many as a handle can number.
-    ///
-    /// # Errors
-    /// If no address space is left for them.
     pub(super) fn new(count: usize) -> io::Result<Slabs> {
         let first = make(count.min(MOST_SLABS))?;
         Ok(Slabs {
@@ -64,16 +59,12 @@ impl Slabs {
         self.first.len() + self.before(self.made.load(Relaxed))
     }
 
-    /// Returns the number of slabs in the added parts before this one.
     fn before(&self, part: usize) -> usize {
         self.unit * ((1 << part) - 1)
     }
 
     /// Adds parts until there are `count` slabs, or as many as a handle can number. Only one thread
     /// calls it at a time.
-    ///
-    /// # Errors
-    /// If no address space is left for them.
     pub(super) fn grow(&self, count: usize) -> io::Result<()> {
         while self.len() < count.min(MOST_SLABS) {
             let part = self.made.load(Relaxed);

@@ -24,7 +24,6 @@ impl Random {
     }
 }
 
-/// Returns content that depends on its owner, length and position.
 pub(super) fn content(owner: u64, len: usize) -> Vec<u8> {
     (0..len as u64)
         .map(|i| (owner.wrapping_mul(0x9E37_79B9) >> (i % 24)) as u8 ^ i as u8 ^ len as u8)
@@ -53,7 +52,6 @@ pub(super) fn pool_of(slabs: usize, slabs_per_lane: usize) -> Pool {
     Pool::with_current(slabs * SLAB_BYTES, Current::new(3, slabs_per_lane)).unwrap()
 }
 
-/// Fills the pool with objects of `len` bytes, with owners from zero.
 pub(super) fn fill_up(pool: &Pool, len: usize) -> Vec<(u64, Handle)> {
     (0..)
         .map_while(|owner| Some((owner, pool.store(&content(owner, len), owner, 0).ok()?)))

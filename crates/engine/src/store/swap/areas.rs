@@ -136,11 +136,9 @@ struct Equals {
     next: AtomicUsize,
 }
 
-/// Channels to all areas, for one owner at a time.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     list: Box<[Lane]>,
-    /// For areas that were added later.
     plain: Lane,
 }
 
@@ -154,7 +152,6 @@ impl Lanes {
     }
 }
 
-/// An area and the sealer of its pages.
 #[derive(Debug)]
 struct Entry {
     area: Area,
@@ -177,9 +174,6 @@ pub(crate) struct Areas {
 impl Areas {
     /// Creates between one and [`MAX_AREAS`] areas, each with statistics from `polling`. `sealer`
     /// seals the pages of all.
-    ///
-    /// # Errors
-    /// Those of the first area that cannot be created.
     pub(crate) fn new(
         storage: Vec<Backing>,
         cpus: usize,
@@ -230,7 +224,6 @@ impl Areas {
         self
     }
 
-    /// Returns the number of rings of one set of lanes.
     #[must_use]
     pub(crate) fn rings(&self) -> usize {
         self.iter().take(self.with_rings).map(rings_of).sum()
@@ -257,7 +250,6 @@ impl Areas {
         Lanes { list: self.iter().enumerate().map(lane).collect(), plain: Lane::Plain }
     }
 
-    /// Returns how the devices are reached: see [`Facts::of_all`].
     #[must_use]
     pub(crate) fn facts(&self) -> Facts {
         let facts = Facts::of_all(self.iter().map(Area::facts));
@@ -283,9 +275,6 @@ impl Areas {
 
     /// Takes up to `want` slots from the best area that has any, in few runs, without searching
     /// far.
-    ///
-    /// # Errors
-    /// As [`Areas::alloc_run`].
     pub(crate) fn alloc_batch(&self, cpu: usize, want: usize) -> Result<SlotBatch, AreaFull> {
         self.complete(cpu, want, |want| self.alloc_run(cpu, want))
     }
@@ -371,7 +360,6 @@ impl Areas {
         area.set_parts(slot, parts);
     }
 
-    /// Frees one part of a slot's page; the last part frees the slot.
     pub(crate) fn free_part(&self, slot: u64, part: u8) {
         let (area, slot) = self.of(slot);
         area.free_part(slot, part);
@@ -407,9 +395,6 @@ impl Areas {
     }
 
     /// Writes one page to each of `slots`, all of one area, as [`Area::write_each`].
-    ///
-    /// # Errors
-    /// As [`Area::write_each`].
     pub(crate) fn write_each(
         &self,
         lanes: &mut Lanes,
@@ -423,9 +408,6 @@ impl Areas {
     }
 
     /// Reads whole pages from `first` and the slots that follow it.
-    ///
-    /// # Errors
-    /// As [`Area::read`].
     pub(crate) fn read(
         &self,
         lanes: &mut Lanes,
@@ -437,9 +419,6 @@ impl Areas {
     }
 
     /// Reads one page from each of `slots`, all of one area, as [`Area::read_each`].
-    ///
-    /// # Errors
-    /// As [`Area::read`].
     pub(crate) fn read_each(
         &self,
         lanes: &mut Lanes,
@@ -465,9 +444,6 @@ impl Areas {
     }
 
     /// Reads one page that the calling thread waits for.
-    ///
-    /// # Errors
-    /// As [`Area::read_page`].
     pub(crate) fn read_page(
         &self,
         lanes: &mut Lanes,
@@ -513,7 +489,6 @@ impl Areas {
         results.find(|done| *done != Discarded::Nothing).unwrap_or(Discarded::Nothing)
     }
 
-    /// Releases unused storage. Returns its size in bytes.
     pub(crate) fn shrink(&self) -> u64 {
         self.own().map(Area::shrink).sum()
     }
@@ -524,7 +499,6 @@ impl Areas {
         self.iter().map(Area::used_slots).sum()
     }
 
-    /// Returns the storage claimed so far, in bytes.
     #[must_use]
     pub(crate) fn size_bytes(&self) -> u64 {
         self.iter().map(Area::size_bytes).sum()

@@ -21,15 +21,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A place for a child's own area.
 pub(crate) enum Place {
-    /// Storage of its own, which grows.
     Growing(Growing),
-    /// Clusters of a named area.
     Shared { pages: SharedPages, poll: Mode },
 }
 
-/// Parameters of a growing area.
 pub(crate) struct Growing {
     pub(crate) medium: Medium,
     pub(crate) limit_bytes: Option<u64>,

@@ -11,12 +11,10 @@ pub const CLUSTER_SLOTS: usize = if cfg!(feature = "loom") { 64 } else { 512 };
 pub const MAX_AREAS: usize = softswap_shared::cluster_table::MOST_AREAS;
 
 pub(crate) const PAGE_BYTES: u64 = PAGE_SIZE as u64;
-/// Areas grow by whole clusters.
 pub(crate) const CLUSTER_BYTES: u64 = CLUSTER_SLOTS as u64 * PAGE_BYTES;
 
 pub(crate) const WORDS: usize = CLUSTER_SLOTS / 64;
 
-/// A set bit is a used slot.
 pub(crate) type Bits = [u64; WORDS];
 
 /// Returns the first run of `want` free slots or, if there is none, the longest one.

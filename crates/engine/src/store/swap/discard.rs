@@ -30,13 +30,11 @@ impl Discard {
         (Discard::Both, "both"),
     ];
 
-    /// Returns true if all of the area is discarded before its first use.
     #[must_use]
     pub(crate) fn at_start(self) -> bool {
         matches!(self, Discard::Once | Discard::Both)
     }
 
-    /// Returns true if clusters are discarded after they have become free.
     #[must_use]
     pub(crate) fn of_clusters(self) -> bool {
         matches!(self, Discard::Pages | Discard::Both)

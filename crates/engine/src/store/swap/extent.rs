@@ -48,9 +48,7 @@ pub struct Mapping {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) page: u64,
-    /// The block of that page, in pages of the device.
     pub(crate) block: u64,
-    /// Number of pages, at least one.
     pub(crate) nr_pages: u64,
 }
 

@@ -84,7 +84,6 @@ pub struct SlotAllocator {
     touched: &'static [AtomicU64],
     touched_clusters: AtomicU32,
     touched_words: AtomicU32,
-    /// True if clusters are added and removed one by one.
     is_sparse: bool,
     /// Most free clusters on a processor's shelf, and a hint that a shelf may have more.
     keep: AtomicU32,
@@ -195,13 +194,11 @@ impl SlotAllocator {
         }
     }
 
-    /// Takes a run of the current cluster of a shelf.
     fn alloc_held(&self, shelf: usize, want: usize, least: usize) -> Option<(u64, usize)> {
         let mut shelf = self.shelves[shelf].lock();
         self.carve(&mut shelf, want, least)
     }
 
-    /// Takes a run of the current cluster of a locked shelf.
     fn carve(&self, shelf: &mut Holds, want: usize, least: usize) -> Option<(u64, usize)> {
         let cluster = shelf.current?;
         let base = cluster as usize * WORDS;
@@ -254,7 +251,6 @@ impl SlotAllocator {
         if in_use as usize == len { Ok(()) } else { Err(NotInUse { first, len }) }
     }
 
-    /// Clears bits of one word; returns how many were set.
     fn release(&self, word: usize, mask: u64) -> u32 {
         let freed = (self.bits[word].fetch_and(!mask, SeqCst) & mask).count_ones();
         if freed == 0 {
@@ -366,7 +362,6 @@ impl SlotAllocator {
         self.retired_slots.load(Relaxed)
     }
 
-    /// Returns the number of slots of the area, including slot 0.
     #[must_use]
     pub(crate) fn total_slots(&self) -> u64 {
         u64::from(self.clusters.load(Acquire)) * CLUSTER_SLOTS as u64

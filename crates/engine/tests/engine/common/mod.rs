@@ -34,7 +34,6 @@ pub(crate) struct Setup {
     pub(crate) spare_disk_mib: Option<u64>,
     pub(crate) discard: Discard,
     pub(crate) pool: PoolLimit,
-    /// Of each transfer.
     pub(crate) latency: Duration,
     pub(crate) without: Without,
 }
@@ -68,7 +67,6 @@ impl Setup {
 pub(crate) struct World {
     pub(crate) engine: Arc<Engine>,
     pub(crate) disk: SimDevice,
-    /// The disk of a second area of lower priority, if there is one.
     pub(crate) spare: Option<SimDevice>,
     _served: Served,
 }
@@ -136,7 +134,6 @@ impl World {
         residency.iter().filter(|resident| **resident == 1).count()
     }
 
-    /// Reclaims until none of `memory` is resident.
     pub(crate) fn evict(&self, memory: Memory) {
         for _ in 0..100 {
             if self.resident(memory) == 0 {
@@ -214,7 +211,6 @@ fn each_word(page: &mut [u8; PAGE_SIZE], word: impl Fn(u64) -> u64) {
     }
 }
 
-/// Returns `count` pages that cycle through all kinds.
 pub(crate) fn every_kind(count: u64) -> Vec<Content> {
     (0..count)
         .map(|page| match page % 6 {
@@ -238,7 +234,6 @@ pub(crate) fn write_all(memory: Memory, contents: &[Content]) {
     }
 }
 
-/// Returns the content of a page; `None` if the access fails.
 pub(crate) fn page_of(memory: Memory, page: usize) -> Option<[u8; PAGE_SIZE]> {
     let mut bytes = [0xee; PAGE_SIZE];
     memory.read_bytes(page * PAGE_SIZE, &mut bytes).then_some(bytes)
@@ -322,7 +317,6 @@ fn until_in_rounds(world: &World, mut holds: impl FnMut(u64) -> bool) {
     });
 }
 
-/// Calls a function at the end of its scope, also after a panic.
 struct Finally<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for Finally<F> {

@@ -174,7 +174,6 @@ fn free_ports(count: usize) -> Vec<u16> {
     held.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
-/// Creates an authority and one certificate, for servers and clients.
 fn make_certificates(directory: &Path) {
     let openssl = |line: &str| {
         let output =
@@ -301,7 +300,6 @@ impl Bed {
             && self.nodes.iter().all(|node| node.text(&["CLUSTER", "INFO"]).contains("state:ok"))
     }
 
-    /// Returns the indexes in `nodes` of the present primaries.
     pub(crate) fn primaries(&self) -> Vec<usize> {
         (0..NODES).filter(|number| self.nodes[*number].is_primary()).collect()
     }
@@ -407,7 +405,6 @@ fn make_node(directory: &Path, port: u16, tls_port: u16, bus_port: u16) -> Node 
     Node { port, tls_port, directory: own, server: None, id: String::new() }
 }
 
-/// A single server without cluster mode.
 pub(crate) struct Alone {
     pub(crate) node: Node,
     directory: tempfile::TempDir,

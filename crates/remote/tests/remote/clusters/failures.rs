@@ -45,7 +45,6 @@ fn pages_come_back_as_they_were_written() {
     }
 }
 
-/// Returns the client numbers of a run's helpers at a server.
 fn connections(node: &super::bed::Node, run: u64) -> Vec<String> {
     let name = format!("name=softswap-{run:016x}-");
     let clients = node.text(&["CLIENT", "LIST"]);

@@ -41,9 +41,7 @@ fn contents(page: u64, generation: u64) -> Page {
 
 pub(crate) struct Job {
     pub(crate) cluster: Cluster,
-    /// The acknowledged generation of each page.
     pub(crate) written: BTreeMap<u64, u64>,
-    /// The highest generation tried for each page.
     tried: BTreeMap<u64, u64>,
 }
 

@@ -129,7 +129,6 @@ impl Polling {
         self.pressure.enter(now_ns)
     }
 
-    /// Records a completed transfer, seen at `now_ns` on `cpu`.
     fn record(&self, cpu: usize, is_write: bool, bytes: usize, ns: u64, now_ns: u64) {
         let bucket = transfer_size::bucket_of(is_write, bytes);
         self.samples.record(cpu, bucket, ns, now_ns);
@@ -157,7 +156,6 @@ impl Polling {
         self.knobs.mode() == Mode::Hybrid && self.knobs.sleep() == Sleep::Adaptive
     }
 
-    /// Records a read for which the kernel slept and polled.
     pub(crate) fn kernel_polled(&self) {
         for counter in [Counter::IoSlept, Counter::IoPolled, Counter::IoPollHit] {
             self.stats.add(counter, 1);

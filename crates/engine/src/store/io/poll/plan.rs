@@ -22,7 +22,6 @@ const MAX_SPIN_NS: u64 = 2_000_000;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View {
-    /// Completion times of such requests, if known.
     pub(crate) times: Option<Times>,
     /// Overshoot of this machine's timers, in ns.
     pub(crate) overshoot_ns: u64,
@@ -35,12 +34,10 @@ pub(crate) struct View {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Plan {
     pub(crate) sleep_ns: u64,
-    /// Longest polling time after that, in ns.
     pub(crate) spin_ns: u64,
 }
 
 impl Plan {
-    /// Returns true unless the plan is an ordinary wait.
     #[must_use]
     pub(crate) fn is_polling(self) -> bool {
         self != Plan::default()

@@ -46,7 +46,6 @@ pub struct Pressure {
     demand: AtomicU32,
 }
 
-/// One thread's wait for a page; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting<'p> {
     pressure: &'p Pressure,
@@ -78,7 +77,6 @@ impl Pressure {
         Arc::new(Pressure::new(cpus, load))
     }
 
-    /// Starts a wait of the calling thread for a page.
     pub(crate) fn enter(&self, now_ns: u64) -> Waiting<'_> {
         let others = self.waiting.fetch_add(1, Relaxed);
         if others >= self.room {
@@ -87,14 +85,13 @@ impl Pressure {
         Waiting { pressure: self }
     }
 
-    /// Returns true if the processors were wanted recently.
     #[must_use]
     pub(crate) fn is_contended(&self, now_ns: u64) -> bool {
         now_ns < self.contended_until_ns.load(Relaxed)
     }
 
-    /// Counts runnable threads, at most once per interval: the count is a system call with a
-    /// contended lock.
+    /// Counts runnable threads, at most once per interval: threads would contend in that system
+    /// call.
     pub(crate) fn survey(&self, now_ns: u64) {
         let (due, next) = (self.next_survey_ns.load(Relaxed), now_ns + SURVEY_NS);
         if let Some(load) = &self.load

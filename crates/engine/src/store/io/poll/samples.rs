@@ -39,7 +39,6 @@ struct Merged {
     max_ns: AtomicU64,
 }
 
-/// Completion statistics of one device.
 #[derive(Debug)]
 pub(crate) struct Samples {
     cpus: Box<[OfCpu]>,
@@ -57,7 +56,6 @@ impl Samples {
         }
     }
 
-    /// Adds a completion time `ns`, seen at `now_ns` on `cpu`.
     pub(crate) fn record(&self, cpu: usize, bucket: usize, ns: u64, now_ns: u64) {
         let gathered = &self.cpus[cpu % self.cpus.len()].buckets[bucket];
         gathered.count_and_sum.fetch_add(1 << SUM_BITS | ns.min(MAX_SAMPLE_NS), Relaxed);

@@ -22,7 +22,6 @@ struct World {
 struct Request<'w> {
     world: &'w World,
     done_at: Option<u64>,
-    /// Time at which the thread is preempted, and for how long.
     taken_off: Option<(u64, u64)>,
     looks: u64,
 }
@@ -91,7 +90,6 @@ impl World {
         }
     }
 
-    /// Reads until a window of statistics is over.
     fn learn(&self, ns: u64) {
         let end = self.now.get() + 2 * samples::WINDOW_NS + 1;
         while self.now.get() < end {

@@ -56,7 +56,6 @@ impl Health {
         }
     }
 
-    /// Returns true during a pause.
     pub(super) fn rests(&self, now_ns: u64) -> bool {
         now_ns < self.rests_until_ns.load(Relaxed)
     }
@@ -73,9 +72,7 @@ impl Health {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Discarded {
-    /// No cluster waited.
     Nothing,
-    /// Number of bytes discarded.
     Bytes(u64),
     /// The storage does not support it; discards stop.
     Unsupported,

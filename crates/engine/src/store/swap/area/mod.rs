@@ -36,18 +36,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Slot numbers are below this (128 TiB); the bits above select the area.
 pub(crate) const MAX_SLOTS: u64 = 1 << 35;
 
-/// Size limits and settings of an area.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AreaConfig {
     /// Largest size in bytes; without, the file system is the limit.
     pub(crate) limit_bytes: Option<u64>,
     /// Bytes that stay free on the file system.
     pub(crate) reserve_bytes: u64,
-    /// Growth step, in bytes.
     pub(crate) chunk_bytes: u64,
     /// Processors that allocate without contention.
     pub(crate) cpus: usize,
-    /// Which unused storage is discarded.
     pub(crate) discard: Discard,
 }
 
@@ -90,7 +87,6 @@ pub(crate) struct Run {
 
 pub(crate) struct Area {
     device: Box<dyn Device>,
-    /// True if the storage is a file that grows and shrinks.
     is_growing: bool,
     /// This process's part, if a tree of processes shares the area.
     share: Option<Share>,
@@ -105,7 +101,6 @@ pub(crate) struct Area {
     tags: &'static [AtomicU64],
     /// True if pages have tags. Either the tags or the checksums are never touched.
     has_tags: AtomicBool,
-    /// The key epoch of each tag.
     epochs: &'static [AtomicU32],
     /// True after the first use of a later epoch than the first. Until then the table takes no
     /// DRAM.
@@ -195,9 +190,6 @@ impl Area {
 
     /// As [`Area::fixed`], in pages that a tree of processes shares. The process uses only the
     /// clusters that its `share` takes.
-    ///
-    /// # Errors
-    /// As for [`Area::fixed`].
     pub(crate) fn shared(
         device: Box<dyn Device>,
         fixed: &FixedPages,
@@ -273,7 +265,6 @@ impl Area {
         self.device.expect_buffers(range);
     }
 
-    /// Opens a channel to the device, for one owner at a time.
     #[must_use]
     pub(crate) fn open_lane(&self) -> Lane {
         self.device.open_lane()
@@ -408,7 +399,6 @@ impl Area {
         self.generations[slot as usize].load(Acquire)
     }
 
-    /// Returns how the area waits for reads of single pages.
     #[must_use]
     pub(crate) fn polling(&self) -> &Polling {
         &self.polling

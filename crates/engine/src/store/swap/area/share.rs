@@ -14,7 +14,6 @@ pub(crate) struct Share {
     file: Option<Arc<SwapFile>>,
     /// False in a forked child: the clusters are the parent's, so none may be taken or returned.
     pub(super) is_own: AtomicBool,
-    /// Cluster at which the next search starts.
     pub(super) next: AtomicU32,
     /// Time of the next check for free clusters, in ns.
     pub(super) next_look_ns: AtomicU64,
@@ -33,7 +32,6 @@ impl Share {
         }
     }
 
-    /// Frees the clusters of processes that have exited; returns their number.
     pub(super) fn reap(&self) -> usize {
         let Some(file) = &self.file else { return 0 };
         self.table.reap(|mark| mark != self.mark && open_mark::is_gone(&**file, mark))

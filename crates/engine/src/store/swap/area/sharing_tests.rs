@@ -16,7 +16,6 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-/// An area of `pages` for processes that share it.
 struct Tree {
     pages: u64,
     table: ClusterTable,

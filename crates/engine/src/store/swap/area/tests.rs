@@ -22,7 +22,6 @@ fn simulated(capacity_mib: u64, config: AreaConfig) -> (SimDevice, Area) {
     (device, area)
 }
 
-/// Returns pages that contain their slot numbers.
 fn stamped(run: Run) -> &'static mut [u8] {
     let buf = reserve_bytes(run.len * PAGE_SIZE).unwrap();
     for (page, slot) in buf.chunks_mut(PAGE_SIZE).zip(run.first..) {
@@ -386,7 +385,6 @@ fn discarding(capacity_mib: u64, discard: Discard) -> (SimDevice, Area) {
     simulated(capacity_mib, AreaConfig { discard, ..config(2) })
 }
 
-/// Fills the area and frees everything but slot 1.
 fn emptied(area: &Area) {
     let (runs, _) = fill_up(area);
     for run in runs {

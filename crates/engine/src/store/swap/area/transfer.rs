@@ -66,9 +66,6 @@ impl Area {
 
     /// Reads one page from each of `slots`, as many at once as possible. If the calling thread
     /// `waits` for them, a few pages are polled as [`Area::polling`] decides.
-    ///
-    /// # Errors
-    /// As for [`Area::read`].
     pub(crate) fn read_each(
         &self,
         lane: &mut Lane,
@@ -119,9 +116,6 @@ impl Area {
     }
 
     /// Reads one page that the calling thread waits for, as [`Area::polling`] decides.
-    ///
-    /// # Errors
-    /// As for [`Area::read`].
     pub(crate) fn read_page(
         &self,
         lane: &mut Lane,

@@ -40,9 +40,6 @@ impl Areas {
     }
 
     /// Adds an area, sealed with a key of its own.
-    ///
-    /// # Errors
-    /// If it cannot be created.
     pub(crate) fn add(
         &self,
         backing: Backing,

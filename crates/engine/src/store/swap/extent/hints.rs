@@ -2,9 +2,9 @@
 //!
 //! The area is divided into buckets of a power of two of pages. The hint of a bucket is the extent
 //! that holds its first page. If there are more buckets than extents, bucket sizes double, so a
-//! hint costs at most 4 bytes an extent. If there are at least four times as many extents, buckets
-//! are halved. With extents of similar length a bucket covers about one; otherwise the search
-//! covers those within a bucket.
+//! hint costs at most 4 bytes an extent. If there are at least four times as many extents, a
+//! smaller size is chosen. With extents of similar length a bucket covers about one; otherwise the
+//! search covers those within a bucket.
 //!
 //! During a rebuild a reader may see a mixture of old and new hints. It compares the result with
 //! the entries, and searches all of them if the hints were wrong.
@@ -69,7 +69,6 @@ impl Hints {
         }
     }
 
-    /// Updates the hints after the map was cut to `count` extents with `pages`.
     pub(super) fn shrink(&self, pages: u64, count: usize, start_of: impl Fn(usize) -> u64) {
         self.adapt(pages, count, start_of);
     }

@@ -11,7 +11,6 @@ fn explore(body: impl Fn() + Sync + Send + 'static) {
     model.check(body);
 }
 
-/// First page, length and block of each extent.
 type Extents = &'static [(u64, u64, u64)];
 
 fn append_all(map: &ExtentMap, extents: Extents) {

@@ -38,7 +38,6 @@ fn bad_extents_are_refused_and_change_nothing() {
     map.append(10, 1, 60).unwrap();
 }
 
-/// Compares the map with a list of one block for each page.
 fn check(map: &ExtentMap, model: &[u64]) {
     assert_eq!(map.pages(), model.len() as u64);
     for (page, &block) in model.iter().enumerate() {
@@ -192,7 +191,6 @@ fn wrong_hints_cost_a_search_and_never_a_wrong_block() {
     }
 }
 
-/// Pseudo-random numbers (xorshift64*).
 struct Chance(u64);
 
 impl Chance {

@@ -54,7 +54,6 @@ impl SlotAllocator {
         self.frozen.fetch_add(1, SeqCst);
     }
 
-    /// Iterates over the words of the clusters that were ever allocated from.
     fn touched_words(&self) -> impl Iterator<Item = usize> {
         self.touched().flat_map(|cluster| cluster * WORDS..(cluster + 1) * WORDS)
     }

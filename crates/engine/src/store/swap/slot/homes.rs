@@ -50,7 +50,6 @@ impl SlotAllocator {
         self.place[cluster as usize].store((home as u32) << STATE_BITS | state, SeqCst);
     }
 
-    /// Sets the state of a cluster that keeps its home.
     pub(super) fn set_state(&self, holds: &mut Holds, cluster: u32, state: u32) {
         self.set_place(holds, cluster, self.home(cluster), state);
     }
@@ -123,7 +122,7 @@ impl SlotAllocator {
                 drop(other);
                 self.set_clean(next, false);
                 self.touch(next);
-                // Only now, so that the old cluster is not taken again.
+                // The old cluster is released after the choice, so that it is not chosen again.
                 if let Some(old) = shelf.current.replace(next) {
                     self.let_go(&mut shelf, old);
                 }
@@ -176,7 +175,6 @@ impl SlotAllocator {
         }
     }
 
-    /// Sets the successor of `before`, or the head of the list.
     fn set_next(&self, home: &mut Holds, list: usize, before: u32, next: u32) {
         match before {
             NONE => home.head[list] = next,
@@ -184,7 +182,6 @@ impl SlotAllocator {
         }
     }
 
-    /// Sets the predecessor of `after`, or the tail of the list.
     fn set_prev(&self, home: &mut Holds, list: usize, after: u32, prev: u32) {
         match after {
             NONE => home.tail[list] = prev,
@@ -225,7 +222,6 @@ impl SlotAllocator {
         self.shelves_from(own).any(|index| self.shelves[index].count(FREE) > 0)
     }
 
-    /// Returns true if a processor's own shelf has partly used clusters.
     pub(super) fn has_gaps(&self, own: usize) -> bool {
         [ROOMY, TIGHT].into_iter().any(|list| self.shelves[own].count(list) > 0)
     }

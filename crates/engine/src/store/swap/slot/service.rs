@@ -46,7 +46,7 @@ impl SlotAllocator {
         if !self.discards.load(SeqCst) {
             return None;
         }
-        // The common shelf is skipped: its waiting clusters were set aside and have nothing to
+        // The common shelf comes last: its waiting clusters were set aside and have nothing to
         // discard.
         self.shelves_from(self.shelf_of(0)).find_map(|shelf| {
             let mut shelf = self.shelves[shelf].lock();
@@ -57,7 +57,6 @@ impl SlotAllocator {
         })
     }
 
-    /// Returns a cluster from [`Self::take_waiting`]; its storage is empty.
     pub(crate) fn discarded(&self, cluster: u32) {
         self.set_clean(cluster, true);
         self.let_go(&mut self.lock_home(cluster), cluster);

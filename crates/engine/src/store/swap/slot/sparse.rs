@@ -11,9 +11,6 @@ use std::io;
 
 impl SlotAllocator {
     /// Creates an allocator for `clusters`, none of which it has yet.
-    ///
-    /// # Errors
-    /// If the address space for its tables cannot be reserved.
     pub(crate) fn sparse(clusters: u32, cpus: usize) -> io::Result<Self> {
         let slots = Self { is_sparse: true, ..Self::new(clusters, cpus)? };
         // Slot 0 is the header's.
@@ -31,7 +28,6 @@ impl SlotAllocator {
         }
     }
 
-    /// Sets the number of free clusters that each processor's shelf keeps.
     pub(crate) fn set_keep(&self, clusters: u32) {
         self.keep.store(clusters, Relaxed);
     }
