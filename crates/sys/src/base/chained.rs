@@ -1,4 +1,4 @@
-//! A handler of a library's in front of what a signal did before: that still happens for what is
+//! A library's signal handler in front of the previous action, which still handles signals that are
 //! not the library's.
 
 use crate::signals::{self, Handler, Mask, siginfo_t};
@@ -7,12 +7,12 @@ use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// What a signal did before.
+/// The action that was in force before.
 pub(crate) struct Before {
     handler: AtomicUsize,
     flags: AtomicU32,
     mask: AtomicUsize,
-    /// A handler that was to be called once (SA_RESETHAND) has been.
+    /// A one-shot handler (SA_RESETHAND) has run.
     is_spent: AtomicBool,
 }
 
@@ -26,9 +26,9 @@ impl Before {
         }
     }
 
-    /// Notes what a signal does and puts `handler` in force, on the stack of whoever is
-    /// interrupted, with the signals of `mask` blocked. By the C library's functions: where the
-    /// preloaded runtime has the signal, it sees to it that both get what is theirs.
+    /// Records the action of a signal and installs `handler`, on the stack of the interrupted
+    /// thread, with the signals of `mask` blocked. Uses the C library's functions: if the preloaded
+    /// runtime handles the signal, it serves both handlers.
     pub(crate) fn install(
         &self,
         signal: i32,
@@ -37,24 +37,24 @@ impl Before {
         flags: i32,
     ) -> io::Result<()> {
         let mut before = MaybeUninit::<libc::sigaction>::uninit();
-        // SAFETY: without a new action the call only writes what there is to `before`.
+        // SAFETY: without a new action the call only writes the current one to `before`.
         if unsafe { libc::sigaction(signal, null(), before.as_mut_ptr()) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call has succeeded, and so filled it in.
+        // SAFETY: the call has succeeded, so it has initialized `before`.
         let before = unsafe { before.assume_init() };
         self.flags.store(before.sa_flags as u32, Ordering::Relaxed);
-        // SAFETY: a set of signals begins with the kernel's 64 bits.
+        // SAFETY: the C library's set of signals begins with the kernel's 64 bits.
         let before_mask = unsafe { (&raw const before.sa_mask).cast::<Mask>().read() };
         self.mask.store(before_mask as usize, Ordering::Relaxed);
         self.handler.store(before.sa_sigaction, Ordering::Release);
-        // SAFETY: integers, a set of bits and no pointer: zero is valid.
+        // SAFETY: integers, a set of bits and no pointers: zero is valid.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = handler as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | flags;
-        // SAFETY: fills in a local, whose set of signals begins with the kernel's 64 bits. The
-        // handler is of the type that SA_SIGINFO asks for, and, as it is safe to call, takes care
-        // by itself of what it may do.
+        // SAFETY: writes to a local, whose set of signals begins with the kernel's 64 bits. The
+        // handler has the type that SA_SIGINFO needs. As a safe function, it is itself responsible
+        // for being sound in a signal handler.
         let refused = unsafe {
             (&raw mut action.sa_mask).cast::<Mask>().write(mask);
             libc::sigaction(signal, &raw const action, null_mut())
@@ -62,11 +62,11 @@ impl Before {
         if refused == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Does what the signal did before. `is_repeated`: the interrupted instruction is made again
-    /// and raises the signal again, unless somebody has sent it.
+    /// Performs the previous action. `is_repeated`: the interrupted instruction runs again and
+    /// raises the signal again, unless the signal was sent by a process.
     ///
     /// # Safety
-    /// In a handler of the signal, with its `info` and `context`.
+    /// Called in a handler of the signal, with its `info` and `context`.
     pub(crate) unsafe fn pass_on(
         &self,
         signal: i32,
@@ -74,7 +74,7 @@ impl Before {
         context: *mut libc::c_void,
         is_repeated: bool,
     ) {
-        // SAFETY: the details that the handler was given.
+        // SAFETY: `info` is the handler's argument.
         let was_sent = unsafe { (*info).si_code } <= 0;
         let flags = self.flags.load(Ordering::Relaxed) as i32;
         let handler = self.handler.load(Ordering::Acquire);
@@ -85,11 +85,11 @@ impl Before {
             return;
         }
         if is_default || handler == libc::SIG_IGN {
-            // The kernel ends the program for what it did itself, ignored or not.
+            // The kernel terminates the program for a synchronous signal even if it is ignored.
             // SAFETY: the default action runs no code of this program.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
             if was_sent || !is_repeated {
-                // SAFETY: `info` is what the handler was given.
+                // SAFETY: `info` is the handler's argument.
                 let _ = unsafe { signals::raise_with(signal, info) };
             }
             return;
@@ -98,16 +98,15 @@ impl Before {
         if flags & libc::SA_NODEFER == 0 {
             mask |= signals::bit(signal);
         }
-        // SAFETY: the context that the handler was given; nobody else has it.
+        // SAFETY: `context` is the handler's argument, and nothing else uses it.
         let interrupted = unsafe { *signals::interrupted_mask(context) };
         signals::with_blocked(interrupted | mask, || {
             if flags & libc::SA_SIGINFO != 0 {
-                // SAFETY: who set the action has said by its flag that the handler is of this
-                // type.
+                // SAFETY: the action was set with SA_SIGINFO, so the handler has this type.
                 let handler: Handler = unsafe { std::mem::transmute(handler) };
                 handler(signal, info, context);
             } else {
-                // SAFETY: who set the action has said, without the flag, that it is of this type.
+                // SAFETY: the action was set without SA_SIGINFO, so the handler has this type.
                 let handler: extern "C" fn(i32) = unsafe { std::mem::transmute(handler) };
                 handler(signal);
             }

@@ -1,12 +1,10 @@
-//! Descriptors of the engine's own, kept out of the program's reach.
+//! The engine's own descriptors, placed beyond the program's reach.
 //!
-//! What is open stays usable when the soft limit on descriptors
-//! (RLIMIT_NOFILE) lies below its number, and from there on the program can
-//! neither be given a number nor put anything under one. So the engine's lie
-//! just above the soft limit, where the hard one leaves room: they are opened
-//! and moved there while the limit is raised for a moment. Not further up than
-//! needed, because fork copies the table up to the highest number in use.
-//! Where there is no room above, they lie high below the limit.
+//! An open descriptor stays usable when the soft limit (RLIMIT_NOFILE) is at or below its number.
+//! The program then can neither be given that number nor open a file under it. So the engine places
+//! its descriptors just above the soft limit if the hard limit allows it: it raises the soft limit
+//! for a moment. It uses the lowest such numbers, because fork copies the table up to the highest
+//! one in use. If the hard limit leaves no space, they are at high numbers below the limit.
 
 use crate::own_descriptors;
 use crate::program_filter;
@@ -16,30 +14,29 @@ use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// Numbers from here on make each fork slower than the program would expect.
+/// From this number on, descriptors would slow down each fork noticeably.
 const FARTHEST: u64 = 4096;
-/// By how much the limit is raised: more than the engine ever has.
+/// Amount by which the limit is raised: more than the engine ever opens.
 const ABOVE: u64 = own_descriptors::MOST as u64;
-/// Below this limit the engine has no rings: the program needs the numbers.
+/// Below this limit the engine opens no rings: the program needs the numbers.
 const FEW: u64 = 256;
-/// What part of the numbers below the limit the engine may take.
+/// The engine may use 1/SHARE of the numbers below the limit.
 const SHARE: u64 = 4;
 const UNLIMITED: u64 = 1 << 20;
 
-/// How many have raised the limit, one inside the other.
+/// Nesting depth of [`with_room`].
 static RAISED: AtomicU32 = AtomicU32::new(0);
-/// The soft limit meanwhile, as the program knows it.
+/// The program's soft limit while it is raised; otherwise 0.
 static SOFT_BEFORE: AtomicI32 = AtomicI32::new(0);
 
-/// The soft and the hard limit, after `new` was set if there is one; `None`
-/// where that is refused.
+/// Returns the soft and the hard limit, after setting `new` if given; `None` if the kernel refuses.
 fn rlimit(new: Option<[u64; 2]>) -> Option<[u64; 2]> {
     let mut now = [UNLIMITED; 2];
     let set = new.as_ref().map_or(0, |new| new.as_ptr() as usize);
     let get = if new.is_none() { now.as_mut_ptr() as usize } else { 0 };
     let args = [0, libc::RLIMIT_NOFILE as usize, set, get, 0, 0];
-    // SAFETY: the kernel reads two words from `new` and writes two to `now`; either
-    // pointer may be null.
+    // SAFETY: the kernel reads two words from `new` and writes two to `now`; either pointer may be
+    // null.
     raw::check(unsafe { raw::syscall(libc::SYS_prlimit64, args) }).ok()?;
     Some(new.unwrap_or(now))
 }
@@ -55,13 +52,13 @@ fn set_soft(soft: u64) -> bool {
 
 fn duplicate(fd: &OwnedFd, floor: i32) -> Option<OwnedFd> {
     let args = [fd.as_raw_fd() as usize, libc::F_DUPFD_CLOEXEC as usize, floor as usize, 0, 0, 0];
-    // SAFETY: the call takes no pointers, and opens a new descriptor.
+    // SAFETY: the call takes no pointers and opens a new descriptor.
     let made = raw::check(unsafe { raw::syscall(libc::SYS_fcntl, args) }).ok()?;
-    // SAFETY: the descriptor was opened just now, and is owned by nobody else.
+    // SAFETY: the descriptor was opened just now and has no other owner.
     Some(unsafe { OwnedFd::from_raw_fd(made as i32) })
 }
 
-/// The soft limit put back when this is dropped.
+/// Restores the soft limit when dropped.
 struct Raised {
     before: u64,
     raised: u64,
@@ -69,21 +66,19 @@ struct Raised {
 
 impl Drop for Raised {
     fn drop(&mut self) {
-        // Unless the program has set another meanwhile.
+        // Unless the program has changed it meanwhile.
         if self.raised > self.before && limits().0 == self.raised {
             set_soft(self.before);
         }
     }
 }
 
-/// Runs `body`, in which descriptors can be opened even where the program has
-/// as many as it may have, if the hard limit has room for more. Within `body` it
-/// may be called again.
+/// Runs `body` with the soft limit raised if the hard limit allows it. So `body` can open
+/// descriptors even if the program has reached its limit. Calls may nest.
 ///
-/// The limit is the process's, and so is what [`move_high`] leaves at low numbers
-/// for a moment. So descriptors of the engine's are made only while no thread of
-/// the program's runs: at its start, and in a child just forked. Under a filter of
-/// the program's own the limit is left alone.
+/// The limit belongs to the process, and [`move_high`] uses low numbers for a moment. So the engine
+/// opens descriptors only while no program thread runs: at start, and in a child just forked. If
+/// the program has its own filter, the limit is not changed.
 pub fn with_room<R>(body: impl FnOnce() -> R) -> R {
     if RAISED.fetch_add(1, Ordering::AcqRel) > 0 {
         let result = body();
@@ -102,9 +97,8 @@ pub fn with_room<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Moves a descriptor out of the program's way, close-on-exec: see above. From
-/// then on it is kept (see [`crate::own_descriptors`]); what is not meant to last ends
-/// with [`release`].
+/// Moves a descriptor above the program's numbers (see the module), with close-on-exec set, and
+/// registers it in [`crate::own_descriptors`]. [`release`] closes it.
 #[must_use]
 pub fn move_high(fd: OwnedFd) -> OwnedFd {
     let moved = with_room(|| {
@@ -123,28 +117,28 @@ pub fn move_high(fd: OwnedFd) -> OwnedFd {
     fd
 }
 
-/// Closes a descriptor by the engine's instruction: the C library's are the
-/// program's, which its own filters judge.
+/// Closes a descriptor through the engine's gate. The program's own filters would judge a call of
+/// the C library.
 fn close(fd: OwnedFd) {
-    // SAFETY: the call takes no pointers, and nobody else owns the descriptor.
+    // SAFETY: the call takes no pointers, and the descriptor has no other owner.
     unsafe { raw::syscall(libc::SYS_close, [fd.into_raw_fd() as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// The lowest number under which the engine's descriptors may lie: those that it
-/// has, and those of programs that this one becomes.
+/// Returns the lowest number that a descriptor of the engine may have, in this process or in a
+/// program that it executes.
 #[must_use]
 pub(crate) fn first_high() -> u32 {
     let [below, ..] = floors_below(limits().0);
     below.min(own_descriptors::lowest()).max(0) as u32
 }
 
-/// Where to look for free numbers below a limit: far up first.
+/// Returns the minimum numbers to try below a limit, highest first.
 fn floors_below(limit: u64) -> [i32; 3] {
     let top = limit.min(FARTHEST);
     [top - top / SHARE, top / 2, top / SHARE].map(|floor| floor as i32)
 }
 
-/// How many descriptors the engine may take for its rings.
+/// Returns the number of descriptors that the engine may use for its rings.
 #[must_use]
 pub fn room() -> usize {
     let (soft, hard) = limits();
@@ -156,9 +150,8 @@ pub fn room() -> usize {
     room as usize
 }
 
-/// The program has closed a descriptor of the engine's by an instruction of its
-/// own, past all that keeps it. What was swapped out cannot be reached any
-/// more, and must not read as zeroes.
+/// Aborts because the program closed a descriptor of the engine by a raw system call. Swapped-out
+/// pages are inaccessible now, and must not read as zeroes.
 #[cold]
 pub(crate) fn lost(what: &str) -> ! {
     raw::write_stderr(
@@ -169,14 +162,13 @@ pub(crate) fn lost(what: &str) -> ! {
     std::process::abort()
 }
 
-/// Opens a file to be read for as long as the engine runs; kept like what
-/// [`move_high`] returns.
+/// Opens a file for reading and moves its descriptor as [`move_high`] does.
 pub(crate) fn open_high(path: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(move_high(rustix::fs::open(path, flags, Mode::empty())?))
 }
 
-/// What [`open_high`] opens, kept until it is dropped.
+/// A file that [`open_high`] opened; its descriptor is released when dropped.
 #[derive(Debug)]
 pub(crate) struct KeptFile(OwnedFd);
 
@@ -185,13 +177,13 @@ impl KeptFile {
         open_high(path).map(KeptFile)
     }
 
-    /// What it says now, from its start, as far as there is room for it.
+    /// Reads the current content from offset 0, up to the length of `text`.
     pub(crate) fn read<'t>(&self, text: &'t mut [u8]) -> Option<&'t [u8]> {
         let buffer = text.as_mut_ptr() as usize;
         let args = [self.0.as_raw_fd() as usize, buffer, text.len(), 0, 0, 0];
         loop {
-            // SAFETY: the kernel writes at most `text.len()` bytes to `text`, which is
-            // borrowed exclusively.
+            // SAFETY: the kernel writes at most `text.len()` bytes to `text`, which is borrowed
+            // exclusively.
             match unsafe { raw::syscall(libc::SYS_pread64, args) } {
                 len @ 0.. => return Some(&text[..len as usize]),
                 error if error == -(libc::EINTR as isize) => {}

@@ -1,8 +1,8 @@
-//! Code of the engine's on a stack of the engine's.
+//! Runs engine code on the thread's signal stack.
 //!
-//! A program's stack may be managed memory (a coroutine's, say). With signals blocked nothing can
-//! be brought in there, so code that blocks them changes to the thread's signal stack first, as a
-//! kernel does. That stack is free: all signals are blocked meanwhile.
+//! A program's stack may be managed memory (a coroutine's, for example). With signals blocked its
+//! pages cannot be faulted in. So code that blocks signals switches to the thread's signal stack
+//! first, as a kernel does. That stack is free, because all signals are blocked.
 
 use std::sync::OnceLock;
 
@@ -11,15 +11,15 @@ use std::sync::OnceLock;
 pub struct Stacks {
     /// Returns the upper end of this thread's signal stack if `here` is on a managed stack.
     pub end_for: fn(usize) -> Option<usize>,
-    /// Keeps the frames from an address upward in memory; returns how many bytes.
+    /// Pins the frames from an address upward; returns the number of bytes.
     pub pin: fn(usize) -> usize,
-    /// Ends that.
+    /// Unpins these frames: address and number of bytes.
     pub unpin: fn(usize, usize),
 }
 
 static STACKS: OnceLock<Stacks> = OnceLock::new();
 
-/// From now on stacks may be managed.
+/// Sets the functions: from now on stacks may be managed.
 pub fn manage(stacks: Stacks) {
     STACKS.get_or_init(|| stacks);
 }
@@ -67,19 +67,19 @@ struct Call<F, R> {
     result: Option<R>,
 }
 
-/// Runs `body` on the stack that ends at `end`. It is given the lowest address in use on the
-/// caller's.
+/// Runs `body` on the stack that ends at `end`, with the lowest address in use on the caller's
+/// stack.
 ///
 /// # Safety
 /// `end` is a multiple of 16, and nothing uses the stack below it.
 pub(crate) unsafe fn call_on<F: FnOnce(usize) -> R, R>(end: usize, body: F) -> R {
     unsafe extern "C" fn run<F: FnOnce(usize) -> R, R>(call: *mut u8, left_at: usize) {
-        // SAFETY: the value below, which outlives the call.
+        // SAFETY: points to `call` below, which outlives the call.
         let call = unsafe { &mut *call.cast::<Call<F, R>>() };
         call.result = call.body.take().map(|body| body(left_at));
     }
     let mut call = Call { body: Some(body), result: None };
-    // SAFETY: the caller's word for the stack; `run` has the types of `call`.
+    // SAFETY: the caller promises that the stack is free; `run` has the types of `call`.
     unsafe { softswap_call_on(end, (&raw mut call).cast(), run::<F, R>) };
     match call.result {
         Some(result) => result,

@@ -1,4 +1,4 @@
-//! Waiting on a word, without allocation.
+//! Futex waits and a lock, without allocation.
 
 use crate::raw;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const WAIT_PRIVATE: usize = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
 const WAKE_PRIVATE: usize = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
 
-/// Waits at the address of an atomic's four bytes.
+/// Waits on the four bytes at `address`.
 fn wait_at(address: usize, expected: u32, timeout_ns: Option<u64>) -> isize {
     wait_by(WAIT_PRIVATE, address, expected, timeout_ns)
 }
@@ -17,8 +17,8 @@ fn wait_by(how: usize, address: usize, expected: u32, timeout_ns: Option<u64>) -
         tv_nsec: (ns % 1_000_000_000) as i64,
     });
     let time_ptr = time.as_ref().map_or(0, |t| std::ptr::from_ref(t) as usize);
-    // SAFETY: the kernel reads four bytes at `address`, where it answers EFAULT if there
-    // is nothing to be read, and a `timespec` at `time_ptr`, which is `time` or null.
+    // SAFETY: the kernel reads four bytes at `address`, and returns EFAULT if they are not
+    // readable. It reads a `timespec` at `time_ptr`, which is `time` or null.
     unsafe { raw::syscall(libc::SYS_futex, [address, how, expected as usize, time_ptr, 0, 0]) }
 }
 
@@ -27,20 +27,19 @@ fn wake_at(address: usize, count: i32) {
 }
 
 fn wake_by(how: usize, address: usize, count: i32) {
-    // SAFETY: the kernel compares the address with those that others wait at; what is
-    // there it does not read.
+    // SAFETY: the kernel only compares the address with those of waiters and does not read it.
     unsafe {
         raw::syscall(libc::SYS_futex, [address, how, count as usize, 0, 0, 0]);
     }
 }
 
-/// Sleeps while `word` holds `expected`; may return early for no reason.
+/// Sleeps while `word` holds `expected`; may return early.
 pub fn wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>) {
     wait_at(word.as_ptr() as usize, expected, timeout_ns);
 }
 
-/// Sleeps for the program while `word` holds `expected`: the error is what its call may
-/// end by, EINTR or ETIMEDOUT, or EAGAIN where `word` held something else.
+/// Sleeps for the program while `word` holds `expected`. The error is one that the program's call
+/// may return: EINTR or ETIMEDOUT, or EAGAIN if `word` held another value.
 pub fn wait_for_program(
     word: &AtomicU32,
     expected: u32,
@@ -52,12 +51,12 @@ pub fn wait_for_program(
     }
 }
 
-/// Wakes everyone who sleeps on `word`.
+/// Wakes all threads that sleep on `word`.
 pub fn wake_all(word: &AtomicU32) {
     wake_at(word.as_ptr() as usize, i32::MAX);
 }
 
-/// Wakes up to `count` of those who sleep on `word`.
+/// Wakes up to `count` threads that sleep on `word`.
 pub fn wake(word: &AtomicU32, count: u32) {
     wake_at(word.as_ptr() as usize, i32::try_from(count).unwrap_or(i32::MAX));
 }
@@ -68,7 +67,7 @@ pub fn wait_low(word: &AtomicU64, expected: u64) {
     wait_at(word.as_ptr() as usize, expected as u32, None);
 }
 
-/// Wakes everyone who sleeps in [`wait_low`] on `word`.
+/// Wakes all threads that sleep in [`wait_low`] on `word`.
 pub fn wake_low(word: &AtomicU64) {
     wake_at(word.as_ptr() as usize, i32::MAX);
 }
@@ -78,14 +77,13 @@ pub fn wait_shared(word: &AtomicU64, expected: u64, ns: u64) {
     wait_by(libc::FUTEX_WAIT as usize, word.as_ptr() as usize, expected as u32, Some(ns));
 }
 
-/// Wakes everyone who sleeps in [`wait_shared`] on `word`, in whichever process.
+/// Wakes all sleepers of [`wait_shared`] on `word`, in all processes.
 pub fn wake_shared(word: &AtomicU64) {
     wake_by(libc::FUTEX_WAKE as usize, word.as_ptr() as usize, i32::MAX);
 }
 
-/// For who waits for what another thread is about to do and nobody tells of: looks again at
-/// once some `turns`, then sleeps a moment each time. Giving the processor away would not
-/// do, because a thread of higher priority keeps it.
+/// Backs off while waiting for a condition without a wake-up: spins for the first 1000 turns, then
+/// sleeps. Yielding the processor would not help against a thread of higher priority.
 pub fn relax(turns: &mut u32) {
     const AT_ONCE: u32 = 1000;
     if *turns < AT_ONCE {
@@ -96,15 +94,15 @@ pub fn relax(turns: &mut u32) {
     }
 }
 
-/// Sleeps for 20 us: for who looks at once and then again.
+/// Sleeps for 20 us, the interval of a polling loop.
 pub fn sleep_a_moment() {
     const MOMENT_NS: u64 = 20_000;
     wait(&AtomicU32::new(0), 0, Some(MOMENT_NS));
 }
 
-/// A lock whose waiters sleep: one of higher priority leaves its processor to the owner. Taken
-/// with signals blocked where a handler may want it, too. A forked child may release what
-/// its parent's thread took before.
+/// A lock whose waiters sleep, so a waiter of higher priority leaves its processor to the owner.
+/// Must be taken with signals blocked if a handler may take it, too. A forked child may release a
+/// lock that its parent's thread took.
 ///
 /// ```
 /// use softswap_sys::futex::Lock;
@@ -119,22 +117,22 @@ pub struct Lock(AtomicU32);
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
-/// Taken, and somebody may sleep.
+/// Taken, and threads may be asleep.
 const WANTED: u32 = 2;
 
 impl Lock {
-    /// A free lock.
+    /// Returns a free lock.
     #[must_use]
     pub const fn new() -> Lock {
         Lock(AtomicU32::new(FREE))
     }
 
-    /// Takes the lock where nobody has it; whether it did.
+    /// Takes the lock if it is free; returns true if it did.
     pub fn try_lock(&self) -> bool {
         self.0.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes the lock, after whoever has it.
+    /// Takes the lock, waiting until it is free.
     pub fn lock(&self) {
         if self.try_lock() {
             return;
@@ -166,7 +164,7 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..EACH {
                         LOCK.lock();
-                        // Not one step: two at a time would lose some.
+                        // Two steps: concurrent threads would lose increments.
                         let seen = COUNT.load(Ordering::Relaxed);
                         COUNT.store(seen + 1, Ordering::Relaxed);
                         LOCK.unlock();

@@ -1,14 +1,13 @@
-//! A value that threads take in turn, each with all its signals blocked.
+//! A mutex that is locked with all signals blocked.
 //!
-//! Unlike a mutex of the standard library's it can be taken in a handler, and for the
-//! length of a fork: the child then finds the value whole, and releases what its parent's
-//! thread took.
+//! Unlike a standard mutex, a signal handler can take it, and a thread can hold it across fork. The
+//! child then finds the value consistent, and releases the lock that its parent's thread took.
 
 use crate::futex::Lock;
 use crate::signals;
 use std::cell::UnsafeCell;
 
-/// The value, and its lock.
+/// A value and its lock.
 ///
 /// ```
 /// use softswap_sys::locked::Locked;
@@ -22,61 +21,60 @@ pub struct Locked<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is only touched under the lock, by one thread at a time. That may be
-// another one each time, which a `T` that is `Send` allows.
+// SAFETY: the value is accessed only under the lock, by one thread at a time. That may be a
+// different thread each time, which `T: Send` allows.
 unsafe impl<T: Send> Sync for Locked<T> {}
 
 impl<T> Locked<T> {
-    /// Nobody has it.
+    /// Returns an unlocked value.
     pub const fn new(value: T) -> Locked<T> {
         Locked { lock: Lock::new(), value: UnsafeCell::new(value) }
     }
 
-    /// Runs `body` with the value. It must not ask for the value again.
+    /// Runs `body` with the value and all signals blocked. `body` must not lock the value again.
     pub fn with<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         signals::with_all_blocked(|| self.with_mask_as_is(body))
     }
 
-    /// The same, with the signals blocked that are already: whose handlers ask for the value must
-    /// be among them.
+    /// As [`Locked::with`], without changing the signal mask. Signals whose handlers lock the value
+    /// must be blocked already.
     pub fn with_mask_as_is<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         self.lock.lock();
         self.run_and_unlock(body)
     }
 
-    /// The same where nobody has the value; `None` where somebody has.
+    /// As [`Locked::with_mask_as_is`], but returns `None` if the value is locked.
     pub fn try_with_mask_as_is<R>(&self, body: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.lock.try_lock().then(|| self.run_and_unlock(body))
     }
 
-    /// Under the lock.
     fn run_and_unlock<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: only called with the lock just taken: no other reference to the value is in
-        // use until it is released, after `body` has returned.
+        // SAFETY: both callers have just taken the lock, so no other reference to the value exists
+        // until it is released, after `body` has returned.
         let result = body(unsafe { &mut *self.value.get() });
         self.lock.unlock();
         result
     }
 
-    /// In a forked child: the value is this one, and nobody has it, whatever other threads of the
-    /// parent were about. What it was is forgotten.
+    /// Replaces and unlocks the value in a forked child, whatever state other threads of the parent
+    /// left it in. The old value is not dropped.
     ///
     /// # Safety
     ///
-    /// This thread is the only one of its process, and not within one of the above.
+    /// This thread is the only one of its process, and is not inside another method of this value.
     pub unsafe fn renew(&self, value: T) {
-        // SAFETY: there is no other thread, and no reference of this one's, as the caller says.
-        // What was there may be half changed: it is not dropped.
+        // SAFETY: the caller promises that no other thread and no reference exist. The old value
+        // may be inconsistent, so it is not dropped.
         unsafe { self.value.get().write(value) };
         self.lock.unlock();
     }
 
-    /// Keeps other threads from having it while this one forks.
+    /// Locks the value while this thread forks.
     pub fn lock_for_fork(&self) {
         self.lock.lock();
     }
 
-    /// Ends what [`Locked::lock_for_fork`] began.
+    /// Releases the lock of [`Locked::lock_for_fork`].
     pub fn unlock_after_fork(&self) {
         self.lock.unlock();
     }
@@ -103,7 +101,7 @@ mod tests {
         static COUNT: Locked<u64> = Locked::new(0);
         COUNT.lock_for_fork();
         assert_eq!(COUNT.try_with_mask_as_is(|count| *count), None);
-        // SAFETY: nobody else knows of it.
+        // SAFETY: only this test uses the value.
         unsafe { COUNT.renew(7) };
         assert_eq!(COUNT.try_with_mask_as_is(|count| *count), Some(7));
     }

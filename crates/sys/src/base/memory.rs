@@ -1,12 +1,11 @@
-//! Memory of the engine's own: outside the managed window, never swapped.
+//! The engine's own memory: outside the managed window and never swapped.
 //!
-//! Everything here is reserved once and kept until the process ends, because
-//! the engine itself lives that long; it is populated by the kernel page by
-//! page as it is touched, so a large reservation costs address space only.
-//! Whoever ends an engine before its process does collects what it reserves
-//! ([`Reservations`]).
-//! Raw system calls throughout: inside the preloaded runtime the C library's
-//! `mmap` is the interposed one.
+//! Reservations last until the process exits, because the engine does. An engine that stops earlier
+//! collects its reservations ([`Reservations`]). The kernel populates pages on first touch, so a
+//! large reservation costs address space only.
+//!
+//! All calls are raw system calls: inside the preloaded runtime the C library's `mmap` is the
+//! interposed one.
 
 use crate::raw;
 use std::cell::Cell;
@@ -16,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 
 pub use crate::page::{PAGE_SIZE, Page};
 
-/// All of the machine's DRAM, in bytes.
+/// Returns the machine's DRAM in bytes.
 #[must_use]
 pub fn dram_bytes() -> u64 {
     let info = rustix::system::sysinfo();
@@ -24,11 +23,11 @@ pub fn dram_bytes() -> u64 {
 }
 
 thread_local! {
-    /// Where this thread notes what it reserves; null where nobody asks.
+    /// Collector of this thread's reservations; null outside [`Reservations::collect`].
     static COLLECTING: Cell<*const Reservations> = const { Cell::new(std::ptr::null()) };
 }
 
-/// What was reserved on behalf of one engine, to be given back after it.
+/// Memory reserved on behalf of one engine, to be unmapped when the engine has stopped.
 ///
 /// ```
 /// use softswap_sys::memory::{Reservations, reserve_u64};
@@ -44,7 +43,7 @@ thread_local! {
 pub struct Reservations(Mutex<Vec<(usize, usize)>>);
 
 impl Reservations {
-    /// Runs `body`, and notes what this thread reserves in it.
+    /// Runs `body` and records what this thread reserves in it.
     pub fn collect<R>(&self, body: impl FnOnce() -> R) -> R {
         struct Restored(*const Reservations);
         impl Drop for Restored {
@@ -60,14 +59,14 @@ impl Reservations {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((base, len));
     }
 
-    /// Unmaps all that was noted.
+    /// Unmaps all recorded memory.
     ///
     /// # Safety
-    /// Nobody uses any of it any more.
+    /// None of it is in use any more.
     pub unsafe fn release(self) {
         for (base, len) in self.0.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            // SAFETY: `map_anonymous` has mapped the range, and nobody uses it any more, as
-            // asked for above.
+            // SAFETY: `map_anonymous` mapped the range, and the caller promises that it is not in
+            // use any more.
             unsafe { raw::syscall(libc::SYS_munmap, [base, len, 0, 0, 0, 0]) };
         }
     }
@@ -103,10 +102,10 @@ pub fn reserve_pages(count: usize) -> io::Result<&'static mut [Page]> {
     unsafe { reserve(count) }
 }
 
-/// Reserves room for `len` values, all of whose bytes are zero, for good.
+/// Reserves space for `len` zeroed values, for the life of the process.
 ///
 /// # Safety
-/// Such bytes are a valid `T`, which asks for no more than a page's alignment.
+/// Zero bytes are a valid `T`, whose alignment is at most a page.
 unsafe fn reserve<T>(len: usize) -> io::Result<&'static mut [T]> {
     let bytes = (len * size_of::<T>()).next_multiple_of(PAGE_SIZE).max(PAGE_SIZE);
     let base = map_anonymous(bytes)?;
@@ -115,39 +114,39 @@ unsafe fn reserve<T>(len: usize) -> io::Result<&'static mut [T]> {
     Ok(unsafe { std::slice::from_raw_parts_mut(base.cast::<T>(), len) })
 }
 
-/// How much address space this process may have (`ulimit -v`).
+/// Returns the limit of this process's address space in bytes (`ulimit -v`).
 #[must_use]
 pub fn address_space_limit() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
     limit.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// Takes DRAM for all of `bytes` at once, which costs less than a fault for each
-/// page. Where the kernel cannot (before 5.14), or has none, faults do it later.
+/// Populates `bytes` with DRAM in one call, which is cheaper than a fault for each page. If the
+/// kernel cannot (before 5.14) or has no memory, later faults do it.
 ///
 /// # Panics
-/// When `bytes` does not start at a page boundary.
+/// If `bytes` does not start at a page boundary.
 pub fn populate(bytes: &mut [u8]) {
     assert!((bytes.as_ptr() as usize).is_multiple_of(PAGE_SIZE));
-    // SAFETY: the range is exclusively borrowed, and what it holds stays as it
-    // is: the kernel only does what writing to it would have made it do.
+    // SAFETY: the range is borrowed exclusively, and its content does not change: the kernel does
+    // what a write fault would do.
     let _ = unsafe { advise(bytes, libc::MADV_POPULATE_WRITE) };
 }
 
 /// # Safety
-/// What the advice leaves in `bytes` is valid for whoever owns them.
+/// The content of `bytes` after the advice is valid for their owner.
 unsafe fn advise(bytes: &mut [u8], advice: i32) -> io::Result<usize> {
     let args = [bytes.as_mut_ptr() as usize, bytes.len(), advice as usize, 0, 0, 0];
-    // By the engine's instruction: filters of the program's own may forbid it this.
-    // SAFETY: `bytes` are borrowed exclusively, and whatever they hold afterwards is
-    // valid for their owner, as asked for above.
+    // Through the engine's gate: the program's own filters may forbid the call elsewhere. SAFETY:
+    // `bytes` are borrowed exclusively, and the caller promises that their content afterwards is
+    // valid for their owner.
     raw::check(unsafe { raw::syscall(libc::SYS_madvise, args) })
 }
 
-/// Returns the DRAM behind `bytes` to the system; they read as zero afterwards.
+/// Returns the DRAM of `bytes` to the system; they read as zero afterwards.
 ///
 /// # Panics
-/// When `bytes` does not start and end at page boundaries.
+/// If `bytes` does not start and end at page boundaries.
 pub fn give_back(bytes: &mut [u8]) {
     assert!(
         (bytes.as_ptr() as usize).is_multiple_of(PAGE_SIZE)
@@ -156,36 +155,33 @@ pub fn give_back(bytes: &mut [u8]) {
     if bytes.is_empty() {
         return;
     }
-    // SAFETY: the range is whole pages, exclusively borrowed, and zero bytes
-    // are valid for it. LinuxDontNeed on private anonymous memory cannot
-    // affect anything else.
+    // SAFETY: the range consists of whole pages, is borrowed exclusively, and zero bytes are valid
+    // for it. MADV_DONTNEED on private anonymous memory affects nothing else.
     let result = unsafe { advise(bytes, libc::MADV_DONTNEED) };
     if result.is_err() {
-        // Locked memory (mlockall) refuses; the promise is still zeroes.
+        // The kernel refuses for locked memory (mlockall), but the bytes must become zero.
         bytes.fill(0);
     }
 }
 
-/// Tables and buffers of so many bytes are of no use in a core file, which would be as
-/// long as what is reserved for them.
+/// Reservations of this size and more are excluded from core files, which would become as large.
 const LARGE_BYTES: usize = 4 << 20;
 
-/// Leaves whole pages of the engine's out of core files.
+/// Excludes whole pages of the engine from core files.
 pub(crate) fn leave_out_of_dumps(start: usize, len: usize) {
-    // SAFETY: no content changes, only what a core file has; where nothing is mapped the
-    // kernel refuses.
+    // SAFETY: no content changes, only what a core file contains. If nothing is mapped, the kernel
+    // refuses.
     unsafe { raw::syscall(libc::SYS_madvise, [start, len, libc::MADV_DONTDUMP as usize, 0, 0, 0]) };
 }
 
 /// Reservations of this size and more are placed away from libraries.
 const APART_BYTES: usize = 16 << 20;
-/// Address space that stays free below the libraries: compilers at run time want memory for their
-/// code there.
+/// Address space to keep free below the libraries, in bytes: run-time compilers place code there.
 const FREE_BELOW_CODE: usize = 64 << 30;
-/// Address space for reservations of the engine's, below that.
+/// Address space for the engine's reservations, below that, in bytes.
 const APART_SPAN: usize = 2 << 40;
 
-/// A hint for a reservation, or 0.
+/// Returns an address hint for a reservation, or 0.
 fn place_apart(len: usize) -> usize {
     const ALIGN: usize = 2 << 20;
     static TAKEN: AtomicUsize = AtomicUsize::new(0);
@@ -198,8 +194,7 @@ fn place_apart(len: usize) -> usize {
     end.and_then(|end| end.checked_sub(len)).map_or(0, |start| start & !(ALIGN - 1))
 }
 
-/// Maps `len` bytes of private memory, readable, writable and zero, that are taken from
-/// DRAM as they are touched.
+/// Maps `len` bytes of zeroed private memory, readable and writable, populated on first touch.
 pub(crate) fn map_new(len: usize) -> io::Result<usize> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
@@ -210,16 +205,16 @@ pub(crate) fn map_new(len: usize) -> io::Result<usize> {
 
 fn map_anonymous(len: usize) -> io::Result<*mut u8> {
     let base = map_new(len)?;
-    // A huge page would populate, and so charge, memory that nobody asked for.
-    // SAFETY: the range was mapped just above, and no content changes. A kernel that
-    // does not know the advice refuses it.
+    // A huge page would populate, and so charge, memory that was never touched. SAFETY: the range
+    // was mapped just above, and no content changes. A kernel that does not know the advice refuses
+    // it.
     unsafe {
         raw::syscall(libc::SYS_madvise, [base, len, libc::MADV_NOHUGEPAGE as usize, 0, 0, 0])
     };
     if len >= LARGE_BYTES {
         leave_out_of_dumps(base, len);
     }
-    // SAFETY: null, or what a `collect` further up this thread's stack has borrowed.
+    // SAFETY: null, or a reference that a `collect` further up this thread's stack borrows.
     if let Some(reservations) = unsafe { COLLECTING.get().as_ref() } {
         reservations.note(base, len);
     }

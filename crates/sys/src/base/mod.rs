@@ -1,4 +1,4 @@
-//! What all else stands on: system calls, waiting, signals, descriptors.
+//! Foundations of the crate: system calls, waits, signals, descriptors.
 
 pub(crate) mod page;
 pub(crate) mod program_filter;

@@ -1,34 +1,33 @@
-//! The numbers of the engine's own descriptors, which the program must not close.
+//! Numbers of the engine's own descriptors, which the program must not close.
 //!
-//! A program that becomes a daemon closes every descriptor there is, a child
-//! about to call exec closes all but a few. Closing userfaultfd would leave
-//! what is swapped out beyond reach. So the runtime asks here before it lets the
-//! program do anything with a number.
+//! A daemon closes all descriptors at start, and a child about to call exec closes nearly all.
+//! Without userfaultfd, swapped-out pages would be inaccessible. So the runtime checks here before
+//! it lets the program operate on a number.
 
 use crate::raw;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 const NONE: i32 = -1;
-/// Bit of an entry whose descriptor a forked child must not have.
+/// Flag of a descriptor that a forked child must close.
 const WITHHELD: i32 = 1 << 30;
-/// Rings for every context and area, files, userfaultfd, pipes to children.
+/// Table size: rings for every context and area, files, userfaultfd, pipes to children.
 pub(crate) const MOST: usize = 8192;
 static KEPT: [AtomicI32; MOST] = [const { AtomicI32::new(NONE) }; MOST];
-/// Entries from here on were never used.
+/// Number of entries that were ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// No number below was ever kept: nearly all that are asked for.
+/// The lowest number that was ever kept: nearly all numbers that are checked are below it.
 static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
 
-/// The descriptor of an entry, or [`NONE`].
+/// Returns the descriptor of an entry, or [`NONE`].
 fn number_of(entry: i32) -> i32 {
     if entry < 0 { entry } else { entry & !WITHHELD }
 }
 
-/// Keeps a descriptor until [`forget`].
+/// Registers a descriptor as the engine's, until [`forget`].
 pub fn keep(fd: i32) {
     LOWEST.fetch_min(fd, Ordering::AcqRel);
     for (index, slot) in KEPT.iter().enumerate() {
-        // First, so that whoever looks from now on sees the entry.
+        // First, so that every later reader sees the entry.
         USED.fetch_max(index + 1, Ordering::AcqRel);
         if number_of(slot.load(Ordering::Relaxed)) == fd
             || slot.compare_exchange(NONE, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -38,28 +37,28 @@ pub fn keep(fd: i32) {
     }
 }
 
-/// Marks a kept descriptor as one that [`close_withheld`] closes in a forked child.
+/// Marks a kept descriptor, so that [`close_withheld`] closes it in a forked child.
 pub(crate) fn withhold(fd: i32) {
     for slot in used() {
         let _ = slot.compare_exchange(fd, fd | WITHHELD, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
-/// In a forked child, before the program runs there: closes the descriptors that speak for the
-/// parent.
+/// Closes the descriptors that act on the parent. Called in a forked child before the program runs
+/// there.
 pub fn close_withheld() {
     for slot in used() {
         let entry = slot.load(Ordering::Relaxed);
         if entry >= 0 && entry & WITHHELD != 0 {
-            // SAFETY: the call takes no pointers. The descriptor is the engine's, and this
-            // process does not use it any more.
+            // SAFETY: the call takes no pointers. The descriptor is the engine's, and this process
+            // does not use it any more.
             unsafe { raw::syscall(libc::SYS_close, [number_of(entry) as usize, 0, 0, 0, 0, 0]) };
             slot.store(NONE, Ordering::Release);
         }
     }
 }
 
-/// The lowest number that was ever kept.
+/// Returns the lowest number that was ever kept.
 pub(crate) fn lowest() -> i32 {
     LOWEST.load(Ordering::Acquire)
 }
@@ -68,7 +67,7 @@ fn used() -> &'static [AtomicI32] {
     &KEPT[..USED.load(Ordering::Acquire)]
 }
 
-/// The descriptor may be closed again.
+/// Removes a descriptor: the program may close it again.
 pub fn forget(fd: i32) {
     for slot in used() {
         for entry in [fd, fd | WITHHELD] {
@@ -77,14 +76,14 @@ pub fn forget(fd: i32) {
     }
 }
 
-/// Whether a descriptor is kept.
+/// Returns true if a descriptor is kept.
 #[must_use]
 pub fn is_kept(fd: i32) -> bool {
     fd >= LOWEST.load(Ordering::Acquire)
         && used().iter().any(|slot| number_of(slot.load(Ordering::Relaxed)) == fd)
 }
 
-/// The lowest kept descriptor from `fd` on.
+/// Returns the lowest kept descriptor that is at least `fd`.
 #[must_use]
 pub fn next_from(fd: u32) -> Option<u32> {
     let kept = used().iter().map(|slot| number_of(slot.load(Ordering::Relaxed)));

@@ -1,9 +1,9 @@
-//! A page of memory, 4 KiB: the engine handles no others.
+//! A page of memory, 4 KiB: the only page size that the engine handles.
 
 /// Bytes in a page.
 pub const PAGE_SIZE: usize = 4096;
 
-/// One page of engine memory, aligned so that it can be given to O_DIRECT.
+/// One page of engine memory, aligned for O_DIRECT.
 ///
 /// ```
 /// use softswap_sys::{PAGE_SIZE, Page};

@@ -1,4 +1,4 @@
-//! Building blocks of lock-free state: the real ones, or loom's models of them.
+//! Atomics, locks and waits for lock-free state: the real ones, or loom's models of them.
 
 #[cfg(not(feature = "loom"))]
 mod real {
@@ -9,8 +9,8 @@ mod real {
     pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
     pub use std::sync::{Mutex, MutexGuard};
 
-    /// Orders a sequentially consistent store before such a load of another word. Only loom's
-    /// model needs a fence for that.
+    /// Orders a sequentially consistent store before a sequentially consistent load of another
+    /// word. Only loom's model needs a fence for that.
     pub fn in_one_order() {}
 }
 
@@ -38,8 +38,8 @@ mod model {
     }
 
     loom::lazy_static! {
-        /// One futex queue for the whole model: the kernel compares and
-        /// sleeps in one step, and so does this.
+        /// One futex queue for the whole model. Like the kernel, it compares and sleeps in one
+        /// step.
         static ref QUEUE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
     }
 
@@ -51,7 +51,7 @@ mod model {
         }
     }
 
-    /// As [`wait`]: a model has no time.
+    /// As [`wait`]: a model has no time-outs.
     pub fn wait_shared(word: &AtomicU64, seen: u64, _ns: u64) {
         wait(word, seen);
     }
@@ -64,8 +64,8 @@ mod model {
 
     pub use wake as wake_shared;
 
-    /// A fence: loom takes sequentially consistent loads and stores for weaker ones, and
-    /// only fences as what they are.
+    /// A fence: loom treats sequentially consistent loads and stores as weaker ones, and only
+    /// fences as sequentially consistent.
     pub fn in_one_order() {
         loom::sync::atomic::fence(Ordering::SeqCst);
     }

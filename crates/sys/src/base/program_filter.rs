@@ -1,28 +1,28 @@
-//! Whether the program has a seccomp filter of its own.
+//! Records that the program has a seccomp filter of its own.
 //!
-//! Then the engine makes no calls but those that [`crate::exemption`] lists. Noted
-//! here, below all who ask, because that is all of them.
+//! If it has one, the engine makes only the calls that [`crate::exemption`] lists. All modules
+//! above ask for this, so it is below them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 static IN_FORCE: AtomicBool = AtomicBool::new(false);
-/// The process whose number filters know; 0 for none.
+/// ID of the process that the exempted filters know; 0 for none.
 static KNOWN_PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the program has a filter of its own: then the engine calls nothing
-/// but what is listed in [`crate::exemption`].
+/// Returns true if the program has its own filter. Then the engine makes only the calls that
+/// [`crate::exemption`] lists.
 #[must_use]
 pub fn is_in_force() -> bool {
     IN_FORCE.load(Ordering::Relaxed)
 }
 
-/// Notes that there is one, or is about to be; or that there is none after all.
-/// Returns what was noted before.
+/// Records that the program has, or is about to install, a filter (`on`), or that it has none.
+/// Returns the previous value.
 pub(crate) fn set_in_force(on: bool) -> bool {
     IN_FORCE.swap(on, Ordering::AcqRel)
 }
 
-/// The process whose number filters know; 0 for none.
+/// Returns the ID of the process that the exempted filters know; 0 for none.
 pub(crate) fn known_process() -> u32 {
     KNOWN_PROCESS.load(Ordering::Relaxed)
 }
@@ -31,7 +31,7 @@ pub(crate) fn set_known_process(process: u32) {
     KNOWN_PROCESS.store(process, Ordering::Relaxed);
 }
 
-/// Whether calls pass that signal this process by its number.
+/// Returns true if filters allow the engine to signal this process by its ID.
 #[must_use]
 pub(crate) fn may_signal(process: u32) -> bool {
     !is_in_force() || known_process() == process

@@ -1,23 +1,19 @@
-//! System calls issued from two known instructions, the *gate*.
+//! System calls issued from two fixed instructions, the *gates*.
 //!
-//! The guard's filter (see [`crate::seccomp`]) lets calls from both pass
-//! whatever their arguments are. One is for what the engine itself needs: it
-//! names addresses in the managed window there, and the program's own filters
-//! let those calls pass, too ([`crate::exemption`]). The other is for the
-//! program's calls, which the guard issues again after bringing their buffers
-//! in: those the program's filters judge.
+//! The guard's filter (see [`crate::seccomp`]) allows every call from either gate, whatever its
+//! arguments. The engine uses the first for its own calls, which may name addresses in the managed
+//! window. The program's own filters allow those calls too ([`crate::exemption`]). The second is
+//! for calls of the program that the guard reissues once their buffers are resident. The program's
+//! filters judge those calls.
 //!
-//! A filter outlives exec. So that a program started by a managed program can
-//! itself be managed, the gate lies at the same address in all of them: a page
-//! of its own, at a place that is chosen by chance once for all of them
-//! ([`crate::aslr`]).
+//! A filter survives exec. A program started by a managed program can therefore be managed only if
+//! its gates have the same address. They are in a page of their own, at a random address that is
+//! chosen once per tree of processes ([`crate::aslr`]).
 //!
-//! What is left to somebody who has taken over a program: whoever can jump to
-//! any address can jump there. They gain no more than system calls that a
-//! program without a filter may make anyway; with one of its own, the engine's
-//! instruction is good for the calls that the exemption lists, with the arguments
-//! that it lists. Nothing in front of the instruction could change that: one
-//! jumps behind it.
+//! Security: an attacker who controls the program counter can jump to a gate. That gains system
+//! calls which a program without a filter may make anyway. If the program has a filter, the
+//! engine's gate gains only the calls and arguments that the exemption lists. A check before the
+//! instruction would not help, because the attacker would jump past it.
 
 use crate::page::PAGE_SIZE;
 use crate::program_filter;
@@ -63,8 +59,8 @@ macro_rules! gates {
 
 gates! { "softswap_raw_syscall" "softswap_program_syscall" }
 
-/// How far the program's instruction lies behind the engine's: one bit of the
-/// address, so that the filter tells both by one comparison.
+/// Offset of the program's gate from the engine's: one address bit, so that a filter matches both
+/// gates with one comparison.
 pub const APART: usize = 64;
 
 unsafe extern "C" {
@@ -83,63 +79,57 @@ unsafe extern "C" {
 
 type Gate = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> isize;
 
-/// The gate's address; 0 while calls are made from the library's own code.
+/// Address of the gate page; 0 while calls come from the library's own code.
 static GATE: AtomicUsize = AtomicUsize::new(0);
 
-/// The engine's function, or the program's: in the gate if that is settled.
+/// Returns the function at `offset`: 0 for the engine's gate, [`APART`] for the program's.
 fn gate(offset: usize) -> Gate {
     let start = match GATE.load(Ordering::Relaxed) {
         0 => softswap_raw_syscall as *const () as usize,
         address => address,
     };
-    // SAFETY: at `start` lies the engine's function, and `APART` bytes behind it the
-    // program's: in the library's code, or in the gate's copy of it. Private callers name
-    // these two offsets only.
+    // SAFETY: the engine's function is at `start` and the program's is `APART` bytes after it, both
+    // in the library's code and in the copy on the gate page. Only functions of this module call
+    // this, with these two offsets.
     unsafe { std::mem::transmute::<usize, Gate>(start + offset) }
 }
 
-/// Issues a system call of the engine's own; the result is the kernel's
-/// (negative: -errno). `errno` is not touched and the call is no cancellation
-/// point.
+/// Issues a system call of the engine. Returns the kernel's result (negative: -errno). Does not
+/// change `errno` and is no cancellation point.
 ///
 /// # Safety
-/// What the call does to this process's memory is sound: it writes, maps and unmaps
-/// only where no Rust code would notice. Where it finds no memory at all, the kernel
-/// answers EFAULT.
+/// The call's effect on this process's memory is sound: it writes, maps and unmaps only memory to
+/// which no Rust code refers. If memory is not mapped, the kernel returns EFAULT.
 pub unsafe fn syscall(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
-    // SAFETY: the assembly follows the C calling convention, whose caller-saved
-    // registers rcx, r11 and rax are all that the kernel changes. What the call does to
-    // memory is sound, as asked for above.
+    // SAFETY: the assembly follows the C calling convention; the kernel changes only rcx, r11 and
+    // rax, which are caller-saved. The caller promises that the call's effect on memory is sound.
     unsafe { gate(0)(number as usize, a, b, c, d, e, f) }
 }
 
-/// Issues a system call for the program, which its own filters judge.
+/// Issues a system call for the program, which the program's own filters judge.
 ///
 /// # Safety
-/// What the call does to this process's memory is sound: it writes, maps and unmaps
-/// only where no Rust code would notice. Where it finds no memory at all, the kernel
-/// answers EFAULT.
+/// The call's effect on this process's memory is sound: it writes, maps and unmaps only memory to
+/// which no Rust code refers. If memory is not mapped, the kernel returns EFAULT.
 pub unsafe fn syscall_for_program(number: i64, args: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = args;
-    // SAFETY: the assembly follows the C calling convention, whose caller-saved
-    // registers rcx, r11 and rax are all that the kernel changes. What the call does to
-    // memory is sound, as asked for above.
+    // SAFETY: the assembly follows the C calling convention; the kernel changes only rcx, r11 and
+    // rax, which are caller-saved. The caller promises that the call's effect on memory is sound.
     unsafe { gate(APART)(number as usize, a, b, c, d, e, f) }
 }
 
-/// Issues a system call from an instruction that no filter knows, as the
-/// program's are: with managed addresses it comes to the guard.
+/// Issues a system call from an instruction that no filter knows, as the program does. With managed
+/// addresses among its arguments it traps into the guard.
 ///
 /// # Safety
-/// What the call does to this process's memory is sound: it writes, maps and unmaps
-/// only where no Rust code would notice. Where it finds no memory at all, the kernel
-/// answers EFAULT.
+/// The call's effect on this process's memory is sound: it writes, maps and unmaps only memory to
+/// which no Rust code refers. If memory is not mapped, the kernel returns EFAULT.
 #[inline(never)]
 pub unsafe fn syscall_through_guard(number: i64, args: [usize; 4]) -> isize {
     let result;
-    // SAFETY: the kernel changes rax, rcx and r11, as declared, and the guard restores
-    // all registers but rax. What the call does to memory is sound, as asked for above.
+    // SAFETY: the kernel changes rax, rcx and r11, as declared, and the guard restores all
+    // registers but rax. The caller promises that the call's effect on memory is sound.
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -155,27 +145,26 @@ pub unsafe fn syscall_through_guard(number: i64, args: [usize; 4]) -> isize {
     result
 }
 
-/// The calling thread as a descriptor of a process (Linux 6.14).
+/// Descriptor that names the calling thread's process (Linux 6.14).
 pub(crate) const PIDFD_SELF: i32 = -10000;
 
-/// Marks, in an argument that the kernel does not look at, the call by which
-/// pages are asked for: filters of the program's own let it pass.
+/// Marks [`ask_for_pages`]'s call, in an argument that the kernel ignores: exempted filters of the
+/// program allow it.
 pub(crate) const ASKING: usize = 0x736f_6674_7061_6765;
 
-/// Has pages of the program's brought in (`MADV_POPULATE_READ` or `_WRITE`), by
-/// way of the guard where they are managed: so whatever stack this runs on. Other advice
-/// is refused (EINVAL).
+/// Faults in pages of the program (`MADV_POPULATE_READ` or `MADV_POPULATE_WRITE`). If they are
+/// managed, the guard does so, whatever stack the caller runs on. Other advice is refused (EINVAL).
 pub fn ask_for_pages(address: usize, len: usize, advice: i32) -> isize {
     if !matches!(advice, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE) {
         return -(libc::EINVAL as isize);
     }
-    // SAFETY: both kinds of advice do what touching the pages does, and change no byte;
-    // where nothing is mapped the kernel answers ENOMEM.
+    // SAFETY: both kinds of advice do what touching the pages does and change no byte. If nothing
+    // is mapped, the kernel returns ENOMEM.
     unsafe { syscall_through_guard(libc::SYS_madvise, [address, len, advice as usize, ASKING]) }
 }
 
-/// Copies the calling code to `address` and uses it there from then on; false
-/// where something else lies there. A gate stays where it is.
+/// Copies the calling code to `address` and uses that copy from now on. Returns false if the
+/// address is taken. A gate never moves.
 pub(crate) fn settle_gate(address: usize) -> bool {
     if GATE.load(Ordering::Relaxed) != 0 {
         return true;
@@ -191,8 +180,8 @@ pub(crate) fn settle_gate(address: usize) -> bool {
         return false;
     }
     let executable = (libc::PROT_READ | libc::PROT_EXEC) as usize;
-    // SAFETY: the code is `len` bytes long, less than a page, and refers to nothing by
-    // relative address. The page was mapped just now, so nothing else refers to it.
+    // SAFETY: the code is `len` bytes long, less than a page, and contains no relative addresses.
+    // The page was mapped just now, so nothing else refers to it.
     let protected = unsafe {
         std::ptr::copy_nonoverlapping(start as *const u8, address as *mut u8, len);
         syscall(libc::SYS_mprotect, [address, page, executable, 0, 0, 0])
@@ -203,8 +192,8 @@ pub(crate) fn settle_gate(address: usize) -> bool {
     protected == 0
 }
 
-/// The instruction pointer that the kernel sees for calls made by [`syscall`];
-/// [`APART`] bytes behind it is that of [`syscall_for_program`].
+/// Returns the instruction pointer that the kernel sees for calls made by [`syscall`]. That of
+/// [`syscall_for_program`] is [`APART`] bytes higher.
 #[must_use]
 pub fn exempt_instruction_pointer() -> u64 {
     let start = softswap_raw_syscall as *const () as u64;
@@ -212,25 +201,25 @@ pub fn exempt_instruction_pointer() -> u64 {
     gate(0) as usize as u64 + (after - start)
 }
 
-/// Whether a call that the kernel saw come from `address` came from the gate.
+/// Returns true if `address`, as the kernel reports it for a call, is in a gate.
 #[must_use]
 pub fn is_in_gate(address: u64) -> bool {
     address & !(APART as u64) == exempt_instruction_pointer()
 }
 
-/// The addresses of the engine's gate and of the program's.
+/// Returns the addresses of the engine's gate and of the program's.
 pub(crate) fn gate_addresses() -> [usize; 2] {
     [gate(0) as usize, gate(APART) as usize]
 }
 
-/// Returns the address after a gate's call, for an address of that gate before it.
+/// Returns the address after a gate's call if `address` is before the call in that gate.
 pub(crate) fn after_gate(address: usize) -> Option<usize> {
     let len = (exempt_instruction_pointer() as usize) - gate(0) as usize;
     let is_before = |start: &usize| (*start..*start + len).contains(&address);
     gate_addresses().into_iter().find(is_before).map(|start| start + len)
 }
 
-/// Turns a kernel result into `io::Result`.
+/// Converts a kernel result into `io::Result`.
 pub fn check(result: isize) -> std::io::Result<usize> {
     if result < 0 {
         Err(std::io::Error::from_raw_os_error(-result as i32))
@@ -239,36 +228,35 @@ pub fn check(result: isize) -> std::io::Result<usize> {
     }
 }
 
-/// The index of the CPU this thread runs on; a hint, stale as soon as read.
+/// Returns the index of the CPU that this thread runs on: a hint, stale as soon as read.
 #[must_use]
 pub fn current_cpu() -> usize {
-    // SAFETY: the function takes nothing; it reads the thread's rseq area or asks the
-    // vDSO.
+    // SAFETY: the function takes no arguments; it reads the thread's rseq area or calls the vDSO.
     unsafe { libc::sched_getcpu() }.max(0) as usize
 }
 
-/// The calling thread's number, from the kernel: a forked child asks too.
+/// Returns the calling thread's ID. Not cached, so it is right in a forked child too.
 #[must_use]
 pub fn current_thread() -> i32 {
-    // SAFETY: the call takes no arguments and only tells a number.
+    // SAFETY: the call takes no arguments and only returns a number.
     unsafe { syscall(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
-/// This process's number, from the kernel.
+/// Returns this process's ID. Not cached, so it is right in a forked child too.
 #[must_use]
 pub fn current_process() -> u32 {
-    // SAFETY: the call takes no arguments and only tells a number.
+    // SAFETY: the call takes no arguments and only returns a number.
     unsafe { syscall(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
-/// The parent's number; 0 or less when there is none to be seen.
+/// Returns the parent's process ID; 0 or less if the parent is not visible.
 #[must_use]
 pub fn parent_process() -> i32 {
-    // SAFETY: the call takes no arguments and only tells a number.
+    // SAFETY: the call takes no arguments and only returns a number.
     unsafe { syscall(libc::SYS_getppid, [0; 6]) as i32 }
 }
 
-/// Whether this process has children, ended or not.
+/// Returns true if this process has children, including exited ones that were not reaped.
 ///
 /// ```
 /// assert!(!softswap_sys::raw::has_children());
@@ -277,7 +265,7 @@ pub fn parent_process() -> i32 {
 pub fn has_children() -> bool {
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
     let args = [libc::P_ALL as usize, 0, 0, options as usize, 0, 0];
-    // SAFETY: without a place for details the call only tells whether there is one.
+    // SAFETY: without an address for details the call writes nothing.
     unsafe { syscall(libc::SYS_waitid, args) == 0 }
 }
 
@@ -307,13 +295,13 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// CPU time that the calling thread has used, in ns.
+/// Returns the CPU time that the calling thread has used, in ns.
 #[must_use]
 pub fn thread_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// CPU time that all threads of this process have used, in ns.
+/// Returns the CPU time that all threads of this process have used, in ns.
 #[must_use]
 pub fn process_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
@@ -321,16 +309,15 @@ pub fn process_cpu_ns() -> u64 {
 
 fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // No clock that the vDSO reads.
-    // SAFETY: the kernel writes one `timespec` to `time`.
+    // A system call, because the vDSO does not read CPU-time clocks. SAFETY: the kernel writes one
+    // `timespec` to `time`.
     unsafe {
         syscall(libc::SYS_clock_gettime, [clock as usize, &raw mut time as usize, 0, 0, 0, 0])
     };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Runs `body` and restores the thread's `errno` afterwards, as a signal
-/// handler must.
+/// Runs `body` and restores the thread's `errno` afterwards, as a signal handler must.
 pub fn preserving_errno<R>(body: impl FnOnce() -> R) -> R {
     let saved = errno();
     let result = body();
@@ -349,35 +336,35 @@ fn errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
-/// Device and number of the file that standard error was at the start; all zero
-/// before that was noted.
+/// Device and inode number of standard error at start; all zero before [`settle_stderr`].
 static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 const NO_FILE: [u64; 2] = [u64::MAX; 2];
 
-/// What a descriptor's number means: device and number of the file.
+/// Returns device and inode number of the file that `fd` refers to.
 fn identity(fd: usize) -> [u64; 2] {
     file_status(fd).map_or(NO_FILE, |stat| [stat.st_dev, stat.st_ino])
 }
 
-/// `fstat(2)`, by the engine's instruction.
+/// Calls `fstat(2)` through the engine's gate.
 pub(crate) fn file_status(fd: usize) -> std::io::Result<libc::stat> {
-    // SAFETY: integers, for which zero is valid.
+    // SAFETY: all fields are integers, for which zero is valid.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one `struct stat` to `stat`.
     check(unsafe { syscall(libc::SYS_fstat, [fd, &raw mut stat as usize, 0, 0, 0, 0]) })?;
     Ok(stat)
 }
 
-/// Notes what standard error is: from now on messages go there, and not to what
-/// the program opens under its number. It is not kept open: whoever reads the
-/// other end of a pipe or terminal waits until the program has closed it.
+/// Records the file that standard error refers to. Messages go only to this file, not to a file
+/// that the program opens as descriptor 2 later. The file is not kept open: a reader at the other
+/// end of a pipe waits until all writers have closed it.
 pub fn settle_stderr() {
     let [device, number] = identity(2);
     STDERR[0].store(device, Ordering::Relaxed);
     STDERR[1].store(number, Ordering::Relaxed);
 }
 
-/// As [`write_stderr`], of a text that is put together without allocating: a kilobyte of it.
+/// Formats `text` without allocating and writes it as [`write_stderr`] does; cuts it off after 1
+/// KiB.
 pub fn write_stderr_fmt(text: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 1024], len: 0 };
     let _ = fmt::Write::write_fmt(&mut line, text);
@@ -399,9 +386,9 @@ impl fmt::Write for Line {
     }
 }
 
-/// Writes a message to the standard error that there was at the start, or, if
-/// that has gone, to the terminal; whole or as far as the kernel takes it. Under a
-/// filter of the program's own no terminal is opened: that may be deadly.
+/// Writes a message to the file that was standard error at start or, if that is closed, to the
+/// terminal. Writes as much as the kernel accepts. If the program has its own filter, no terminal
+/// is opened: the filter may kill the process for it.
 pub fn write_stderr(text: &[u8]) {
     let noted = [STDERR[0].load(Ordering::Relaxed), STDERR[1].load(Ordering::Relaxed)];
     if noted == [0; 2] || (noted != NO_FILE && identity(2) == noted) {
@@ -412,12 +399,12 @@ pub fn write_stderr(text: &[u8]) {
     }
     let path = c"/dev/tty".as_ptr() as usize;
     let flags = (libc::O_WRONLY | libc::O_NOCTTY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
-    // SAFETY: the kernel reads a C string, and opens a new descriptor.
+    // SAFETY: the kernel reads a C string and opens a new descriptor.
     let terminal =
         unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0]) };
     if terminal >= 0 {
         write_to(terminal as usize, text);
-        // SAFETY: the descriptor was opened just now, and nobody else knows of it.
+        // SAFETY: the descriptor was opened just now and is not used elsewhere.
         unsafe { syscall(libc::SYS_close, [terminal as usize, 0, 0, 0, 0, 0]) };
     }
 }

@@ -1,9 +1,8 @@
 //! A file kept open without a descriptor: registered with an io_uring.
 //!
-//! A program can close every number there is by an instruction of its own, and
-//! nobody can keep it from that. A ring refers to the files that are registered
-//! with it, and a mapping of the ring's queue refers to the ring. So the file is
-//! open as long as the mapping is there, under no number at all.
+//! A program can close any descriptor by a system call of its own, which the engine cannot prevent.
+//! A ring refers to the files that are registered with it, and a mapping of the ring's queue refers
+//! to the ring. So the file stays open as long as the mapping exists.
 
 use crate::memory::PAGE_SIZE;
 use crate::program_filter;
@@ -12,8 +11,8 @@ use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The mapping, or 0 where this kernel lets this process have no rings: then
-/// the file is open as long as its descriptor is.
+/// Address of the mapping. 0 if this process may not create rings: then the file stays open only as
+/// long as its descriptor.
 #[derive(Debug)]
 pub(crate) struct RegisteredFile(AtomicUsize);
 
@@ -22,8 +21,7 @@ impl RegisteredFile {
         RegisteredFile(AtomicUsize::new(map(file).unwrap_or(0)))
     }
 
-    /// Registers `file` instead: in a forked child, which has not inherited the
-    /// mapping.
+    /// Registers `file` instead, in a forked child, which has not inherited the mapping.
     pub(crate) fn renew(&self, file: &OwnedFd) {
         self.0.store(map(file).unwrap_or(0), Ordering::Relaxed);
     }
@@ -33,14 +31,14 @@ impl Drop for RegisteredFile {
     fn drop(&mut self) {
         let mapping = *self.0.get_mut();
         if mapping != 0 {
-            // SAFETY: this value's own mapping, which nobody reads or writes.
+            // SAFETY: the mapping belongs to this value; it is never read or written.
             unsafe { raw::syscall(libc::SYS_munmap, [mapping, PAGE_SIZE, 0, 0, 0, 0]) };
         }
     }
 }
 
 fn map(file: &OwnedFd) -> io::Result<usize> {
-    // A filter of the program's own may be deadly for what asks for a ring.
+    // The program's own filter may kill the process for creating a ring.
     if program_filter::is_in_force() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -49,26 +47,26 @@ fn map(file: &OwnedFd) -> io::Result<usize> {
     let mut parameters = [0u8; PARAMETER_BYTES];
     let args = [1, parameters.as_mut_ptr() as usize, 0, 0, 0, 0];
     let ring = crate::descriptor::with_room(|| {
-        // SAFETY: the kernel reads and writes `struct io_uring_params`, for whose 120
-        // bytes there is room, and opens a new descriptor.
+        // SAFETY: the kernel reads and writes `struct io_uring_params`, of 120 bytes, and opens a
+        // new descriptor.
         raw::check(unsafe { raw::syscall(libc::SYS_io_uring_setup, args) })
     })?;
-    // SAFETY: the descriptor was opened just now, and is owned by nobody else.
+    // SAFETY: the descriptor was opened just now and has no other owner.
     let ring = unsafe { OwnedFd::from_raw_fd(ring as i32) };
     let number = ring.as_raw_fd() as usize;
     let files = [file.as_raw_fd()];
     let args = [number, REGISTER_FILES, files.as_ptr() as usize, files.len(), 0, 0];
-    // SAFETY: the kernel reads `files.len()` numbers from `files`, and refers to what
-    // they stand for by itself.
+    // SAFETY: the kernel reads `files.len()` numbers from `files` and takes its own references to
+    // these files.
     raw::check(unsafe { raw::syscall(libc::SYS_io_uring_register, args) })?;
     let flags = libc::MAP_SHARED as usize;
     // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
     let mapping = raw::check(unsafe {
         raw::syscall(libc::SYS_mmap, [0, PAGE_SIZE, libc::PROT_READ as usize, flags, number, 0])
     })?;
-    // A child has a file of its own, and would keep this one.
+    // A child registers its own file, and a copy of the mapping would keep this one open.
     let advice = libc::MADV_DONTFORK as usize;
-    // SAFETY: a mapping that nobody else knows of, of which children get no copy.
+    // SAFETY: only this function knows the mapping; the advice keeps it out of children.
     unsafe { raw::syscall(libc::SYS_madvise, [mapping, PAGE_SIZE, advice, 0, 0, 0]) };
     Ok(mapping)
 }
@@ -86,7 +84,7 @@ mod tests {
         }
         drop(write);
         rustix::fs::fcntl_setfl(&read, rustix::fs::OFlags::NONBLOCK).unwrap();
-        // Not at its end: somebody may still write.
+        // Not end-of-file: a writer still exists.
         assert_eq!(rustix::io::read(&read, &mut [0; 1]), Err(rustix::io::Errno::AGAIN));
         drop(registered);
     }

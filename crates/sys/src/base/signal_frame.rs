@@ -1,10 +1,10 @@
-//! The frame of a signal handler: what the kernel writes on a stack before a handler runs, and
-//! reads when the handler returns.
+//! Signal frames: the state that the kernel writes on a stack before a handler runs, and reads when
+//! the handler returns.
 //!
-//! The kernel delivers each signal on a stack of the engine's. [`Frame`] copies what the kernel
-//! wrote there to the stack on which Linux would have put it, in the same layout, so unwinders,
-//! debuggers and collectors find it. [`start_handler`] then changes the kernel's own frame: its
-//! return starts the handler, in one step and with the handler's mask.
+//! The kernel delivers each signal on a stack of the engine. [`Frame`] copies the kernel's frame,
+//! in the same layout, to the stack on which Linux would have put it. So unwinders, debuggers and
+//! garbage collectors find it. [`start_handler`] then changes the kernel's own frame: its return
+//! starts the handler with the handler's mask, in one step.
 
 use crate::signals::{Mask, interrupted_mask};
 use libc::{c_void, siginfo_t, stack_t, ucontext_t};
@@ -19,21 +19,22 @@ const _: () = assert!(std::mem::offset_of!(ucontext_t, uc_sigmask) + 8 == CONTEX
 
 /// Alignment of the extended state, for XRSTOR.
 const STATE_ALIGN: usize = 64;
-/// The state that FXSAVE writes.
+/// Bytes of the state that FXSAVE writes.
 const LEGACY_STATE_BYTES: usize = 512;
-/// The header of the XSAVE area, and the word that marks its end.
+/// Bytes of the XSAVE header and of the word that marks the end of the area.
 const LEAST_EXTENSION_BYTES: usize = 64 + 4;
-/// Where the FXSAVE area says that more follows, and how much: `struct _fpx_sw_bytes`.
+/// Offsets in the FXSAVE area of the mark and the size of an extended state: `struct
+/// _fpx_sw_bytes`.
 const MAGIC_AT: usize = 464;
 const EXTENDED_SIZE_AT: usize = 468;
 const MAGIC: u32 = 0x4650_5853;
-/// More extended state than any processor has.
+/// Upper bound of the extended state of any processor, in bytes.
 const MOST_STATE_BYTES: usize = 64 << 10;
 
-/// Address and length of the extended state of a context; a length of 0 if it has none.
+/// Returns address and length of the extended state of a context; length 0 if it has none.
 ///
 /// # Safety
-/// `context` is a handler's, and its pointer to the state is null or valid.
+/// `context` is a handler's argument, and its pointer to the state is null or valid.
 unsafe fn extended_state(context: *const c_void) -> (usize, usize) {
     // SAFETY: a handler's context is a `ucontext_t`.
     let state = unsafe { (*context.cast::<ucontext_t>()).uc_mcontext.fpregs } as usize;
@@ -52,7 +53,7 @@ unsafe fn extended_state(context: *const c_void) -> (usize, usize) {
     (state, len)
 }
 
-/// The place of a handler's frame on a stack.
+/// The position of a handler's frame on a stack.
 ///
 /// ```
 /// use softswap_sys::signal_frame::Frame;
@@ -71,10 +72,10 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Returns the place that the kernel would choose on a stack that is free below `top`.
+    /// Returns the position that the kernel would choose on a stack that is free below `top`.
     ///
     /// # Safety
-    /// `context` is what a running handler was given.
+    /// `context` is the argument of a running handler.
     #[must_use]
     pub unsafe fn below(top: usize, context: *const c_void) -> Frame {
         // SAFETY: the kernel wrote the context, and its pointer to the extended state.
@@ -84,7 +85,7 @@ impl Frame {
         Frame { start, state: (state, len) }
     }
 
-    /// All bytes of the frame.
+    /// Returns all addresses of the frame.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.start..self.state.0.wrapping_add(self.state.1)
@@ -99,11 +100,11 @@ impl Frame {
     }
 
     /// Writes the frame: `context` with `mask` and the alternate stack `stack`, the details, and
-    /// the address that the handler returns to.
+    /// the handler's return address.
     ///
     /// # Safety
-    /// [`Frame::range`] can be written and is in use by nothing. `context` and `info` are what a
-    /// running handler was given.
+    /// [`Frame::range`] is writable and not in use. `context` and `info` are the arguments of a
+    /// running handler.
     pub unsafe fn write(
         &self,
         context: *const c_void,
@@ -112,11 +113,11 @@ impl Frame {
         stack: stack_t,
         restorer: usize,
     ) {
-        // SAFETY: the kernel wrote the context.
+        // SAFETY: the kernel wrote the context, and its pointer to the extended state.
         let (state, len) = unsafe { extended_state(context) };
         let ours = self.context() as *mut ucontext_t;
-        // SAFETY: the caller lets the whole frame be written; it is no part of what is read,
-        // which is on the engine's stack.
+        // SAFETY: the caller promises that the whole frame is writable. The sources are on the
+        // engine's stack and do not overlap it.
         unsafe {
             std::ptr::copy_nonoverlapping(context.cast::<u8>(), ours.cast(), CONTEXT_BYTES);
             std::ptr::copy_nonoverlapping(info.cast::<u8>(), self.info() as *mut u8, INFO_BYTES);
@@ -131,11 +132,11 @@ impl Frame {
     }
 }
 
-/// Lets the return of the running handler start another: `handler`, with `frame` and `mask`.
+/// Makes the return of the running handler start `handler`, with `frame` and `mask`.
 ///
 /// # Safety
-/// `context` is what the running handler was given, and nothing else uses it. The frame was
-/// written, and `handler` is a function for signals.
+/// `context` is the argument of the running handler, and nothing else uses it. The frame was
+/// written, and `handler` is a signal handler.
 pub unsafe fn start_handler(
     context: *mut c_void,
     frame: &Frame,
@@ -159,32 +160,34 @@ pub unsafe fn start_handler(
             state.gregs[register as usize] = value as i64;
         }
         state.gregs[libc::REG_EFL as usize] &= !CLEARED_FLAGS;
-        // Without a pointer to it the kernel gives the handler a fresh extended state.
+        // Without this pointer the kernel gives the handler a fresh extended state.
         state.fpregs = std::ptr::null_mut();
         *interrupted_mask(context) = mask;
     }
 }
 
-/// Returns the highest address at which [`copy_context`] can put a copy of a context on a stack
+/// Returns the highest address at which [`copy_context`] can store a copy of a context on a stack
 /// that ends at `top`.
 ///
 /// # Safety
-/// `context` is that of a handler which returns.
+/// `context` is the argument of a handler that will return.
 #[must_use]
 pub unsafe fn copy_place(context: *const c_void, top: usize) -> usize {
-    // SAFETY: as the kernel, which reads the state that the context names.
+    // SAFETY: the context's pointer to the extended state is valid, because the kernel reads it at
+    // the handler's return.
     let (_, len) = unsafe { extended_state(context) };
     (((top - len) & !(STATE_ALIGN - 1)) - CONTEXT_BYTES) & !15
 }
 
-/// Copies the context of a handler that returns, with its extended state, to `place`.
+/// Copies the context of a handler that will return, with its extended state, to `place`.
 ///
 /// # Safety
 /// `place` came from [`copy_place`] for this context; nothing else uses the stack from there up.
 pub unsafe fn copy_context(context: *const c_void, place: usize) -> *mut c_void {
     let copy = place as *mut ucontext_t;
-    // SAFETY: as the kernel, which reads the state that the context names; the place has room for
-    // the context, and for the state at the next multiple of its alignment.
+    // SAFETY: the context's pointer to the extended state is valid, because the kernel reads it at
+    // the handler's return. `place` has space for the context, and for the state at the next
+    // multiple of its alignment.
     unsafe {
         let (state, len) = extended_state(context);
         std::ptr::copy_nonoverlapping(context.cast::<u8>(), copy.cast(), CONTEXT_BYTES);
@@ -214,13 +217,13 @@ unsafe extern "C" {
     fn softswap_resume(context: *mut c_void) -> !;
 }
 
-/// Puts a context in force, as the return of its handler would, and abandons all that runs.
+/// Restores a context, as its handler's return would, and abandons all running frames.
 ///
 /// # Safety
-/// `context` is one that the kernel wrote for a handler of this thread which has not returned. No
-/// frame between here and that handler has anything to release.
+/// The kernel wrote `context` for a handler of this thread that has not returned. No frame between
+/// here and that handler holds anything to release.
 pub unsafe fn resume(context: *mut c_void) -> ! {
     // SAFETY: the kernel reads the context just above the stack pointer; the caller abandons
-    // everything below.
+    // everything below it.
     unsafe { softswap_resume(context) }
 }

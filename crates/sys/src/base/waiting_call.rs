@@ -1,18 +1,18 @@
-//! A system call that waits with signals open, made by a handler that blocks them.
+//! A system call that a handler with blocked signals makes with the program's signals unblocked.
 //!
-//! A signal that arrives before the call is made ends it as one that arrives while it waits
-//! does: [`interrupt`] moves the interrupted thread past the call. So no call waits although a
-//! signal has arrived.
+//! A signal that arrives before the call ends it just as one that arrives during the call:
+//! [`interrupt`] moves the interrupted thread past the call. So no call waits although a signal has
+//! arrived.
 
 use crate::raw;
 use crate::signals::Mask;
 use libc::{c_void, ucontext_t};
 
-/// The result if the call must be made again: the kernel's ERESTARTNOINTR, which no call returns.
+/// Result if the call must be made again: the kernel's ERESTARTNOINTR, which no call returns.
 pub const MADE_AGAIN: isize = -513;
 
-// The stack is aligned after five registers. Its lowest word is the call's sixth argument, the
-// word above keeps the mask to put back. rbx becomes 1 if a signal arrives.
+// Five pushed registers align the stack. Its lowest word holds the call's sixth argument, the word
+// above it the mask to restore. rbx becomes 1 if a signal arrives.
 core::arch::global_asm!(
     ".hidden softswap_waiting_call",
     ".globl softswap_waiting_call",
@@ -114,11 +114,11 @@ unsafe extern "C" {
     fn softswap_waiting_call_interrupted();
 }
 
-/// Issues a call for the program, or of the engine's own, with the mask `open`; afterwards
-/// `closed` is in force. Returns the kernel's result, or [`MADE_AGAIN`] if a signal came first.
+/// Issues a call, for the program or for the engine, with the mask `open`; then sets the mask
+/// `closed`. Returns the kernel's result, or [`MADE_AGAIN`] if a signal arrived before the call.
 ///
 /// # Safety
-/// As [`raw::syscall_for_program`]. Handlers that run meanwhile call [`interrupt`].
+/// As for [`raw::syscall_for_program`]. Handlers that run meanwhile call [`interrupt`].
 pub unsafe fn waiting_call(
     number: i64,
     arguments: [usize; 6],
@@ -128,8 +128,8 @@ pub unsafe fn waiting_call(
 ) -> isize {
     let [engines, programs] = raw::gate_addresses();
     let gate = if is_programs { programs } else { engines };
-    // SAFETY: the assembly follows the C calling convention, and reads what it is given here.
-    // The caller promises that the call is sound.
+    // SAFETY: the assembly follows the C calling convention and reads only these arguments. The
+    // caller promises that the call is sound.
     unsafe {
         softswap_waiting_call(
             number as usize,
@@ -142,11 +142,11 @@ pub unsafe fn waiting_call(
     }
 }
 
-/// A signal has interrupted the thread in [`waiting_call`]: a call that has not been made, or that
-/// the kernel would begin anew, is not made.
+/// Handles a signal that interrupts [`waiting_call`]: skips a call that has not been made, or that
+/// the kernel would restart.
 ///
 /// # Safety
-/// `context` is what the running handler was given, and nothing else uses it.
+/// `context` is the argument of the running handler, and nothing else uses it.
 pub unsafe fn interrupt(context: *mut c_void) {
     // SAFETY: a handler's context is a `ucontext_t`.
     let registers = unsafe { &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs };
