@@ -56,7 +56,7 @@ impl<T> Locked<T> {
         result
     }
 
-    /// Replaces and unlocks the value in a forked child, whatever state other threads of the parent
+    /// Replaces and unlocks the value in a forked child, in any state that other threads of the parent
     /// left it in. The old value is not dropped.
     ///
     /// # Safety

@@ -1,6 +1,6 @@
 //! System calls issued from two fixed instructions, the *gates*.
 //!
-//! The guard's filter (see [`crate::seccomp`]) allows every call from either gate, whatever its
+//! The guard's filter (see [`crate::seccomp`]) allows every call from either gate, with any
 //! arguments. The engine uses the first for its own calls, which may name addresses in the managed
 //! window. The program's own filters allow those calls too ([`crate::exemption`]). The second is
 //! for calls of the program that the guard reissues once their buffers are resident. The program's
@@ -153,7 +153,7 @@ pub(crate) const PIDFD_SELF: i32 = -10000;
 pub(crate) const ASKING: usize = 0x736f_6674_7061_6765;
 
 /// Faults in pages of the program (`MADV_POPULATE_READ` or `MADV_POPULATE_WRITE`). If they are
-/// managed, the guard does so, whatever stack the caller runs on. Other advice is refused (EINVAL).
+/// managed, the guard does so, on any stack of the caller. Other advice is refused (EINVAL).
 pub fn ask_for_pages(address: usize, len: usize, advice: i32) -> isize {
     if !matches!(advice, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE) {
         return -(libc::EINVAL as isize);

@@ -1,17 +1,15 @@
-//! A named file or block device for oneself: O_EXCL and `flock`.
+//! Claims a named file or block device exclusively: O_EXCL and `flock`.
 //!
-//! Everything is asked of one open descriptor, after it is locked, so that
-//! nothing can change between a check and its use:
+//! All checks use one open descriptor, after it is locked, so nothing can change between a check
+//! and its use:
 //!
-//! - a block device is opened with `O_EXCL`, which the kernel refuses while a
-//!   file system, swap, an array or another such opener has it or a part of
-//!   it, and which keeps those away from then on;
-//! - an exclusive `flock` keeps away others that lock, which are softswap and
-//!   `mkswap --lock`. It belongs to the open file, not to the process or the
-//!   number: it lasts until the last copy of the descriptor is closed, also
-//!   where the number changes or a forked child has one;
-//! - a write of no bytes changes nothing, but is refused (ETXTBSY) where the
-//!   kernel swaps to the file.
+//! - A block device is opened with `O_EXCL`. The kernel refuses that while a file system, swap, an
+//!   array or another such opener uses the device or a part of it, and refuses these while the
+//!   device is open.
+//! - An exclusive `flock` keeps out other programs that lock: softswap and `mkswap --lock`. It
+//!   belongs to the open file, not to the process or the number. It lasts until the last copy of
+//!   the descriptor is closed, even if the number changes or a forked child has a copy.
+//! - A write of no bytes changes nothing, but fails with ETXTBSY if the kernel swaps to the file.
 
 use crate::descriptor::move_high;
 use crate::file::{SwapFile, plain};
@@ -24,12 +22,12 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// udev locks a device for a moment whenever somebody has closed it, and a
-/// ring keeps its file open for a moment after its process has ended.
+/// udev locks a device for a moment after each close, and a ring keeps its file open for a moment
+/// after its process has exited.
 const ATTEMPTS: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Why a file or device was not claimed. Nothing was changed.
+/// Reasons why a file or device was not claimed. Nothing was changed.
 ///
 /// ```
 /// use softswap_sys::exclusive_file::{ClaimError, claim};
@@ -76,7 +74,7 @@ impl ClaimError {
         }
     }
 
-    /// The error number that says the same.
+    /// Returns the equivalent error number.
     #[must_use]
     pub fn raw_os_error(&self) -> i32 {
         match self {
@@ -91,7 +89,7 @@ impl ClaimError {
     }
 }
 
-/// A file or block device that is ours alone as long as this lives.
+/// A file or block device that this process uses exclusively while this value exists.
 ///
 /// ```no_run
 /// use softswap_sys::exclusive_file::claim;
@@ -102,22 +100,22 @@ impl ClaimError {
 /// ```
 #[derive(Debug)]
 pub struct Claimed {
-    /// Open for reading and writing, past the page cache if possible.
+    /// Open for reading and writing, with O_DIRECT if possible.
     pub file: SwapFile,
-    /// A block device, not a file.
+    /// True for a block device.
     pub is_device: bool,
-    /// Bytes in it.
+    /// Size in bytes.
     pub len_bytes: u64,
-    /// Permissions, as chmod has them.
+    /// Permission bits, in chmod's format.
     pub mode: u32,
-    /// The owner, if that is neither this user nor root.
+    /// The owner, if it is neither this user nor root.
     pub foreign_owner: Option<u32>,
 }
 
-/// Claims the file or block device at `path`.
+/// Claims the file or block device at `path`. Retries for two seconds if it is busy.
 ///
 /// # Errors
-/// When it cannot be had, or somebody else has it.
+/// If it cannot be opened, or another program uses it.
 pub fn claim(path: &Path) -> Result<Claimed, ClaimError> {
     for _ in 1..ATTEMPTS {
         match claim_at_once(path) {
@@ -128,19 +126,19 @@ pub fn claim(path: &Path) -> Result<Claimed, ClaimError> {
     claim_at_once(path)
 }
 
-/// As [`claim`], without patience.
+/// As [`claim`], without retries.
 ///
 /// # Errors
-/// As for [`claim`], also when somebody has it for a moment only.
+/// As for [`claim`], also if another program uses it only for a moment.
 pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
     let explain = |errno| ClaimError::new(path, errno);
-    // Opening other things can have effects, or wait for ever.
+    // Checked before opening: opening other kinds of file can have side effects or block.
     let stat = rustix::fs::stat(path).map_err(explain)?;
     let is_device = is_device(path, &stat)?;
     let (fd, direct) = open(path, is_device)?;
     let stat = rustix::fs::fstat(&fd).map_err(explain)?;
     if is_device != self::is_device(path, &stat)? {
-        // Another thing has this name by now, and was opened the wrong way.
+        // The name now refers to another file, which was opened in the wrong way.
         return Err(ClaimError::Busy { path: path.to_owned() });
     }
     lock(path, &fd)?;
@@ -151,7 +149,7 @@ pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
         Err(Errno::TXTBSY) => {
             return Err(ClaimError::InUse { path: path.to_owned(), used: Use::ActiveSwap });
         }
-        // Opening succeeds, but for writing nothing is let through.
+        // Opening succeeds, but the kernel refuses an empty write.
         Err(errno @ (Errno::PERM | Errno::ACCESS)) if is_device => {
             return Err(ClaimError::ReadOnly { path: path.to_owned(), cause: errno.into() });
         }
@@ -201,7 +199,7 @@ fn open(path: &Path, is_device: bool) -> Result<(OwnedFd, bool), ClaimError> {
     };
     opened.map_err(|errno| match errno {
         Errno::BUSY => held(path),
-        // A device in use may be closed to writers for that very reason.
+        // A device in use may refuse writers for that reason.
         Errno::ACCESS | Errno::PERM | Errno::ROFS
             if let Some(used) = crate::holders::use_of_path(path) =>
         {
@@ -214,12 +212,12 @@ fn open(path: &Path, is_device: bool) -> Result<(OwnedFd, bool), ClaimError> {
     })
 }
 
-/// Whether it is not for want of permissions that a device cannot be opened.
+/// Returns true if permissions allow writing, so that the device itself is write-protected.
 fn is_write_protected(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-/// Who keeps a device from being opened exclusively.
+/// Returns the reason why a device cannot be opened exclusively.
 fn held(path: &Path) -> ClaimError {
     let path = path.to_owned();
     if let Some(used) = crate::holders::use_of_path(&path) {
@@ -275,7 +273,7 @@ mod tests {
         drop(first);
         assert!(is_locked());
         drop(copy);
-        // Other tests fork: their children have copies, too, for a moment.
+        // Children that other tests fork also hold copies for a moment.
         let is_free = (0..1000).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
             !is_locked()
@@ -306,8 +304,8 @@ mod tests {
     #[test]
     fn a_running_program_is_not_for_swapping() {
         let scratch = Scratch::new("program", 0);
-        // By another process: a program that is open for writing, also in a
-        // child that another test has just forked, does not start.
+        // Copied by another process: a program does not start while it is open for writing, which
+        // includes a copy of the descriptor in a child that another test has just forked.
         let copy = std::process::Command::new("cp").arg("/bin/sleep").arg(&scratch.0).status();
         assert!(copy.unwrap().success());
         std::fs::set_permissions(&scratch.0, std::fs::Permissions::from_mode(0o700)).unwrap();

@@ -1,4 +1,4 @@
-//! Where a file system keeps a file: FIEMAP.
+//! Locations of a file's data on its device: FIEMAP.
 
 use crate::raw;
 use std::io;
@@ -6,12 +6,12 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// FS_IOC_FIEMAP, as `_IOWR('f', 11, struct fiemap)`.
 const FS_IOC_FIEMAP: usize = 0xC020_660B;
-/// Extents asked for at once.
+/// Extents per request.
 const BATCH: usize = 256;
-/// Write to the device first what has no place there yet.
+/// Write delayed allocations to the device first.
 const FLAG_SYNC: u32 = 1;
 
-/// What the kernel says about an extent.
+/// Flags of an extent.
 pub(crate) mod flags {
     pub(crate) const LAST: u32 = 0x1;
     pub(crate) const UNKNOWN: u32 = 0x2;
@@ -26,7 +26,7 @@ pub(crate) mod flags {
 }
 use flags::*;
 
-/// A piece of a file that lies in one piece on the device. All in bytes.
+/// A physically contiguous piece of a file. All sizes in bytes.
 ///
 /// ```
 /// use softswap_sys::fiemap::FileExtent;
@@ -37,18 +37,18 @@ use flags::*;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileExtent {
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub logical: u64,
-    /// Where it begins on the device; of no use unless [`FileExtent::is_placed`].
+    /// Offset on the device; meaningless unless [`FileExtent::is_placed`].
     pub physical: u64,
-    /// How long it is.
+    /// Length.
     pub length: u64,
     flags: u32,
 }
 
 impl FileExtent {
-    /// What a file system says of a piece; `None` where it has no bytes, or
-    /// reaches past where files, or devices, end.
+    /// Checks an extent that a file system reported. Returns `None` if it is empty, or extends past
+    /// the largest offset of a file or device.
     #[must_use]
     pub fn new(logical: u64, physical: u64, length: u64, flags: u32) -> Option<Self> {
         let most = i64::MAX as u64;
@@ -61,25 +61,26 @@ impl FileExtent {
         }
     }
 
-    /// The first byte of the file behind it.
+    /// Returns the file offset after its last byte.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.logical + self.length
     }
 
-    /// Claimed, but never written: reads as zeroes without the device.
+    /// Returns true if the extent is allocated but was never written: it reads as zeroes without
+    /// the device.
     #[must_use]
     pub fn is_unwritten(&self) -> bool {
         self.flags & UNWRITTEN != 0
     }
 
-    /// Other files (reflinks, snapshots) have it, too: writing moves it.
+    /// Returns true if other files (reflinks, snapshots) share the extent: a write moves it.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.flags & SHARED != 0
     }
 
-    /// Lies in whole blocks of its own at a known place, as written.
+    /// Returns true if the extent is stored uncompressed in whole blocks at a known location.
     #[must_use]
     pub fn is_placed(&self) -> bool {
         const ELSEWHERE: u32 = UNKNOWN | DELALLOC | ENCODED | DATA_ENCRYPTED;
@@ -111,10 +112,10 @@ struct Request {
 
 const _: () = assert!(size_of::<RawExtent>() == 56 && size_of::<Request>() == 32 + 56 * BATCH);
 
-/// The extents of an open file, in the order of the file; holes are left out.
+/// Returns the extents of an open file, in file order and without holes.
 ///
 /// # Errors
-/// EOPNOTSUPP where the file system does not tell, or what else it reports.
+/// EOPNOTSUPP if the file system does not report extents, or another error.
 pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
     const EMPTY: RawExtent = RawExtent {
         logical: 0,
@@ -137,8 +138,8 @@ pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
     loop {
         let address = &raw mut *request as usize;
         let args = [file.as_raw_fd() as usize, FS_IOC_FIEMAP, address, 0, 0, 0];
-        // SAFETY: the kernel reads and writes the head of `request`, and writes at most
-        // `count` extents behind it, for which there is room.
+        // SAFETY: the kernel reads and writes the head of `request`, and writes at most `count`
+        // extents after it, for which there is space.
         raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) })?;
         let mapped = &request.extents[..(request.mapped as usize).min(BATCH)];
         let is_last = mapped.last().is_none_or(|last| last.flags & LAST != 0);
@@ -155,11 +156,11 @@ pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
     }
 }
 
-/// Adds what a file system says next. What is built on extents relies on their
-/// order, and asking for the next ones on getting further.
+/// Appends an extent that a file system reported. Callers rely on increasing offsets, and the loop
+/// in [`extents`] on progress.
 ///
 /// # Errors
-/// `InvalidData` where it is no extent, or does not lie behind the last one.
+/// `InvalidData` if it is not a valid extent or does not follow the last one.
 pub fn append(found: &mut Vec<FileExtent>, next: Option<FileExtent>) -> io::Result<()> {
     let end = found.last().map_or(0, FileExtent::end);
     match next.filter(|next| next.logical >= end) {
@@ -184,7 +185,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("softswap-fiemap-{}", std::process::id()));
         let file = std::fs::File::create(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        // Every second 64 KiB: more extents than are asked for at once.
+        // Every second 64 KiB: more extents than one request returns.
         const STEP: u64 = 128 << 10;
         let written = vec![7; 64 << 10];
         for piece in 0..300 {

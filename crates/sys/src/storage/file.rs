@@ -1,14 +1,12 @@
-//! The swap file: where a page goes when it leaves DRAM.
+//! The swap file, to which pages are written when they are evicted.
 //!
-//! The file never has a name that another program could open: it is made
-//! unnamed, or unlinked at once where the file system cannot do that, so what
-//! was swapped out disappears with the process. It is opened past the page
-//! cache where possible, because a cached copy of a page that was just evicted
-//! would take the very DRAM that the eviction freed.
+//! The file has no name that another program could open: it is created unnamed, or unlinked at once
+//! if the file system cannot do that. So swapped-out content disappears with the process. The file
+//! is opened with O_DIRECT if possible: in the page cache, a copy of a page would take the DRAM
+//! that its eviction freed.
 //!
-//! Reads and writes are raw system calls: the C library's wrappers are
-//! cancellation points and may be interposed, and this code runs in a fault
-//! handler.
+//! Reads and writes are raw system calls, because this code runs in a fault handler. The C
+//! library's wrappers are cancellation points and may be interposed.
 
 use super::unnamed_file::open_unnamed;
 use crate::descriptor::move_high;
@@ -27,17 +25,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub use super::file_error::{FileError, errno, plain};
 pub use super::unnamed_file::{is_in_memory, may_make_files, on_disk};
 
-/// What is written to try a file out.
+/// Content that is written to test a file.
 const PROBE: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
 
-/// Device and inode of what a descriptor leads to; `None` where there is no such descriptor.
+/// Returns device and inode of the file that a descriptor refers to; `None` if the descriptor is
+/// not open.
 #[must_use]
 pub fn identity_of(number: i32) -> Option<(u64, u64)> {
     let stat = raw::file_status(usize::try_from(number).ok()?).ok()?;
     Some((stat.st_dev, stat.st_ino))
 }
 
-/// Opens what is open under a number once more. It takes `/proc`.
+/// Opens the file behind a descriptor a second time. Needs `/proc`.
 fn open_again(number: i32, access: OFlags, direct: bool) -> Result<OwnedFd, Errno> {
     let direct = if direct { OFlags::DIRECT } else { OFlags::empty() };
     let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | direct;
@@ -63,30 +62,28 @@ fn open_again(number: i32, access: OFlags, direct: bool) -> Result<OwnedFd, Errn
 pub struct SwapFile {
     /// Closed in a child that has become a reader.
     fd: ManuallyDrop<OwnedFd>,
-    /// The same file, opened for reading only: what a forked child reads by.
+    /// The same file, opened read-only: the descriptor that a forked child reads through.
     reader: Option<OwnedFd>,
     is_reader: AtomicBool,
     is_unnamed: bool,
     direct: bool,
-    /// Device and inode: what the descriptor's number is to mean.
+    /// Device and inode, to recognize that the descriptor's number was reused.
     identity: (u64, u64),
     is_device: bool,
 }
 
 impl SwapFile {
-    /// Opens an unnamed file in `directory`, past the page cache if the file
-    /// system can do that.
+    /// Opens an unnamed file in `directory`, with O_DIRECT if the file system supports it.
     ///
     /// # Errors
-    /// When the directory does not take a file, or the file does not return
-    /// what was written to it: that is tried where the file system does not say
-    /// that it takes direct I/O.
+    /// If no file can be created in the directory, or if a page written to the file cannot be read
+    /// back. This test is skipped if the file system reports support for direct I/O.
     pub fn open(directory: &Path) -> Result<Self, FileError> {
         let explain = |errno| FileError::new(directory, errno);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = rustix::fs::open(directory, flags, Mode::empty()).map_err(explain)?;
-        // Whatever is wrong with direct I/O here is no reason to have no swap:
-        // if it is the file system that is broken, buffered I/O says so too.
+        // If direct I/O fails for any reason, use buffered I/O. If the file system itself is
+        // broken, that fails too.
         match Self::open_with(&parent, true) {
             Ok(file) => Ok(file),
             Err(_) => Self::open_with(&parent, false).map_err(explain),
@@ -95,19 +92,19 @@ impl SwapFile {
 
     fn open_with(parent: &OwnedFd, direct: bool) -> Result<Self, Errno> {
         let fd = move_high(open_unnamed(parent, direct)?);
-        // Now, and not in the child: the program may change its user before it forks.
+        // Opened now and not in the child: the program may change its user before it forks.
         let reader = open_again(fd.as_raw_fd(), OFlags::RDONLY, direct).ok().map(move_high);
         let mut file = Self::of(fd, direct);
         (file.reader, file.is_unnamed) = (reader, true);
-        // What says that it takes direct I/O need not be tried, which waits for
-        // the disk three times at the start of every program.
+        // No test if the file system reports direct I/O: it would wait for the disk three times at
+        // the start of every program.
         if direct && file.says_it_is_direct() {
             return Ok(file);
         }
         file.probe().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         if !direct {
-            // Neighbouring slots hold unrelated pages: the kernel's readahead
-            // would only fill the page cache. A refusal costs memory, not data.
+            // Neighbouring slots hold unrelated pages, so the kernel's readahead would only fill
+            // the page cache. If the kernel refuses, that costs memory, not data.
             for fd in [Some(file.descriptor()), file.reader.as_ref()].into_iter().flatten() {
                 let _ = rustix::fs::fadvise(fd, 0, None, Advice::Random);
             }
@@ -115,11 +112,11 @@ impl SwapFile {
         Ok(file)
     }
 
-    /// Opens a file or device that exists for reading, past the page cache if
-    /// it can do that. What is to be written to is claimed ([`crate::exclusive_file`]).
+    /// Opens an existing file or device for reading, with O_DIRECT if it supports that. For
+    /// writing, use [`crate::exclusive_file`].
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// If it cannot be opened.
     pub fn open_existing(path: &Path) -> Result<Self, FileError> {
         let open = |direct| {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | direct;
@@ -134,10 +131,10 @@ impl SwapFile {
         }
     }
 
-    /// What an inherited descriptor leads to, by an open file of this process's own.
+    /// Opens the file of an inherited descriptor again, as an open file of this process's own.
     ///
     /// # Errors
-    /// Where this process may not open it, or there is no /proc.
+    /// If this process may not open it, or `/proc` is not mounted.
     pub fn reopened(number: i32) -> io::Result<Self> {
         let inherited = Self::inherited(number)?;
         let fd = open_again(number, OFlags::RDWR, inherited.direct)?;
@@ -145,21 +142,22 @@ impl SwapFile {
         if own.identity == inherited.identity { Ok(own) } else { Err(Errno::STALE.into()) }
     }
 
-    /// What an inherited descriptor leads to, by the open file that all have who inherit it.
+    /// Duplicates an inherited descriptor. The open file is shared with all processes that
+    /// inherited it.
     ///
     /// # Errors
-    /// Where there is no such descriptor, or none is left for another.
+    /// If there is no such descriptor, or the limit on descriptors is reached.
     pub fn inherited(number: i32) -> io::Result<Self> {
         let args = [number as usize, libc::F_DUPFD_CLOEXEC as usize, 0, 0, 0, 0];
         // SAFETY: the call takes no pointers, and opens a new descriptor.
         let made = raw::check(unsafe { raw::syscall(libc::SYS_fcntl, args) })?;
-        // SAFETY: the descriptor was opened just now, and is owned by nobody else.
+        // SAFETY: the descriptor was opened just now and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(made as i32) };
         let direct = rustix::fs::fcntl_getfl(&fd)?.contains(OFlags::DIRECT);
         Ok(Self::of(move_high(fd), direct))
     }
 
-    /// A file that is open already.
+    /// Wraps an open descriptor.
     pub(crate) fn of(fd: OwnedFd, direct: bool) -> Self {
         let stat = rustix::fs::fstat(&fd).ok();
         let kind = stat.map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode));
@@ -169,9 +167,8 @@ impl SwapFile {
         Self { fd, reader: None, is_reader, is_unnamed: false, direct, identity, is_device }
     }
 
-    /// In a forked child: gives the descriptor that could write up for one that can only read.
-    /// Returns false if the file could not be opened again ([`SwapFile::open`]): then it cannot
-    /// be read either.
+    /// Closes the writable descriptor, in a forked child. Returns false if the file has no
+    /// read-only descriptor ([`SwapFile::open`]): then it cannot be read either.
     pub fn become_reader(&self) -> bool {
         if !self.is_reader.swap(true, Ordering::AcqRel) {
             let number = self.fd.as_raw_fd();
@@ -182,7 +179,7 @@ impl SwapFile {
         self.reader.is_some()
     }
 
-    /// The open descriptor.
+    /// Returns the descriptor to read through.
     fn descriptor(&self) -> &OwnedFd {
         match &self.reader {
             Some(reader) if self.is_reader.load(Ordering::Relaxed) => reader,
@@ -190,27 +187,28 @@ impl SwapFile {
         }
     }
 
-    /// True if it was made in a directory, without a name.
+    /// Returns true if the file was created in a directory, without a name.
     #[must_use]
     pub fn is_unnamed(&self) -> bool {
         self.is_unnamed
     }
 
-    /// Device and inode.
+    /// Returns device and inode.
     #[must_use]
     pub fn identity(&self) -> (u64, u64) {
         self.identity
     }
 
-    /// A block device, not a file.
+    /// Returns true for a block device.
     #[must_use]
     pub fn is_device(&self) -> bool {
         self.is_device
     }
 
-    /// The descriptor, for what changes the file: a program can close numbers
-    /// behind the engine's back, and have files of its own under them by then.
-    /// (What a ring writes goes to the file that was attached to it.)
+    /// Returns the descriptor for operations that change the file. Fails with ESTALE if the number
+    /// refers to another file: a program can close the engine's descriptors and open its own files
+    /// under their numbers. (A ring is not affected: it writes to the file that was attached to
+    /// it.)
     fn for_changing(&self) -> io::Result<&OwnedFd> {
         if self.is_reader.load(Ordering::Relaxed) {
             return Err(Errno::BADF.into());
@@ -220,8 +218,8 @@ impl SwapFile {
         if is_ours { Ok(self.descriptor()) } else { Err(Errno::STALE.into()) }
     }
 
-    /// Whether the file system says that pages can go past the page cache
-    /// (Linux 6.1).
+    /// Returns true if the file system reports that pages can be transferred by direct I/O (Linux
+    /// 6.1).
     fn says_it_is_direct(&self) -> bool {
         const PAGE: std::ops::RangeInclusive<u32> = 1..=PAGE_SIZE as u32;
         let mask = StatxFlags::DIOALIGN;
@@ -232,10 +230,10 @@ impl SwapFile {
         })
     }
 
-    /// From now on transfers go through the page cache.
+    /// Switches to transfers through the page cache.
     ///
     /// # Errors
-    /// What the kernel reported.
+    /// The kernel's error.
     pub fn leave_direct(&mut self) -> io::Result<()> {
         let flags = rustix::fs::fcntl_getfl(self.descriptor())?;
         rustix::fs::fcntl_setfl(self.descriptor(), flags - OFlags::DIRECT)?;
@@ -243,23 +241,23 @@ impl SwapFile {
         Ok(())
     }
 
-    /// Waits until everything written so far is on the device.
+    /// Waits until all data written so far is on the device.
     ///
     /// # Errors
-    /// What the kernel reported: part of it may be lost.
+    /// The kernel's error: part of the data may be lost.
     pub fn sync(&self) -> io::Result<()> {
         Ok(retry_on_intr(|| rustix::fs::fsync(self.descriptor()))?)
     }
 
-    /// Whether the file system keeps its files in DRAM, so that swapping to
-    /// one frees none.
+    /// Returns true if the file system keeps its files in DRAM, so that swapping to them frees no
+    /// memory.
     #[must_use]
     pub fn is_in_memory(&self) -> bool {
         rustix::fs::fstatfs(self.descriptor()).is_ok_and(|stat| is_in_memory(stat.f_type))
     }
 
-    /// Whether the file system writes what changes to a new place, which takes
-    /// free space, and can be told not to.
+    /// Returns true if the file system writes changed data to a new location, which takes free
+    /// space, although the file could be exempt from that (btrfs without NOCOW).
     #[must_use]
     pub fn is_copied_on_write(&self) -> bool {
         const BTRFS: i64 = 0x9123_683e;
@@ -269,11 +267,10 @@ impl SwapFile {
         on_btrfs && flags().is_ok_and(|flags| !flags.contains(rustix::fs::IFlags::NOCOW))
     }
 
-    /// Writes a page, runs `body`, and makes the file empty again. Only for a
-    /// file that is empty.
+    /// Writes a page, runs `body`, and truncates the file. Only for an empty file.
     ///
     /// # Errors
-    /// What the kernel reported.
+    /// The kernel's error.
     pub fn with_a_page<R>(&self, body: impl FnOnce() -> R) -> io::Result<R> {
         let page = Page(PROBE);
         let sent = retry_on_intr(|| rustix::io::pwrite(self.descriptor(), &page.0, 0))?;
@@ -285,32 +282,32 @@ impl SwapFile {
         Ok(result)
     }
 
-    /// Bytes in the file or device.
+    /// Returns the size of the file or device in bytes.
     ///
     /// # Errors
-    /// What the kernel reported.
+    /// The kernel's error.
     pub fn len_bytes(&self) -> io::Result<u64> {
-        // A device's size is where its end is; its status says 0.
+        // Seeks, because `fstat` reports size 0 for devices.
         Ok(rustix::fs::seek(self.descriptor(), rustix::fs::SeekFrom::End(0))?)
     }
 
-    /// Whether the queue of the device under the file has poll support;
-    /// `None` where the kernel does not tell.
+    /// Returns true if the queue of the device under the file supports polling; `None` if the
+    /// kernel does not report that.
     #[must_use]
     pub fn queue_polls(&self) -> Option<bool> {
         let stat = rustix::fs::fstat(self.descriptor()).ok()?;
         let is_device = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_block_device();
         let device = if is_device { stat.st_rdev } else { stat.st_dev };
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        // A partition has no queue of its own, but the disk it lies in.
+        // A partition has no queue of its own; its disk has.
         ["queue/io_poll", "../queue/io_poll"].iter().find_map(|place| {
             let path = format!("/sys/dev/block/{major}:{minor}/{place}");
             std::fs::read_to_string(path).ok().map(|text| text.trim() == "1")
         })
     }
 
-    /// Writes a page and reads it back: opening with O_DIRECT can succeed
-    /// where the transfers then fail.
+    /// Writes a page and reads it back: transfers can fail although opening with O_DIRECT
+    /// succeeded.
     fn probe(&self) -> io::Result<()> {
         let mut read = Page([0; PAGE_SIZE]);
         match self.with_a_page(|| self.read_at(&mut read.0, 0))?? {
@@ -319,10 +316,10 @@ impl SwapFile {
         }
     }
 
-    /// One read; returns the bytes read, which may be fewer than asked for.
+    /// Reads once. Returns the number of bytes read, which may be less than the buffer.
     ///
     /// # Errors
-    /// What the kernel reported; interruptions are retried.
+    /// The kernel's error; interruptions are retried.
     pub fn read_at(&self, buf: &mut [u8], offset_bytes: u64) -> io::Result<usize> {
         let buffer = (buf.as_mut_ptr() as usize, buf.len());
         // SAFETY: the kernel writes at most `buf.len()` bytes to `buf`, which is borrowed
@@ -330,10 +327,10 @@ impl SwapFile {
         unsafe { self.transfer(libc::SYS_pread64, buffer, offset_bytes) }
     }
 
-    /// One write; returns the bytes written, which may be fewer than asked for.
+    /// Writes once. Returns the number of bytes written, which may be less than the buffer.
     ///
     /// # Errors
-    /// What the kernel reported; interruptions are retried.
+    /// The kernel's error; interruptions are retried.
     pub fn write_at(&self, buf: &[u8], offset_bytes: u64) -> io::Result<usize> {
         self.check_limit(offset_bytes + buf.len() as u64)?;
         self.for_changing()?;
@@ -342,29 +339,29 @@ impl SwapFile {
         unsafe { self.transfer(libc::SYS_pwrite64, buffer, offset_bytes) }
     }
 
-    /// A call of pread's or pwrite's kind; interruptions are retried.
+    /// Issues a pread or pwrite call; retries interruptions.
     ///
     /// # Safety
-    /// `number` is that of such a call, and the buffer (address, length) may be written to
-    /// if the call does that.
+    /// `number` is that of such a call. The buffer (address, length) is writable if the call writes
+    /// to it.
     unsafe fn transfer(&self, number: i64, buffer: (usize, usize), at: u64) -> io::Result<usize> {
         let args = [self.descriptor().as_raw_fd() as usize, buffer.0, buffer.1, at as usize, 0, 0];
-        // SAFETY: the call reads the buffer, or writes it where it may be written to, as
-        // asked for above.
+        // SAFETY: the call reads the buffer, or writes to it if the caller promises that it is
+        // writable.
         uninterrupted(|| unsafe { raw::syscall(number, args) })
     }
 
-    /// Whether the process may write to the file up to `end_bytes`: beyond the largest
-    /// size of a file (`ulimit -f`) the kernel would send it SIGXFSZ, which is for writes
-    /// of the program's own. Asked each time, because a program may change its limit.
+    /// Fails if the process may not extend the file to `end_bytes`. Beyond the largest file size
+    /// (`ulimit -f`) the kernel would send SIGXFSZ, which is meant for the program's own writes.
+    /// Not cached, because the program may change its limit.
     ///
     /// # Errors
     /// EFBIG.
     pub fn check_limit(&self, end_bytes: u64) -> io::Result<()> {
         let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
         let args = [0, libc::RLIMIT_FSIZE as usize, 0, &raw mut limit as usize, 0, 0];
-        // SAFETY: without new limits the call changes none; the kernel writes one `rlimit`
-        // to `limit`.
+        // SAFETY: without new limits the call changes none; the kernel writes one `rlimit` to
+        // `limit`.
         unsafe { raw::syscall(libc::SYS_prlimit64, args) };
         if end_bytes > limit.rlim_cur && !self.is_device {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
@@ -372,13 +369,13 @@ impl SwapFile {
         Ok(())
     }
 
-    /// Claims storage for a range, so that later writes to it find room.
+    /// Allocates storage for a range, so that later writes to it have space.
     ///
-    /// Where the file system cannot promise room ahead of time the file is
-    /// only made long enough, and a later write may report ENOSPC.
+    /// If the file system cannot allocate in advance, the file is only extended, and a later write
+    /// may fail with ENOSPC.
     ///
     /// # Errors
-    /// ENOSPC, EDQUOT, EFBIG, or what else the kernel reported.
+    /// ENOSPC, EDQUOT, EFBIG, or another error of the kernel.
     pub fn allocate(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         self.check_limit(offset_bytes + length_bytes)?;
         let fd = self.for_changing()?;
@@ -399,32 +396,29 @@ impl SwapFile {
         }
     }
 
-    /// Gives the storage behind a range back to the file system; it reads as
-    /// zeroes afterwards.
+    /// Frees the storage of a range, which reads as zeroes afterwards.
     ///
     /// # Errors
-    /// EOPNOTSUPP where the file system has no holes, or what else the kernel
-    /// reported.
+    /// EOPNOTSUPP if the file system has no holes, or another error of the kernel.
     pub fn punch(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let fd = self.for_changing()?;
         fallocate(fd, flags, offset_bytes, length_bytes)
     }
 
-    /// Makes the file end at `offset_bytes`.
+    /// Truncates the file to `offset_bytes`.
     ///
     /// # Errors
-    /// What the kernel reported.
+    /// The kernel's error.
     pub fn truncate(&self, offset_bytes: u64) -> io::Result<()> {
         let fd = self.for_changing()?;
         ftruncate(fd, offset_bytes)
     }
 
-    /// Tells the storage that a range is not needed: a device is told to
-    /// discard it, a file gives it back to the file system.
+    /// Frees the storage of a range: discards it on a device, punches a hole in a file.
     ///
     /// # Errors
-    /// EOPNOTSUPP where it cannot do that, or what else the kernel reported.
+    /// EOPNOTSUPP if that is not supported, or another error of the kernel.
     pub fn discard(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
         const BLKDISCARD: usize = 0x1277;
         if !self.is_device {
@@ -440,12 +434,12 @@ impl SwapFile {
         raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) }).map(drop)
     }
 
-    /// Bytes that this user may still claim on the file system.
+    /// Returns the bytes that this user may still allocate on the file system.
     ///
     /// # Errors
-    /// What the kernel reported.
+    /// The kernel's error.
     pub fn free_bytes(&self) -> io::Result<u64> {
-        // SAFETY: integers, for which zero is valid.
+        // SAFETY: all fields are integers, for which zero is valid.
         let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
         let args = [self.descriptor().as_raw_fd() as usize, &raw mut stat as usize, 0, 0, 0, 0];
         // SAFETY: the kernel writes one `struct statfs` to `stat`.
@@ -454,17 +448,17 @@ impl SwapFile {
         Ok(stat.f_bavail.saturating_mul(block as u64))
     }
 
-    /// Whether transfers bypass the page cache, and so need aligned buffers.
+    /// Returns true if transfers bypass the page cache, and so need aligned buffers.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.direct
     }
 }
 
-// By the engine's instruction, as the program's own filters may forbid it these
-// calls: rustix has instructions of its own.
+// The calls below go through the engine's gate: the program's own filters may forbid them at
+// rustix's instructions.
 
-/// Issues a call again for as long as signals interrupt it.
+/// Issues a call, and retries it while signals interrupt it.
 fn uninterrupted(call: impl Fn() -> isize) -> io::Result<usize> {
     loop {
         match call() {
@@ -474,7 +468,6 @@ fn uninterrupted(call: impl Fn() -> isize) -> io::Result<usize> {
     }
 }
 
-/// `fallocate(2)`.
 fn fallocate(fd: impl AsFd, flags: FallocateFlags, at: u64, len: u64) -> io::Result<()> {
     let fd = fd.as_fd().as_raw_fd() as usize;
     let args = [fd, flags.bits() as usize, at as usize, len as usize, 0, 0];
@@ -482,7 +475,6 @@ fn fallocate(fd: impl AsFd, flags: FallocateFlags, at: u64, len: u64) -> io::Res
     uninterrupted(|| unsafe { raw::syscall(libc::SYS_fallocate, args) }).map(drop)
 }
 
-/// `ftruncate(2)`.
 fn ftruncate(fd: impl AsFd, len: u64) -> io::Result<()> {
     let args = [fd.as_fd().as_raw_fd() as usize, len as usize, 0, 0, 0, 0];
     // SAFETY: the call takes no pointers.
@@ -494,7 +486,7 @@ impl Drop for SwapFile {
         self.reader.iter().for_each(|reader| own_descriptors::forget(reader.as_raw_fd()));
         if !*self.is_reader.get_mut() {
             own_descriptors::forget(self.fd.as_raw_fd());
-            // SAFETY: it is dropped once, here.
+            // SAFETY: dropped once, here.
             unsafe { ManuallyDrop::drop(&mut self.fd) };
         }
     }
@@ -511,7 +503,7 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// A directory of this test's own, gone when it is dropped.
+    /// A directory for one test, removed when dropped.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -574,7 +566,7 @@ mod tests {
         let parent = rustix::fs::open(&scratch.0, flags, Mode::empty()).unwrap();
         let file = SwapFile::open_with(&parent, false).unwrap();
         assert!(!file.is_direct());
-        // No alignment is asked for.
+        // Buffered transfers need no alignment.
         assert_eq!(file.write_at(b"abc", 5).unwrap(), 3);
         let mut read = [0; 3];
         assert_eq!(file.read_at(&mut read, 5).unwrap(), 3);
@@ -635,7 +627,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_takes_no_files_is_refused() {
-        // Not even root creates a file here.
+        // Not even root can create a file in this directory.
         let error = SwapFile::open(Path::new("/proc/self")).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("/proc/self") && text.contains("another"), "{text}");

@@ -1,10 +1,10 @@
-//! Why a swap file cannot be had, and the error numbers that callers tell apart.
+//! Errors of opening a swap file, and the error numbers that callers distinguish.
 
 use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The error numbers that callers tell apart, under their kernel names.
+/// The error numbers that callers distinguish, under their kernel names.
 pub mod errno {
     pub use libc::{
         EAGAIN, EBADF, EDQUOT, EFBIG, EINTR, EINVAL, EIO, ENOSPC, ENOSYS, ENOTTY, EOPNOTSUPP,
@@ -12,7 +12,7 @@ pub mod errno {
     };
 }
 
-/// An I/O error the way the system words it, without Rust's "(os error 2)".
+/// Returns the system's text of an I/O error, without Rust's "(os error 2)".
 #[must_use]
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
@@ -22,7 +22,7 @@ pub fn plain(error: &io::Error) -> String {
     }
 }
 
-/// Why no swap file could be opened, and what would help.
+/// Reasons why no swap file could be opened, with a remedy.
 ///
 /// ```
 /// use softswap_sys::file::{FileError, SwapFile};
@@ -73,7 +73,7 @@ impl FileError {
             _ => Self::Unusable { path, cause },
         }
     }
-    /// The error number that says the same.
+    /// Returns the equivalent error number.
     #[must_use]
     pub fn raw_os_error(&self) -> i32 {
         match self {

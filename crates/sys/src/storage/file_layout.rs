@@ -1,8 +1,7 @@
-//! Whether a file has storage of its own for every page.
+//! Checks that a file has its own storage for every page.
 //!
-//! A page that leaves DRAM must find room when memory is short. A hole, a
-//! piece shared with another file or a compressed one would need space that
-//! may not be there by then.
+//! Evicting a page must not fail when memory is short. A hole, a shared extent or a compressed one
+//! needs new space on write, which may be unavailable by then.
 
 use crate::fiemap::{self, FileExtent};
 use crate::file::SwapFile;
@@ -11,7 +10,7 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::AsFd;
 
-/// What a file lacks, and the byte at which that begins.
+/// A reason why a file cannot hold pages, with the byte at which it begins.
 ///
 /// ```
 /// use softswap_sys::fiemap::FileExtent;
@@ -25,18 +24,18 @@ use std::os::fd::AsFd;
 pub enum Flaw {
     /// No storage.
     Hole(u64),
-    /// Storage that other files have, too: reflinks, snapshots.
+    /// Storage shared with other files: reflinks, snapshots.
     Shared(u64),
-    /// Storage that holds something else than the bytes: compressed,
-    /// encrypted, or packed together with other data.
+    /// Storage that does not hold the plain bytes: compressed, encrypted, or packed together with
+    /// other data.
     Packed(u64),
 }
 
-/// Looks for the first flaw in the first `bytes` of a file. Without one, says
-/// in how many pieces they lie, where the file system tells.
+/// Searches the first `bytes` of a file for a flaw. If there is none, returns the number of
+/// extents, or `None` if the file system does not report extents.
 ///
 /// # Errors
-/// What the kernel reported.
+/// The kernel's error.
 pub fn examine(file: &SwapFile, bytes: u64) -> io::Result<Result<Option<u64>, Flaw>> {
     match fiemap::extents(file.as_fd()) {
         Ok(extents) => Ok(judge(&extents, bytes).map(Some)),
@@ -49,25 +48,26 @@ pub fn examine(file: &SwapFile, bytes: u64) -> io::Result<Result<Option<u64>, Fl
 }
 
 fn has_no_map(error: &io::Error) -> bool {
-    // The last one is the answer to a flag that is not known.
+    // EBADR is the answer to an unknown flag.
     let answers = [libc::EOPNOTSUPP, libc::ENOTTY, libc::EINVAL, libc::EBADR];
     error.raw_os_error().is_some_and(|errno| answers.contains(&errno))
 }
 
-/// Where the first hole begins. At the end of a file there is always one.
+/// Returns the offset of the first hole. The end of a file counts as one.
 fn first_hole(file: &SwapFile) -> io::Result<Option<u64>> {
     match rustix::fs::seek(file, SeekFrom::Hole(0)) {
         Ok(hole) => Ok(Some(hole)),
-        // An empty file, or a kernel that knows nothing of holes.
+        // An empty file, or a kernel without support for holes.
         Err(Errno::NXIO | Errno::INVAL) => Ok(None),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// How many pieces a file of these extents has within its first `bytes`.
+/// Returns the number of physically contiguous pieces within the first `bytes` of a file with these
+/// extents.
 ///
 /// # Errors
-/// What keeps it from being a swap area.
+/// The first flaw that keeps the file from being a swap area.
 pub fn judge(extents: &[FileExtent], bytes: u64) -> Result<u64, Flaw> {
     let (mut covered, mut pieces, mut physical) = (0, 0, None);
     for extent in extents {
@@ -83,7 +83,7 @@ pub fn judge(extents: &[FileExtent], bytes: u64) -> Result<u64, Flaw> {
         if !extent.is_placed() {
             return Err(Flaw::Packed(extent.logical));
         }
-        // Long pieces are cut into several extents of the file system's.
+        // File systems split long contiguous pieces into several extents.
         pieces += u64::from(physical != Some(extent.physical));
         physical = Some(extent.physical + extent.length);
         covered = extent.end();

@@ -1,14 +1,14 @@
-//! Who uses a file or block device, by the kernel's account.
+//! Finds the current use of a file or block device, as the kernel reports it.
 //!
-//! This explains; it does not protect. What is true now may not be in a
-//! moment, and other mount namespaces are not seen. [`crate::exclusive_file`] protects.
+//! This explains errors; it does not protect. The use may change at any time, and other mount
+//! namespaces are not visible. [`crate::exclusive_file`] protects.
 
 use rustix::fs::{FileType, Stat};
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// A use that rules out another.
+/// A use that excludes others.
 ///
 /// ```
 /// use softswap_sys::holders::Use;
@@ -18,15 +18,15 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Use {
-    /// A file system on it is mounted there.
+    /// It holds a file system that is mounted at this point.
     Mounted(PathBuf),
     /// The kernel swaps to it.
     ActiveSwap,
-    /// A volume or an array stands on it.
+    /// A volume or an array uses it.
     HeldBy(String),
-    /// It is what a loop device consists of.
+    /// It is the backing file of a loop device.
     Behind(String),
-    /// The same of one of its partitions.
+    /// One of its partitions is in use.
     Part(String, Box<Use>),
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Use {
 }
 
 impl Use {
-    /// What ends the use.
+    /// Returns instructions to end the use.
     #[must_use]
     pub fn way_out(&self) -> String {
         match self {
@@ -56,13 +56,13 @@ impl Use {
     }
 }
 
-/// How the file or device at `path` is in use right now.
+/// Returns the current use of the file or device at `path`.
 #[must_use]
 pub fn use_of_path(path: &Path) -> Option<Use> {
     use_of(&rustix::fs::stat(path).ok()?)
 }
 
-/// How the file or device with this status is in use right now.
+/// Returns the current use of the file or device with this status.
 #[must_use]
 pub fn use_of(stat: &Stat) -> Option<Use> {
     if is_active_swap(stat) {
@@ -105,15 +105,15 @@ fn names_in(directory: &Path) -> impl Iterator<Item = String> + use<> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned())
 }
 
-/// Where a device is mounted, by the text of a `mountinfo`.
+/// Returns the mount point of a device, from the text of a `mountinfo` file.
 #[must_use]
 pub fn mount_point_of(device: u64, mounts: &[u8]) -> Option<PathBuf> {
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     mounts.split(|&byte| byte == b'\n').find_map(|line| {
         let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
         let dash = fields.iter().position(|field| *field == b"-")?;
-        // Some file systems (btrfs) have device numbers of their own, and
-        // only the source tells where they lie.
+        // Some file systems (btrfs) have device numbers of their own; only the source names the
+        // device.
         let source = || unescaped(fields.get(dash + 2)?);
         let is_there = *fields.get(2)? == number.as_bytes()
             || source().is_some_and(|path| path.starts_with("/dev") && is_device(&path, device));
@@ -127,8 +127,8 @@ fn is_device(path: &Path, device: u64) -> bool {
     })
 }
 
-/// Paths of active swap files and devices. A file that was removed meanwhile
-/// or lies in another mount namespace is not found by its path.
+/// Returns the paths of active swap files and devices. A file that was removed, or is in another
+/// mount namespace, cannot be found by its path.
 fn swaps() -> impl Iterator<Item = PathBuf> {
     let text = std::fs::read("/proc/swaps").unwrap_or_default();
     let lines: Vec<Vec<u8>> = text.split(|&b| b == b'\n').skip(1).map(<[u8]>::to_vec).collect();
@@ -162,7 +162,7 @@ fn loop_device_over(stat: &Stat) -> Option<String> {
     })
 }
 
-/// A path as the kernel's tables write it: blanks and the like as `\040`.
+/// Decodes a path in the kernel's tables, which encode blanks and the like as `\040`.
 fn unescaped(field: &[u8]) -> Option<PathBuf> {
     let mut path = Vec::with_capacity(field.len());
     let mut rest = field;

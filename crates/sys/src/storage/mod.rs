@@ -1,4 +1,4 @@
-//! Files and block devices to swap to, and I/O to them.
+//! Swap files and block devices, and I/O to them.
 
 mod file_error;
 mod unnamed_file;

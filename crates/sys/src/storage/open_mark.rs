@@ -1,12 +1,13 @@
-//! Marks of open files: the second rule of liveness, for what forked children inherit.
+//! Marks of open files: the second rule of liveness, for files that forked children inherit.
 //!
-//! A forked child reads swap slots of its parent through the open file that it inherits, so its
-//! parent's identity ([`crate::process_identity`]) must not decide. A mark is a lock (`F_OFD_SETLK`)
-//! of one byte behind the end of a file. The kernel drops it with the open file: when the last
-//! process that inherited its descriptor has closed it, and the last request of a ring is done that
-//! was in flight when its process was killed. That needs neither PIDs nor namespaces.
+//! A forked child reads its parent's swap slots through the inherited open file. So these slots
+//! must outlive the parent, and its identity ([`crate::process_identity`]) must not decide. A mark
+//! is a lock (`F_OFD_SETLK`) on one byte beyond the end of a file. The kernel releases it with the
+//! open file: when all processes that inherited its descriptor have closed it, and all requests of
+//! a ring have completed, including those in flight when its process was killed. That needs neither
+//! PIDs nor namespaces.
 //!
-//! `exec` closes the file, so the program after it holds nothing.
+//! `exec` closes the file, so the new program holds no mark.
 
 use crate::{program_filter, raw};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -14,11 +15,11 @@ use std::io;
 
 /// Byte of mark 0: beyond the end of any file.
 const FIRST_BYTE: u64 = 1 << 62;
-/// Marks are smaller than this.
+/// Exclusive upper bound of marks.
 pub const MOST_MARKS: u64 = 1 << 32;
 
-/// Marks an open file, for as long as it is open. Returns false if another open file of the same
-/// file has the mark.
+/// Marks an open file for as long as it is open. Returns false if another open file of the same
+/// file holds the mark.
 ///
 /// # Errors
 /// If the file is not open for writing, or its file system has no locks.
@@ -32,8 +33,8 @@ pub fn put(file: impl AsFd, mark: u64) -> io::Result<bool> {
     }
 }
 
-/// Returns true if no other open file of the same file has a mark. Returns false if that is unknown,
-/// also under the program's own filter.
+/// Returns true if no other open file of the same file holds the mark. Returns false if that is
+/// unknown, as under the program's own filter.
 #[must_use]
 pub fn is_gone(file: impl AsFd, mark: u64) -> bool {
     let is_free = |lock: libc::flock| i32::from(lock.l_type) == libc::F_UNLCK;
@@ -81,7 +82,7 @@ mod tests {
         drop(one);
         assert!(!is_gone(&other, 7));
         drop(copy);
-        // Other tests fork: their children have copies, too, for a moment.
+        // Children that other tests fork also hold copies for a moment.
         let is_freed = (0..1000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
             is_gone(&other, 7)

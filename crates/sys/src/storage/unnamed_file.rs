@@ -1,5 +1,5 @@
-//! Files without a name (O_TMPFILE): nobody else opens them, and they are gone with
-//! the last descriptor or mapping.
+//! Files without a name (O_TMPFILE): no other process can open them, and they disappear with the
+//! last descriptor or mapping.
 
 use super::file_error::FileError;
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const TMPFS: i64 = 0x0102_1994;
 const RAMFS: i64 = 0x8584_58f6;
 
-/// Whether file systems of this type (`statfs`) keep their files in DRAM.
+/// Returns true if file systems of this type (`statfs`) keep their files in DRAM.
 #[must_use]
 pub fn is_in_memory(file_system: i64) -> bool {
     matches!(file_system, TMPFS | RAMFS)
 }
 
-/// Whether files of a directory would lie on a disk, not in DRAM or nowhere: pages written to
-/// them free memory.
+/// Succeeds if files in a directory would be stored on a disk, so that pages written to them free
+/// memory.
 ///
 /// ```
 /// use softswap_sys::file::{FileError, on_disk};
@@ -29,23 +29,23 @@ pub fn is_in_memory(file_system: i64) -> bool {
 /// ```
 ///
 /// # Errors
-/// Why not, or why that cannot be told.
+/// If the directory is in DRAM or its file system takes no files, or if that cannot be determined.
 pub fn on_disk(directory: &Path) -> Result<(), FileError> {
     let stat = rustix::fs::statfs(directory).map_err(|errno| FileError::new(directory, errno))?;
     let path = || directory.to_owned();
     match stat.f_type {
         RAMFS => Err(FileError::InMemory { path: path(), file_system: "ramfs" }),
         TMPFS => Err(FileError::InMemory { path: path(), file_system: "tmpfs" }),
-        // Such as /proc.
+        // For example /proc.
         _ if stat.f_blocks == 0 => Err(FileError::NoFiles { path: path() }),
         _ => Ok(()),
     }
 }
 
-/// Whether this process may make files in a directory, as far as can be told without making one.
+/// Succeeds if this process may create files in a directory, as far as permissions show.
 ///
 /// # Errors
-/// Why not.
+/// The kernel's reason.
 pub fn may_make_files(directory: &Path) -> io::Result<()> {
     Ok(rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK)?)
 }
@@ -56,10 +56,10 @@ pub(super) fn open_unnamed(parent: &OwnedFd, direct: bool) -> Result<OwnedFd, Er
     if direct {
         flags |= OFlags::DIRECT;
     }
-    // EXCL: the file can also not be given a name later.
+    // EXCL: the file cannot be given a name later either.
     let unnamed = flags | OFlags::TMPFILE | OFlags::EXCL;
     match rustix::fs::openat(parent, c".", unnamed, owner_only) {
-        // What file systems (and overlays of them) answer that have no O_TMPFILE.
+        // Answers of file systems (and overlays of them) without O_TMPFILE.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
             open_and_unlink(parent, flags, owner_only)
         }

@@ -1,13 +1,12 @@
-//! A small io_uring: how a page crosses between a bounce buffer and the device.
+//! A small io_uring that transfers pages between bounce buffers and a device.
 //!
-//! A ring has one owner at a time, but different threads own it in the course
-//! of its life (a fault context is claimed by whichever thread faults). So it
-//! asks for none of the modes that tie a ring to one thread, and every call
-//! leaves it empty: all that was submitted has completed on return.
+//! A ring has one owner at a time, but ownership moves between threads (each fault claims a
+//! context, with its rings). So it uses none of the modes that tie a ring to one thread, and every
+//! call returns with an empty ring: all submitted requests have completed.
 //!
-//! That last rule is also what makes the safe interface sound. The kernel
-//! writes into a buffer until the request's completion is posted, so a call
-//! that borrows buffers must not return earlier, whatever fails meanwhile.
+//! The safe interface is sound for the same reason. The kernel accesses a buffer until it posts the
+//! request's completion. So a call that borrows buffers must not return earlier, even after an
+//! error.
 
 mod queues;
 mod request;
@@ -29,8 +28,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 pub use request::{Piece, Target};
 pub use sleep::timer_overshoot_ns;
 
-/// How often a ring that accepts nothing is asked again before it counts as
-/// broken. Between two attempts a moment passes.
+/// Attempts on a ring that accepts nothing before it counts as broken, with back-off between them.
 const MAX_REFUSALS: u32 = 10_000;
 
 /// An io_uring for one owner at a time.
@@ -49,14 +47,14 @@ const MAX_REFUSALS: u32 = 10_000;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Ring {
-    /// Dropped in the process that made them only: a forked child does not have them.
+    /// Dropped only in the process that created them: a forked child has no such mappings.
     queues: ManuallyDrop<Queues>,
     entries: usize,
     next_request: u64,
     broken: bool,
-    /// Whether the kernel asks the device itself for completions.
+    /// True if the kernel polls the device for completions.
     polls_device: bool,
-    /// Memory whose pages the kernel has at hand.
+    /// Memory registered with the kernel as fixed buffer.
     registered: Option<StaticRange>,
 }
 
@@ -70,17 +68,16 @@ impl std::fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// Makes a ring that keeps up to `entries` requests in flight.
+    /// Creates a ring for up to `entries` requests in flight.
     ///
     /// # Errors
-    /// When the kernel has no io_uring or this process may not use it.
+    /// If the kernel has no io_uring, or this process may not use it.
     pub fn new(entries: u32) -> io::Result<Self> {
         Self::with(build(entries)?, false)
     }
 
-    /// Makes a ring whose requests are completed by asking the device (IOPOLL)
-    /// rather than by its interrupt. A file or queue that cannot do that says
-    /// so, with EOPNOTSUPP, only when a request completes.
+    /// Creates a ring that polls the device for completions (IOPOLL) instead of using interrupts. A
+    /// file or queue without support fails only at a request's completion, with EOPNOTSUPP.
     ///
     /// # Errors
     /// As for [`Ring::new`].
@@ -88,8 +85,8 @@ impl Ring {
         Self::with(set_up(entries, IOPOLL | CLAMP)?, true)
     }
 
-    /// As [`Ring::new_polling`], but the kernel sleeps for half of the shortest
-    /// time that a request took before it asks (HYBRID_IOPOLL, Linux 6.13).
+    /// As [`Ring::new_polling`], but the kernel sleeps for half of the shortest request time before
+    /// it polls (HYBRID_IOPOLL, Linux 6.13).
     ///
     /// # Errors
     /// As for [`Ring::new`]; EINVAL before 6.13.
@@ -109,66 +106,64 @@ impl Ring {
         })
     }
 
-    /// Lets the kernel keep the pages of `range` at hand (fixed buffers), so
-    /// that it need not look them up for each request with a buffer there. They
-    /// stay in DRAM as long as the ring.
+    /// Registers the pages of `range` as a fixed buffer, so that the kernel does not look them up
+    /// for each request. The kernel pins them until the ring is closed or [`Ring::unregister`] is
+    /// called.
     ///
     /// # Errors
-    /// When RLIMIT_MEMLOCK does not allow it, or something is registered already.
+    /// If RLIMIT_MEMLOCK does not allow it, or a buffer is registered already.
     pub fn register(&mut self, range: StaticRange) -> io::Result<()> {
-        // SAFETY: the range stays mapped until the process exits. The kernel reads and
-        // writes there for requests only, each of whose buffers is borrowed.
+        // SAFETY: the range stays mapped until the process exits. The kernel accesses it only for
+        // requests, each of which borrows its buffer.
         unsafe { self.queues.register_buffer(range.base(), range.len_bytes())? };
         self.registered = Some(range);
         Ok(())
     }
 
-    /// Ends what [`Ring::register`] began.
+    /// Undoes [`Ring::register`].
     ///
     /// # Errors
-    /// When nothing is registered.
+    /// If nothing is registered.
     pub fn unregister(&mut self) -> io::Result<()> {
         self.registered = None;
         self.queues.unregister_buffers()
     }
 
-    /// Shares what is registered with `other`; that counts once against
-    /// RLIMIT_MEMLOCK.
+    /// Uses the buffer that `other` has registered; it counts once against RLIMIT_MEMLOCK.
     ///
     /// # Errors
-    /// Before Linux 6.12, and when something is registered already.
+    /// Before Linux 6.12, and if a buffer is registered already.
     pub fn share_registered(&mut self, other: &Ring) -> io::Result<()> {
         self.queues.clone_buffers(other.as_raw_fd())?;
         self.registered = other.registered;
         Ok(())
     }
 
-    /// Keeps a reference to `file` in the ring, for [`Target::Attached`].
+    /// Registers `file` with the ring, for [`Target::Attached`]. A ring accepts one file in its
+    /// life.
     ///
-    /// The kernel then skips the descriptor look-up, and a program that closes
-    /// descriptors it does not know cannot redirect the requests. A ring takes
-    /// one file in its life.
+    /// The kernel then skips the descriptor look-up, and a program that closes unknown descriptors
+    /// cannot redirect the requests.
     ///
     /// # Errors
-    /// When the kernel refuses it, or a file is attached already.
+    /// If the kernel refuses it, or a file is attached already.
     pub fn attach(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
         self.queues.register_file(file)
     }
 
-    /// False once the ring failed as such, rather than one of its requests, in a
-    /// forked child, and under a filter of the program's own. It serves no more
-    /// requests then.
+    /// Returns false if the ring serves no more requests: after a failure of the ring itself, in a
+    /// forked child, and under the program's own filter.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         !self.broken && !program_filter::is_in_force() && self.queues.is_here()
     }
 
-    /// Takes the ring out of use, as a failure of its own would.
+    /// Takes the ring out of use, as its own failure would.
     pub fn retire(&mut self) {
         self.broken = true;
     }
 
-    /// Reads once; returns the bytes read, which may be fewer than asked for.
+    /// Reads once; returns the bytes read, which may be fewer than the buffer's.
     ///
     /// # Errors
     /// The request's error, or the ring's: see [`Ring::is_usable`].
@@ -180,15 +175,14 @@ impl Ring {
     ) -> io::Result<usize> {
         let entry = read_entry(self.registered, target, buf, offset_bytes);
         let mut result = Err(io::Error::from_raw_os_error(errno::EIO));
-        // SAFETY: the entry's buffer is `buf`, which is borrowed exclusively until `run`
-        // returns; neither closure panics.
+        // SAFETY: the entry's buffer is `buf`, which is borrowed exclusively until `run` returns;
+        // neither closure panics.
         unsafe { self.run(1, |_| entry.clone(), |_, outcome| result = outcome)? };
         result
     }
 
-    /// Reads once, as [`Ring::read`]. `meanwhile` runs between submission and
-    /// completion; it may look for the completion as it likes. What is still
-    /// under way when it returns is waited for.
+    /// Reads once, as [`Ring::read`]. Runs `meanwhile` after submission; it may poll for the
+    /// completion. Waits for the completion when `meanwhile` returns.
     ///
     /// # Errors
     /// As for [`Ring::read`].
@@ -206,14 +200,14 @@ impl Ring {
         result
     }
 
-    /// Reads all of `requests`, as many as the ring keeps in flight at most, as
-    /// [`Ring::read_batch`]. `meanwhile` is as for [`Ring::read_while`].
+    /// Reads all `requests`, at most as many as the ring keeps in flight, as [`Ring::read_batch`].
+    /// `meanwhile` is as for [`Ring::read_while`].
     ///
     /// # Errors
     /// As for [`Ring::write_batch`].
     ///
     /// # Panics
-    /// When `results` is not as long as `requests`, or there are too many.
+    /// If `results` is not as long as `requests`, or there are too many.
     pub fn read_batch_while(
         &mut self,
         target: Target<'_>,
@@ -232,9 +226,9 @@ impl Ring {
         for (index, Piece { offset, buf }) in requests.iter_mut().enumerate() {
             let entry = read_entry(self.registered, target, buf, *offset);
             let entry = entry.user_data(base.wrapping_add(index as u64));
-            // SAFETY: the entry's buffer is borrowed exclusively for this call, and
-            // `Pending` does not go before all requests have completed, even in a
-            // panic. The queue was empty, and takes `entries` requests.
+            // SAFETY: the entry's buffer is borrowed exclusively for this call, and the drop of
+            // `Pending` waits for all requests, even in a panic. The queue was empty and holds
+            // `entries` requests.
             let is_pushed = unsafe { self.queues.push(&entry) };
             debug_assert!(is_pushed, "the queue was left empty by the last call");
         }
@@ -242,14 +236,15 @@ impl Ring {
         {
             let mut pending =
                 Pending { ring: self, base, left: count, results, failure: &mut failure };
-            // A refusal is met again, and dealt with, where the rest is waited for.
+            // An error is ignored here: it recurs when the drop of `Pending` waits, which handles
+            // it.
             let _ = pending.ring.queues.enter(0, None);
             meanwhile(&mut pending);
         }
         failure.map_or(Ok(()), Err)
     }
 
-    /// Writes once; returns the bytes written, which may be fewer than asked for.
+    /// Writes once; returns the bytes written, which may be fewer than the buffer's.
     ///
     /// # Errors
     /// As for [`Ring::read`].
@@ -266,15 +261,14 @@ impl Ring {
         result
     }
 
-    /// Writes all of `requests`, several in flight at once, and leaves each
-    /// one's outcome at its index in `results`.
+    /// Writes all `requests`, several in flight at once, and stores each result at its index in
+    /// `results`.
     ///
     /// # Errors
-    /// When the ring itself failed; requests that it did not carry out then
-    /// have an error in `results`, too.
+    /// If the ring itself failed. Requests that it did not execute have an error in `results` too.
     ///
     /// # Panics
-    /// When `results` is not as long as `requests`.
+    /// If `results` is not as long as `requests`.
     pub fn write_batch(
         &mut self,
         target: Target<'_>,
@@ -288,19 +282,19 @@ impl Ring {
             let Piece { offset, buf } = &requests[index];
             write_entry(registered, target, buf, *offset)
         };
-        // SAFETY: the entries' buffers are borrowed until `run` returns, and the kernel
-        // only reads them. Both closures are given indices below the length of `requests`
-        // and `results`, so they do not panic.
+        // SAFETY: the entries' buffers are borrowed until `run` returns, and the kernel only reads
+        // them. Both closures get indices below the length of `requests` and `results`, so they do
+        // not panic.
         unsafe { self.run(requests.len(), entry, |index, outcome| results[index] = outcome) }
     }
 
-    /// Reads all of `requests`, as [`Ring::write_batch`] writes.
+    /// Reads all `requests`, as [`Ring::write_batch`] writes.
     ///
     /// # Errors
     /// As for [`Ring::write_batch`].
     ///
     /// # Panics
-    /// When `results` is not as long as `requests`.
+    /// If `results` is not as long as `requests`.
     pub fn read_batch(
         &mut self,
         target: Target<'_>,
@@ -314,18 +308,16 @@ impl Ring {
             let Piece { offset, buf } = &mut requests[index];
             read_entry(registered, target, buf, *offset)
         };
-        // SAFETY: the entries' buffers are borrowed exclusively until `run` returns. Both
-        // closures are given indices below the length of `requests` and `results`, so
-        // they do not panic.
+        // SAFETY: the entries' buffers are borrowed exclusively until `run` returns. Both closures
+        // get indices below the length of `requests` and `results`, so they do not panic.
         unsafe { self.run(count, entry, |index, outcome| results[index] = outcome) }
     }
 
-    /// Carries out requests `0..count`, at most a ring full at a time.
+    /// Executes requests `0..count`, at most `entries` at a time.
     ///
     /// # Safety
-    /// The buffers that the entries name must stay borrowed, exclusively if
-    /// the request writes to them, until this returns. `entry` and `deliver`
-    /// must not panic for an index below `count`.
+    /// The entries' buffers must stay borrowed until this returns, exclusively if the request
+    /// writes to them. `entry` and `deliver` must not panic for an index below `count`.
     unsafe fn run(
         &mut self,
         count: usize,
@@ -342,9 +334,9 @@ impl Ring {
             self.next_request = base.wrapping_add(load as u64);
             for index in 0..load {
                 let entry = entry(done + index).user_data(base.wrapping_add(index as u64));
-                // SAFETY: the entry's buffer stays borrowed until this function returns,
-                // as asked for above, which is after `finish` has seen its completion.
-                // The queue was empty, and takes `entries` requests.
+                // SAFETY: the caller promises that the entry's buffer stays borrowed until this
+                // function returns, which is after `finish` has seen its completion. The queue was
+                // empty and holds `entries` requests.
                 let is_pushed = unsafe { self.queues.push(&entry) };
                 debug_assert!(is_pushed, "the queue was left empty by the last call");
             }
@@ -355,8 +347,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Submits what is queued of `load` requests and waits for every one of the
-    /// `pending` ones.
+    /// Submits the queued part of `load` requests and waits for all `pending` ones.
     fn finish(
         &mut self,
         base: u64,
@@ -370,7 +361,7 @@ impl Ring {
                 Ok(_) => refusals = 0,
                 Err(error) => match error.raw_os_error() {
                     Some(errno::EINTR) => {}
-                    // Out of memory or of completion room for the moment.
+                    // Temporarily out of memory or of space for completions.
                     Some(errno::EAGAIN | libc::EBUSY) if refusals < MAX_REFUSALS => {
                         refusals += 1;
                         futex::relax(&mut turns);
@@ -386,8 +377,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Delivers what has completed. As many completions fit in their queue as
-    /// twice the requests that are ever in flight, so none overflows it.
+    /// Delivers the completions that have arrived and returns their number. Their queue is twice as
+    /// long as the number of requests in flight, so it never overflows.
     fn reap(
         &mut self,
         base: u64,
@@ -405,12 +396,10 @@ impl Ring {
         reaped
     }
 
-    /// The ring cannot be entered any more (its descriptor was closed by the
-    /// program, say). Requests the kernel already took still run and still
-    /// complete into the shared queue, which the mapping keeps alive; they
-    /// must be waited for, because they own their buffers. Requests it did not
-    /// take stay queued, but the kernel looks at them only in a call that is
-    /// never made again.
+    /// Handles a ring that cannot be entered any more (for example because the program closed its
+    /// descriptor). Requests that the kernel took still complete into the shared queue, which the
+    /// mapping keeps alive. This waits for them, because they use their buffers. Other requests
+    /// stay queued; the kernel never sees them, because no call enters the ring again.
     fn abandon(
         &mut self,
         base: u64,
@@ -426,13 +415,14 @@ impl Ring {
             if pending <= not_taken {
                 return;
             }
-            // In time by a system call: that is also where the kernel posts completions.
+            // Sleeps by a system call after some turns: system calls are also when the kernel posts
+            // completions.
             futex::relax(&mut turns);
         }
     }
 }
 
-/// Requests that were submitted. When this goes, they have completed.
+/// Submitted requests. Dropping this waits for their completion.
 ///
 /// ```
 /// use softswap_sys::ring::{Ring, Target};
@@ -447,40 +437,39 @@ impl Ring {
 pub struct Pending<'r> {
     ring: &'r mut Ring,
     base: u64,
-    /// Those that have not completed.
+    /// Number of requests that have not completed.
     left: usize,
     results: &'r mut [io::Result<usize>],
     failure: &'r mut Option<io::Error>,
 }
 
 impl Pending<'_> {
-    /// Looks once whether all requests have completed.
+    /// Polls once; returns true if all requests have completed.
     pub fn is_done(&mut self) -> bool {
-        // With IOPOLL the device is asked in the call; otherwise a call is due
-        // only when the kernel says that it has a completion to post.
+        // With IOPOLL the call polls the device. Otherwise a call is needed only if the kernel
+        // signals that it has completions to post.
         if self.ring.polls_device || self.ring.queues.needs_call() {
             let _ = self.ring.queues.enter(0, None);
         }
         self.reap()
     }
 
-    /// Sleeps for `ns`, or until all requests have completed if that is sooner
-    /// and the kernel can tell; whether it has. Timers are asked to be as exact
-    /// as they can.
+    /// Sleeps for `ns`, or until all requests have completed if the kernel can wait for that.
+    /// Returns true if they have. Uses the most exact timers.
     pub fn sleep(&mut self, ns: u64) -> bool {
         with_exact_timers(|| {
             if self.ring.polls_device || !self.ring.queues.has_timed_waits() {
                 nap(ns);
                 return;
             }
-            // ETIME says that the time is over, and the rest is met later.
+            // ETIME reports the time-out; other errors recur in a later call.
             let _ = self.ring.queues.enter(self.left, Some(ns));
         });
         self.reap()
     }
 
-    /// Waits for a device that interrupts nobody, without keeping a processor
-    /// busy (as the kernel's own wait would). False when the ring fails.
+    /// Waits for a device without interrupts, by polling at growing intervals. The kernel's own
+    /// wait would keep a processor busy. Returns false if the ring fails.
     fn ask_now_and_then(&mut self) -> bool {
         const FIRST_NAP_NS: u64 = 50_000;
         const LONGEST_NAP_NS: u64 = 1_000_000;
@@ -527,7 +516,7 @@ impl Drop for Pending<'_> {
 impl Drop for Ring {
     fn drop(&mut self) {
         if self.queues.is_here() {
-            // SAFETY: they are dropped once, here.
+            // SAFETY: dropped once, here.
             unsafe { ManuallyDrop::drop(&mut self.queues) };
         }
     }

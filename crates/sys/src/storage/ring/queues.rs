@@ -1,8 +1,8 @@
 //! The two queues of an io_uring, mapped so that a forked child does not inherit them.
 //!
-//! A child with the queues could submit requests that its parent then carries out. So both
-//! mappings are marked with MADV_DONTFORK, which also holds for a child in which no fork handler
-//! runs, and the ring's descriptor is withheld ([`own_descriptors::withhold`]).
+//! A child with the queues could submit requests that its parent would then execute. So both
+//! mappings have MADV_DONTFORK, which also works if no fork handler runs in the child, and children
+//! close the ring's descriptor ([`own_descriptors::withhold`]).
 
 use crate::descriptor;
 use crate::own_descriptors;
@@ -82,7 +82,6 @@ struct Completion {
 }
 
 impl Parameters {
-    /// Returns the request for a ring with these flags.
     pub(super) fn of(flags: u32) -> Parameters {
         Parameters { flags, ..Parameters::default() }
     }
@@ -105,16 +104,16 @@ impl Mapping {
         let start = raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })?;
         let mapping = Mapping { start: start as *mut u8, len };
         let args = [start, len, libc::MADV_DONTFORK as usize, 0, 0, 0];
-        // SAFETY: the advice changes no content; children get no copy, and touch none
+        // SAFETY: the advice changes no content. Children get no copy and do not access it
         // (`Ring::is_usable`).
         raw::check(unsafe { raw::syscall(libc::SYS_madvise, args) })?;
         Ok(mapping)
     }
 
-    /// The place of a `T` at `offset`.
+    /// Returns the address of a `T` at `offset`.
     fn at<T>(&self, offset: usize) -> *mut T {
         assert!(offset + size_of::<T>() <= self.len && offset.is_multiple_of(align_of::<T>()));
-        // SAFETY: within the mapping, as was just checked.
+        // SAFETY: within the mapping, as the assertion has checked.
         unsafe { self.start.add(offset).cast() }
     }
 
@@ -127,34 +126,33 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and no reference to it is left.
+        // SAFETY: the mapping belongs to this value, and no reference to it remains.
         unsafe { raw::syscall(libc::SYS_munmap, [self.start as usize, self.len, 0, 0, 0, 0]) };
     }
 }
 
-/// The queues of one ring.
 pub(super) struct Queues {
-    /// Both rings of numbers and completions.
+    /// Ring of indices and ring of completions.
     rings: Mapping,
-    /// The entries that the submission ring names.
+    /// Submission entries, which the ring of indices refers to.
     entries: Mapping,
     parameters: Parameters,
-    /// Closed after the mappings are gone, or not at all in a forked child.
+    /// Released when this is dropped; a forked child never drops it.
     fd: Option<OwnedFd>,
-    /// The process that made the ring.
+    /// ID of the process that created the ring.
     process: u32,
 }
 
-// SAFETY: the mappings are reached through this value only, by `&mut self` or atomically.
+// SAFETY: the mappings are accessed only through this value, by `&mut self` or atomically.
 unsafe impl Send for Queues {}
-// SAFETY: what `&self` does is atomic loads and system calls.
+// SAFETY: methods with `&self` make atomic loads and system calls only.
 unsafe impl Sync for Queues {}
 
 impl Queues {
     /// Maps the queues of `ring`, which has `parameters`.
     ///
     /// # Errors
-    /// When they cannot be mapped, and before Linux 5.4.
+    /// If they cannot be mapped, and before Linux 5.4.
     pub(super) fn map(ring: OwnedFd, parameters: Parameters) -> io::Result<Queues> {
         if parameters.features & FEATURE_SINGLE_MMAP == 0 {
             descriptor::release(ring);
@@ -180,27 +178,27 @@ impl Queues {
         let rings = Mapping::new(ring, OFFSET_RINGS, numbers_end.max(completions_end))?;
         let entries =
             Mapping::new(ring, OFFSET_ENTRIES, *sq_entries as usize * size_of::<Entry>())?;
-        // Each place of the ring names the entry of the same index.
+        // Each index of the ring refers to the entry at the same position.
         for index in 0..*sq_entries {
             rings.word(sq.array + index * size_of::<u32>() as u32).store(index, Relaxed);
         }
         Ok((rings, entries))
     }
 
-    /// Requests that fit.
+    /// Returns the capacity of the submission queue.
     pub(super) fn capacity(&self) -> usize {
         self.parameters.sq_entries as usize
     }
 
-    /// True if a wait can have a time limit (Linux 5.11).
+    /// Returns true if a wait can have a time-out (Linux 5.11).
     pub(super) fn has_timed_waits(&self) -> bool {
         self.parameters.features & FEATURE_EXT_ARG != 0
     }
 
-    /// Adds a request; false if there is no room.
+    /// Queues a request; returns false if the queue is full.
     ///
     /// # Safety
-    /// The buffers and files of the entry must stay valid until its completion was taken.
+    /// The entry's buffers and files must stay valid until its completion was taken.
     pub(super) unsafe fn push(&mut self, entry: &Entry) -> bool {
         let tail = self.rings.word(self.parameters.sq.tail);
         let at = tail.load(Relaxed);
@@ -209,14 +207,14 @@ impl Queues {
         }
         let index = at & (self.parameters.sq_entries - 1);
         let place = self.entries.at::<Entry>(index as usize * size_of::<Entry>());
-        // SAFETY: the place is within the mapping, and free: the kernel reads only entries
-        // before the tail.
+        // SAFETY: the position is within the mapping and free: the kernel reads only entries before
+        // the tail.
         unsafe { place.write(entry.clone()) };
         tail.store(at.wrapping_add(1), Release);
         true
     }
 
-    /// Requests that the kernel has not taken.
+    /// Returns the number of requests that the kernel has not taken.
     pub(super) fn queued(&self) -> usize {
         let head = self.rings.word(self.parameters.sq.head).load(Acquire);
         self.rings.word(self.parameters.sq.tail).load(Relaxed).wrapping_sub(head) as usize
@@ -226,12 +224,12 @@ impl Queues {
         self.rings.word(self.parameters.sq.flags).load(Acquire)
     }
 
-    /// True if the kernel posts completions only in a call.
+    /// Returns true if the kernel posts completions only in a call.
     pub(super) fn needs_call(&self) -> bool {
         self.flags() & SQ_TASKRUN != 0
     }
 
-    /// Takes the oldest completion: the request's user data and result.
+    /// Removes the oldest completion; returns the request's user data and result.
     pub(super) fn pop(&mut self) -> Option<(u64, i32)> {
         let Parameters { cq_entries, cq, .. } = &self.parameters;
         let head = self.rings.word(cq.head);
@@ -241,18 +239,18 @@ impl Queues {
         }
         let index = (at & (cq_entries - 1)) as usize;
         let place = self.rings.at::<Completion>(cq.cqes as usize + index * size_of::<Completion>());
-        // SAFETY: within the mapping; the kernel has written it before it moved the tail, and
-        // reuses it only after the head has moved.
+        // SAFETY: within the mapping. The kernel wrote it before it moved the tail, and reuses it
+        // only after the head has moved.
         let Completion { user_data, result, .. } = unsafe { place.read() };
         head.store(at.wrapping_add(1), Release);
         Some((user_data, result))
     }
 
-    /// Submits what is queued, and waits for `want` completions; for `limit_ns` at most, if there
-    /// is a limit.
+    /// Submits the queued requests and waits for `want` completions, for at most `limit_ns` if
+    /// given.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub(super) fn enter(&self, want: usize, limit_ns: Option<u64>) -> io::Result<usize> {
         let asks = want > 0
             || self.parameters.flags & SETUP_IOPOLL != 0
@@ -260,15 +258,15 @@ impl Queues {
         let flags = if asks { ENTER_GETEVENTS } else { 0 };
         let ns = limit_ns.unwrap_or(0);
         let time = [ns / 1_000_000_000, ns % 1_000_000_000];
-        // `struct io_uring_getevents_arg`: no signal mask, and the time.
+        // `struct io_uring_getevents_arg`: no signal mask, and the time-out.
         let limit = [0, 0, time.as_ptr() as u64];
         let (flags, argument, len) = match limit_ns {
             Some(_) => (flags | ENTER_EXT_ARG, limit.as_ptr() as usize, size_of_val(&limit)),
             None => (flags, 0, 0),
         };
         let args = [self.number() as usize, self.queued(), want, flags, argument, len];
-        // SAFETY: the kernel reads `limit` and `time`, and carries out requests that were
-        // pushed, whose buffers are valid, as `push` asks.
+        // SAFETY: the kernel reads `limit` and `time`, and executes pushed requests, whose buffers
+        // are valid as `push` requires.
         raw::check(unsafe { raw::syscall(libc::SYS_io_uring_enter, args) })
     }
 
@@ -285,7 +283,7 @@ impl Queues {
         self.register(UNREGISTER_BUFFERS, 0, 0)
     }
 
-    /// Shares the buffers that are registered with `other` (Linux 6.12).
+    /// Shares the registered buffers of `other` (Linux 6.12).
     pub(super) fn clone_buffers(&self, other: RawFd) -> io::Result<()> {
         // `struct io_uring_clone_buffers`: all of them, into an empty table.
         let from = [other as u32, 0, 0, 0, 0, 0, 0, 0];
@@ -298,11 +296,11 @@ impl Queues {
         self.register(REGISTER_FILES, files.as_ptr() as usize, 1)
     }
 
-    /// A call whose argument the methods above choose by `what`.
+    /// Issues a registration call; the callers choose the argument's type by `what`.
     fn register(&self, what: usize, argument: usize, count: usize) -> io::Result<()> {
         let args = [self.number() as usize, what, argument, count, 0, 0];
-        // SAFETY: the kernel reads the argument, which is of the type that `what` has. It writes
-        // to buffers for requests only.
+        // SAFETY: the kernel reads the argument, which has the type that `what` needs. It writes to
+        // buffers only for requests.
         raw::check(unsafe { raw::syscall(libc::SYS_io_uring_register, args) }).map(drop)
     }
 
@@ -310,7 +308,8 @@ impl Queues {
         self.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// True in the process that made the ring: a forked child has neither queues nor descriptor.
+    /// Returns true in the process that created the ring. A forked child has neither queues nor
+    /// descriptor.
     pub(super) fn is_here(&self) -> bool {
         raw::current_process() == self.process
     }

@@ -1,4 +1,4 @@
-//! One transfer, as the kernel is told of it and tells what came of it.
+//! The submission entry of one transfer, and its result.
 
 use crate::file::errno;
 use crate::segment::StaticRange;
@@ -7,10 +7,10 @@ use io_uring::{opcode, types};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The most that the kernel moves in one request.
+/// The kernel's limit of bytes in one request.
 const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 
-/// Which file a request is for.
+/// The file of a request.
 ///
 /// ```
 /// use softswap_sys::ring::{Ring, Target};
@@ -24,13 +24,13 @@ const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub enum Target<'a> {
-    /// An open descriptor, looked up by the kernel for each request.
+    /// An open descriptor, which the kernel looks up for each request.
     Descriptor(BorrowedFd<'a>),
     /// The file given to [`super::Ring::attach`].
     Attached,
 }
 
-/// One of several transfers that are under way at once.
+/// One of several concurrent transfers.
 ///
 /// ```
 /// use softswap_sys::ring::{Piece, Ring, Target};
@@ -44,9 +44,9 @@ pub enum Target<'a> {
 /// ```
 #[derive(Debug)]
 pub struct Piece<B> {
-    /// Where in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// What is read into, or written.
+    /// The buffer to read into or to write.
     pub buf: B,
 }
 

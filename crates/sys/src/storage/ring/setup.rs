@@ -1,4 +1,4 @@
-//! Making a ring: `io_uring_setup`, with its descriptor out of the program's way.
+//! Creates rings: `io_uring_setup`, with the descriptor out of the program's way.
 
 use super::queues::{Parameters, Queues};
 use crate::descriptor::move_high;
@@ -16,20 +16,19 @@ const TASKRUN_FLAG: u32 = 1 << 9;
 pub(super) const HYBRID_IOPOLL: u32 = 1 << 17;
 
 pub(super) fn build(entries: u32) -> io::Result<Queues> {
-    // No interrupt of the owner when a completion comes in, since it waits or
-    // looks for it anyway; one refused request does not hold back the ones
-    // after it.
+    // No interrupt of the owner for a completion, since it waits or polls anyway. A refused request
+    // does not stop the submission of later ones.
     match set_up(entries, CLAMP | COOP_TASKRUN | TASKRUN_FLAG | SUBMIT_ALL) {
-        // Older kernels answer so to flags they do not know.
+        // Older kernels return EINVAL for unknown flags.
         Err(error) if error.raw_os_error() == Some(errno::EINVAL) => set_up(entries, 0),
         result => result,
     }
 }
 
-/// Makes a ring whose descriptor is out of the way of programs that close low ones.
+/// Creates a ring, with a high descriptor, out of the way of programs that close low ones.
 ///
 /// # Errors
-/// When the kernel has no io_uring or this process may not use it.
+/// If the kernel has no io_uring, or this process may not use it.
 pub(super) fn set_up(entries: u32, flags: u32) -> io::Result<Queues> {
     if program_filter::is_in_force() {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -38,7 +37,7 @@ pub(super) fn set_up(entries: u32, flags: u32) -> io::Result<Queues> {
     let args = [entries as usize, &raw mut parameters as usize, 0, 0, 0, 0];
     // SAFETY: the kernel reads and writes `struct io_uring_params`, and opens a new descriptor.
     let fd = raw::check(unsafe { raw::syscall(libc::SYS_io_uring_setup, args) })?;
-    // SAFETY: the descriptor was opened just now, and has no other owner.
+    // SAFETY: the descriptor was opened just now and has no other owner.
     let ring = move_high(unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
     Queues::map(ring, parameters)
 }

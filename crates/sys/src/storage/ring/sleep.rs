@@ -1,4 +1,4 @@
-//! Short sleeps, as exact as the kernel's timers can be.
+//! Short sleeps, as exact as the kernel's timers allow.
 
 use crate::raw;
 
@@ -7,13 +7,12 @@ pub(super) fn nap(ns: u64) {
         tv_sec: (ns / 1_000_000_000) as i64,
         tv_nsec: (ns % 1_000_000_000) as i64,
     };
-    // Woken early by a signal is as good: whoever sleeps here looks next.
-    // SAFETY: the kernel reads `time`, and writes nothing where no place for what is left
-    // of it is given.
+    // A signal may end the sleep early: callers poll again afterwards. SAFETY: the kernel reads
+    // `time`. It writes nothing, because the address for the remaining time is null.
     unsafe { raw::syscall(libc::SYS_nanosleep, [&raw const time as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// Runs `body` with the thread's timer slack at its least, 1 ns.
+/// Runs `body` with the thread's timer slack at its minimum, 1 ns.
 pub(super) fn with_exact_timers<R>(body: impl FnOnce() -> R) -> R {
     let before = rustix::thread::current_timer_slack();
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
@@ -24,8 +23,7 @@ pub(super) fn with_exact_timers<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// By how much a short sleep takes longer here than it should, in ns: the
-/// middle one of five.
+/// Returns the median overshoot of five short sleeps, in ns.
 #[must_use]
 pub fn timer_overshoot_ns() -> u64 {
     const ASKED_NS: u64 = 20_000;

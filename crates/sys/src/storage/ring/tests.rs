@@ -2,7 +2,7 @@ use super::*;
 use crate::file::SwapFile;
 use std::os::fd::AsFd;
 
-/// A ring and a file, or nothing where this process may not use io_uring.
+/// Returns a ring and a file, or `None` if this process may not use io_uring.
 fn ring_and_file() -> Option<(Ring, SwapFile)> {
     let file = SwapFile::open(&std::env::temp_dir()).unwrap();
     match Ring::new(4) {
@@ -43,7 +43,7 @@ fn a_batch_larger_than_the_ring_delivers_every_result_to_its_request() {
     for (number, page) in source.chunks_mut(4096).enumerate() {
         page.fill(number as u8 + 1);
     }
-    // Different lengths, so that swapped results would show.
+    // Different lengths, so that swapped results would be detected.
     let writes: Vec<Piece<&[u8]>> = source
         .chunks(4096)
         .enumerate()
@@ -149,8 +149,8 @@ fn a_ring_whose_descriptor_was_replaced_says_so_and_serves_no_more() {
         return;
     };
     let null = std::fs::File::open("/dev/null").unwrap();
-    // SAFETY: replaces a descriptor that only this ring uses, as a program
-    // does that reuses numbers it does not own.
+    // SAFETY: replaces a descriptor that only this ring uses, as a program may that reuses numbers
+    // it does not own.
     let replaced = unsafe { libc::dup2(null.as_raw_fd(), ring.as_raw_fd()) };
     assert!(replaced >= 0);
     let page = pages(1);
@@ -166,12 +166,12 @@ fn a_forked_child_does_not_touch_its_parents_ring() {
         return;
     };
     let page = pages(1);
-    // SAFETY: the child makes system calls only and leaves with _exit.
+    // SAFETY: the child only makes system calls and exits with `_exit`.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
         let refused = ring.write(Target::Descriptor(file.as_fd()), page, 0).is_err();
-        // SAFETY: ends the child without running the parent's destructors.
+        // SAFETY: exits the child without running the parent's destructors.
         unsafe { libc::_exit(i32::from(!refused)) };
     }
     let mut status = 0;
@@ -227,7 +227,7 @@ fn several_reads_may_be_looked_for_together_and_each_has_its_own_outcome() {
     for meanwhile in [until_done, once, till_the_end, not_at_all] {
         all.fill(0);
         let mut bufs = all.chunks_mut(4096);
-        // The last page first, one that is not there, and the first.
+        // The last page, one past the end, and the first.
         let mut requests = [8192, u64::MAX / 2 + 1, 0]
             .map(|offset| Piece { offset, buf: bufs.next().unwrap_or_default() });
         let mut results = [const { Ok(0) }; 3];
@@ -263,7 +263,7 @@ fn asking_a_queue_that_cannot_be_asked_is_answered_late() {
     };
     let page = pages(1);
     file.write_at(page, 0).unwrap();
-    // The second is only there since Linux 6.13.
+    // Hybrid polling needs Linux 6.13.
     for ring in [Ring::new_polling(1), Ring::new_hybrid_polling(1)].into_iter().flatten() {
         ask(ring, &file, page);
     }
@@ -276,7 +276,7 @@ fn ask(mut ring: Ring, file: &SwapFile, page: &mut [u8]) {
             looks += 1;
         }
     });
-    // A file whose queue does have poll support answers, too.
+    // A file whose queue supports polling succeeds.
     match result {
         Ok(bytes) => assert_eq!(bytes, 4096),
         Err(error) => assert!(error.raw_os_error().is_some()),
