@@ -1,24 +1,21 @@
-//! Where the managed window and the gate lie: address space layout randomization,
-//! once for a tree of processes.
+//! Addresses of the managed window and the gates: address space layout randomization, once for a
+//! tree of processes.
 //!
-//! The guard's filter outlives exec and names both, so all programs of the tree
-//! have them at the same place, and the filter is installed once. Each puts its
-//! memory at a page of the window that it chooses anew, so no address of a heap
-//! is known from another run, nor from another program of the tree.
+//! The guard's filter outlives exec and contains both addresses. So all programs of the tree use
+//! the same ones, and the filter is installed once. Each program places its heap at a new random
+//! page of the window. So no heap address is known from another run, or from another program of the
+//! tree.
 //!
-//! The places are where the kernel puts nothing by itself: not in the layout of
-//! old, which grows upwards from a third of the address space, and not where
-//! position-independent programs lie; and above what sanitizers keep for
-//! themselves. Chance has 2 places for the window, 2^33 for the gate, and 2^26 for
-//! the heap.
+//! The candidates are addresses that the kernel does not use by itself. They are outside the legacy
+//! layout, which grows upwards from a third of the address space, and outside the range of
+//! position-independent programs. The window is also above the shadow memory of sanitizers. There
+//! are 2 choices for the window, 2^33 for the gates, and 2^26 for the heap.
 //!
-//! A program without an engine inherits the filter, too, and must not feel it.
-//! Where the library is loaded, it keeps the window's range empty ([`hold`]):
-//! then no hint puts anything there. A program that it is not loaded into, a
-//! static one, has nothing there unless it asks for that very address: a hint
-//! that meets the window is heeded, and the program ended by SIGSYS when it
-//! hands such memory to the kernel. Hints at random meet it once in thirty
-//! times; nothing else does.
+//! A program without an engine inherits the filter, too, and must not be affected. If the library
+//! is loaded, it reserves the window's range ([`hold`]), so no hint can place memory there. A
+//! static program, without the library, has memory there only if it asks for the address by a hint;
+//! the filter then kills it with SIGSYS when it passes such memory to the kernel. A random hint
+//! hits the window with a probability of about 1/30.
 
 use crate::raw;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -27,21 +24,21 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const TIB: usize = 1 << 40;
-/// Where windows and gates lie.
+/// Ranges for windows and gates.
 const PLACES: [Range<usize>; 2] = [17 * TIB..42 * TIB, 49 * TIB..80 * TIB];
-/// The lowest place of a tree's window. A program built with ThreadSanitizer may inherit the
-/// filter. It maps its shadows up to 52 TiB, and the gap that begins there.
+/// The lowest address of a tree's window. A program built with ThreadSanitizer may inherit the
+/// filter. It maps its shadow up to 52 TiB, and the gap that begins there.
 const LOWEST_WINDOW: usize = 53 * TIB;
-/// The longest window. Its place is a multiple of this.
+/// Length of the largest window in bytes; window addresses are multiples of it.
 pub(crate) const LONGEST: usize = 4 * TIB;
-/// Windows that follow each other: of the same process, or of a tree.
+/// Number of adjacent windows: of the same process, or of a tree.
 pub(crate) const WINDOWS: usize = 4;
-/// Every window lies in here.
+/// Range that contains every window.
 pub const RESERVABLE: Range<usize> = PLACES[0].start..PLACES[1].end;
-/// Where ZGC puts views of its heap.
+/// Addresses at which ZGC maps views of its heap.
 const UNWANTED: [usize; 2] = [32 * TIB, 64 * TIB];
 
-/// The base addresses of the window and of the gate.
+/// The base addresses of the window and of the gate page.
 ///
 /// ```
 /// use softswap_sys::aslr::Bases;
@@ -55,22 +52,21 @@ pub struct Bases {
     gate: usize,
 }
 
-/// Any number; the same one each time where the user wants addresses to be
-/// (`setarch -R`).
+/// Returns a random number, or 0 if the user has disabled randomization (`setarch -R`).
 fn chance() -> usize {
     const NO_RANDOMIZE: isize = 0x0004_0000;
     const ASK: usize = 0xffff_ffff;
-    // SAFETY: by this number the call asks, and changes nothing.
+    // SAFETY: with this argument the call only returns the current value.
     let personality = unsafe { raw::syscall(libc::SYS_personality, [ASK, 0, 0, 0, 0, 0]) };
     let mut bytes = [0; size_of::<usize>()];
-    // Before there is any randomness, at boot, addresses are known.
+    // Early at boot, without randomness, addresses are predictable.
     if personality < 0 || personality & NO_RANDOMIZE == 0 {
         let _ = getrandom(&mut bytes, GetRandomFlags::NONBLOCK);
     }
     usize::from_ne_bytes(bytes)
 }
 
-/// A number below `most` by chance.
+/// Returns a random number below `most`.
 #[must_use]
 pub fn below(most: usize) -> usize {
     chance() % most.max(1)
@@ -86,7 +82,7 @@ fn is_place_for(len: usize, at: usize) -> bool {
 }
 
 impl Bases {
-    /// A place by chance.
+    /// Chooses random addresses.
     #[must_use]
     pub fn choose() -> Bases {
         let places: Vec<_> =
@@ -102,13 +98,13 @@ impl Bases {
         window..window + WINDOWS * LONGEST
     }
 
-    /// The first address of the window, unless something else lies there.
+    /// Returns the first address of the window, which is used unless it is taken.
     #[must_use]
     pub fn window(&self) -> usize {
         self.window
     }
 
-    /// That one, and those beside it.
+    /// Returns that address and those of the adjacent windows.
     pub fn windows(&self) -> impl Iterator<Item = usize> + use<> {
         let first = self.window;
         (0..WINDOWS).map(move |slot| first + slot * LONGEST)
@@ -128,7 +124,7 @@ impl std::fmt::Display for Bases {
 impl std::str::FromStr for Bases {
     type Err = ();
 
-    /// What is written by [`Bases`], if it can be one.
+    /// Parses the output of `Display`; fails for impossible addresses.
     fn from_str(text: &str) -> Result<Bases, ()> {
         let (window, gate) = text.split_once(':').ok_or(())?;
         let number = |text| usize::from_str_radix(text, 16).map_err(|_| ());
@@ -142,34 +138,34 @@ impl std::str::FromStr for Bases {
 
 static INHERITED: OnceLock<Bases> = OnceLock::new();
 
-/// Says which place those before in the tree have.
+/// Sets the addresses that the earlier processes of the tree use.
 pub fn inherit(bases: Bases) {
     INHERITED.get_or_init(|| bases);
 }
 
-/// That place, or one by chance.
+/// Returns the inherited addresses, or random ones.
 pub(crate) fn wanted() -> Bases {
     INHERITED.get().copied().unwrap_or_else(Bases::choose)
 }
 
-/// Other places for a window, where it need not be at the one of those before in the tree: a
-/// process may have several.
+/// Returns other addresses for a window, if none was inherited: a process may have several windows.
 pub(crate) fn others() -> impl Iterator<Item = usize> {
     const TRIES: usize = 24;
     let tries = if INHERITED.get().is_none() { TRIES } else { 0 };
     std::iter::repeat_with(|| Bases::choose().window()).take(tries)
 }
 
-/// Makes calls from that place's gate from now on, unless something lies there.
+/// Makes calls from that gate from now on, unless its address is taken.
 pub fn settle(bases: Bases) {
     raw::settle_gate(bases.gate);
 }
 
-/// What several windows together may take, from a multiple of it on.
+/// Length of an area for several adjacent windows, and its alignment, in bytes.
 const AREA_LEN: usize = 4 * TIB;
 
-/// Places for several windows together, each once: first the one that [`areas_for_many`] leave
-/// free, then others in an order by chance. Their first address is a multiple of their length.
+/// Returns the areas for several adjacent windows, each once: first the one that [`areas_for_many`]
+/// leaves free, then the others in rotated order from a random start. Addresses are multiples of
+/// [`AREA_LEN`].
 pub(crate) fn areas() -> impl Iterator<Item = Range<usize>> {
     let kept = kept_area();
     let mut others = whole_areas();
@@ -183,7 +179,7 @@ fn whole_areas() -> Vec<Range<usize>> {
     places.map(|at| at..at + AREA_LEN).collect()
 }
 
-/// The area that is left to windows which lie together, by chance.
+/// Returns the randomly chosen area that is kept for adjacent windows.
 fn kept_area() -> Range<usize> {
     static KEPT: OnceLock<Range<usize>> = OnceLock::new();
     let choose = || {
@@ -193,7 +189,7 @@ fn kept_area() -> Range<usize> {
     KEPT.get_or_init(choose).clone()
 }
 
-/// Areas in which windows lie of which a process has many, each of up to [`AREA_LEN`].
+/// Returns areas, each of up to [`AREA_LEN`], for a process with many windows.
 pub(crate) fn areas_for_many() -> Vec<Range<usize>> {
     let kept = kept_area();
     let mut areas = Vec::new();
@@ -210,14 +206,14 @@ pub(crate) fn areas_for_many() -> Vec<Range<usize>> {
     areas
 }
 
-/// Where [`hold`] holds the window's range; 0 for nowhere.
+/// Address of the range that [`hold`] reserves; 0 for none.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps the range of the window empty in a program that has none. Not where
-/// address space is limited: the program may need all of it.
+/// Reserves the window's range in a program without a window. Does nothing if address space is
+/// limited: the program may need all of it.
 pub fn hold(bases: Bases) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As);
-    // Without the gate the filter would take this for a call of the program's.
+    // Without the gate the filter would treat this as a call of the program.
     if limit.current.is_some() || !raw::settle_gate(bases.gate) {
         return;
     }
@@ -231,11 +227,11 @@ pub fn hold(bases: Bases) {
     }
 }
 
-/// Gives up what [`hold`] holds: the kernel is about to count all that is mapped.
+/// Releases the range of [`hold`]. Called before the kernel counts all mapped memory (`mlockall`).
 pub fn let_go() {
     let held = HELD.swap(0, Ordering::Relaxed);
     if held != 0 {
-        // SAFETY: `hold` has mapped the range without access, so nothing is in it.
+        // SAFETY: `hold` mapped the range without access, so it holds nothing.
         unsafe { raw::syscall(libc::SYS_munmap, [held, LONGEST, 0, 0, 0, 0]) };
     }
 }

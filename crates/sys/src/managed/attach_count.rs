@@ -1,18 +1,19 @@
-//! Attach count of a System V segment: whether forked children that read slots are alive.
+//! Attach count of a System V segment: shows if forked children that read slots are alive.
 //!
-//! This is the one exception to [`crate::open_mark`]. A child reads its parent's unnamed swap file,
-//! and may close any descriptor, also that of a mark: then its slots would be reused under it. It
-//! cannot close a mapping. The kernel counts the mappings of System V memory, and drops a child's when
-//! it has exited or called exec.
+//! This is the one exception to [`crate::open_mark`]. A child reads its parent's unnamed swap file.
+//! It may close any descriptor, even that of a mark: then its slots would be reused while it reads
+//! them. It cannot close a mapping. The kernel counts the mappings of a System V segment, and drops
+//! a child's when it exits or calls exec.
 //!
 //! A process that leaves its IPC namespace cannot read the count: then children count as alive for
-//! ever. A segment has a random size, so that another one with the same number is not taken for it.
+//! ever. Each segment has a random size, so that another one with the same ID is not mistaken for
+//! it.
 
 use crate::PAGE_SIZE;
 use crate::aslr;
 use crate::raw;
 
-/// Memory of which only the mappings are counted. No page of it is ever touched.
+/// A segment whose mappings are counted. Its pages are never touched.
 ///
 /// ```
 /// use softswap_sys::attach_count::AttachCount;
@@ -28,48 +29,48 @@ pub struct AttachCount {
     bytes: usize,
 }
 
-/// Largest size.
+/// Upper bound of the random part of the size, in bytes.
 const MOST_BYTES: usize = 1 << 20;
-/// The process may read the count after it has changed its user.
+/// Permission that lets the process read the count after it has changed its user.
 const READABLE: usize = 0o444;
 const NO_RESERVE: usize = 0o10000;
 
-/// Makes a system call that returns `None` if it fails.
+/// Makes a system call; returns `None` if it fails.
 ///
 /// # Safety
-/// What the call does to this process's memory is sound.
+/// The call's effect on this process's memory is sound.
 unsafe fn call(number: i64, a: usize, b: usize, c: usize) -> Option<usize> {
-    // SAFETY: what the call does to memory is sound, as asked for above.
+    // SAFETY: the caller promises that the call's effect on memory is sound.
     raw::check(unsafe { raw::syscall(number, [a, b, c, 0, 0, 0]) }).ok()
 }
 
 impl AttachCount {
-    /// Creates a segment, which children inherit, or returns `None` if the kernel has none left.
+    /// Creates a segment, which children inherit; returns `None` if the kernel refuses.
     #[must_use]
     pub fn make() -> Option<AttachCount> {
         let bytes = PAGE_SIZE + aslr::below(MOST_BYTES);
         let flags = libc::IPC_CREAT as usize | NO_RESERVE | READABLE;
-        // SAFETY: the call takes no pointers, and maps nothing.
+        // SAFETY: the call takes no pointers and maps nothing.
         let id = unsafe { call(libc::SYS_shmget, libc::IPC_PRIVATE as usize, bytes, flags)? };
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let address = unsafe { call(libc::SYS_shmat, id, 0, libc::SHM_RDONLY as usize) };
-        // SAFETY: lets the memory go with its last mapping; no mapping changes.
+        // SAFETY: marks the segment for removal with its last mapping; no mapping changes.
         unsafe { call(libc::SYS_shmctl, id, libc::IPC_RMID as usize, 0) };
         Some(AttachCount { id, address: address?, bytes })
     }
 
-    /// Sets whether children inherit it that are forked from now on.
+    /// Sets if children forked from now on inherit the mapping.
     pub fn hand_on(&self, on: bool) {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
-        // If the call fails, children inherit it.
-        // SAFETY: no content changes, only what children get.
+        // If the call fails, children inherit the mapping. SAFETY: no content changes, only the
+        // children's mappings.
         unsafe { call(libc::SYS_madvise, self.address, self.bytes, advice as usize) };
     }
 
-    /// Returns true if only this process has it mapped.
+    /// Returns true if only this process has mapped the segment.
     #[must_use]
     pub fn is_alone(&self) -> bool {
-        // SAFETY: integers, for which zero is valid.
+        // SAFETY: all fields are integers, for which zero is valid.
         let mut state: libc::shmid_ds = unsafe { std::mem::zeroed() };
         let (ask, place) = (libc::IPC_STAT as usize, &raw mut state as usize);
         // SAFETY: the kernel writes one `struct shmid_ds` to `state`.
@@ -85,8 +86,8 @@ impl AttachCount {
 
 impl Drop for AttachCount {
     fn drop(&mut self) {
-        // By the general call, which is one of those that filters let pass.
-        // SAFETY: the mapping is this value's own, and nobody refers to it.
+        // munmap instead of shmdt: filters allow it. SAFETY: the mapping belongs to this value, and
+        // nothing refers to it.
         unsafe { call(libc::SYS_munmap, self.address, self.bytes, 0) };
     }
 }
@@ -100,7 +101,7 @@ mod tests {
     fn a_child_is_seen_until_its_end() {
         let Some(attached) = AttachCount::make() else { return eprintln!("skipped: not here") };
         assert!(attached.is_alone());
-        // A child that has it sees that it is not the only one.
+        // A child that inherited the mapping sees that it is not alone.
         let seen = in_child(|| i32::from(attached.is_alone()));
         assert_eq!(seen.unwrap(), Ended::Exit(0));
         assert!(attached.is_alone(), "the child is gone");

@@ -1,9 +1,9 @@
-//! What a process without an engine has committed: a bit for each page of the window that it
-//! may write to, and their number.
+//! Committed memory of a process without an engine: a bit for each page of the window that the
+//! program may write to, and their number.
 //!
-//! Reservations without access are not committed. Memory that may no longer be written still
-//! is: its content stays. Changes are atomic, word by word, and cost a few microseconds for
-//! each GiB; a forked child inherits a copy.
+//! Reservations without access are not committed. Memory that was made read-only still is, because
+//! its content stays. Each word changes atomically, which costs a few microseconds for each GiB. A
+//! forked child inherits a copy.
 
 use crate::memory::{PAGE_SIZE, reserve_u64};
 use std::io;
@@ -32,22 +32,22 @@ pub struct Committed {
 }
 
 impl Committed {
-    /// Nothing yet, of a window of `len` bytes at `base`.
+    /// Returns an empty set for a window of `len` bytes at `base`.
     ///
     /// # Errors
-    /// When there is no address space for the bits.
+    /// If there is no address space for the bits.
     pub fn new(base: usize, len: usize) -> io::Result<Committed> {
         let words = reserve_u64((len / PAGE_SIZE).div_ceil(BITS))?;
         Ok(Committed { base, words, pages: AtomicUsize::new(0) })
     }
 
-    /// Bytes that are committed.
+    /// Returns the number of committed bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.pages.load(Relaxed) * PAGE_SIZE
     }
 
-    /// Bytes of a range of addresses that are not committed.
+    /// Returns the number of bytes of a range that are not committed.
     #[must_use]
     pub fn missing_bytes(&self, range: &Range<usize>) -> usize {
         let pages = self.pages_of(range);
@@ -55,7 +55,7 @@ impl Committed {
         missing.map(|bits| bits.count_ones() as usize).sum::<usize>() * PAGE_SIZE
     }
 
-    /// A range of addresses is committed from now on, as far as it is in the window.
+    /// Marks a range of addresses, clipped to the window, as committed.
     pub fn add(&self, range: &Range<usize>) {
         for (index, bits) in words_of(&self.pages_of(range)) {
             let before = self.words[index].fetch_or(bits, Relaxed);
@@ -63,10 +63,10 @@ impl Committed {
         }
     }
 
-    /// A range of addresses is not committed any more.
+    /// Marks a range of addresses as not committed.
     pub fn remove(&self, range: &Range<usize>) {
         for (index, bits) in words_of(&self.pages_of(range)) {
-            // Most of a large reservation never was: its words stay untouched.
+            // Most of a large reservation was never committed: its words stay untouched.
             if self.words[index].load(Relaxed) & bits != 0 {
                 let before = self.words[index].fetch_and(!bits, Relaxed);
                 self.pages.fetch_sub((bits & before).count_ones() as usize, Relaxed);
@@ -81,7 +81,7 @@ impl Committed {
     }
 }
 
-/// The words that a range of pages covers, each with the bits it covers.
+/// Returns the words that a range of pages covers, each with the covered bits.
 fn words_of(pages: &Range<usize>) -> impl Iterator<Item = (usize, u64)> + use<> {
     let (mut page, end) = (pages.start, pages.end);
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! The two ways to take a fault, and which of them a process uses.
+//! The two fault mechanisms, and the choice of a process.
 
 use crate::{self_memory, uffd};
 use std::cell::Cell;
@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::str::FromStr;
 
-/// How a touch of an absent page reaches the engine.
+/// The mechanism by which a touch of an absent page reaches the engine.
 ///
 /// ```
 /// use softswap_sys::faults::Faults;
@@ -17,12 +17,12 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u64)]
 pub enum Faults {
-    /// By userfaultfd if the kernel and the container allow it, else by page protection.
+    /// userfaultfd if the kernel and the container allow it, else page protection.
     #[default]
     Auto = 0,
-    /// By userfaultfd: absent pages are missing, and a touch raises SIGBUS.
+    /// userfaultfd: absent pages are missing, and a touch raises SIGBUS.
     Userfaultfd = 1,
-    /// By page protection: absent pages are inaccessible, and a touch raises SIGSEGV.
+    /// Page protection: absent pages are inaccessible, and a touch raises SIGSEGV.
     Protection = 2,
 }
 
@@ -63,7 +63,7 @@ impl Faults {
         }
     }
 
-    /// Checks that this process can have a window whose faults are taken in this way.
+    /// Checks that this process can have a window with this mechanism.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -79,7 +79,7 @@ thread_local! {
     static TAKEN: Cell<Faults> = const { Cell::new(Faults::Auto) };
 }
 
-/// Runs `body`, whose windows take faults in this way.
+/// Runs `body`, whose windows use this mechanism.
 ///
 /// ```no_run
 /// use softswap_sys::faults::{self, Faults};
@@ -100,7 +100,7 @@ pub fn taken<R>(faults: Faults, body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// The way in which windows take faults that this thread reserves now.
+/// Returns the mechanism of windows that this thread reserves now.
 pub(crate) fn in_force() -> Faults {
     TAKEN.get().settled()
 }

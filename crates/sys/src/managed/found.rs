@@ -1,5 +1,5 @@
-//! What lies in a range of addresses, as /proc tells: which mappings, and which of their pages
-//! are there. Asked of this thread: once the first one has ended, only root is told of that.
+//! Reads the mappings of an address range, and its present pages, from /proc. Uses the files of
+//! this thread: once the main thread has exited, only root may read the process's.
 
 use crate::memory::PAGE_SIZE;
 use crate::{raw, uffd};
@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::ops::Range;
 
-/// A mapping, as far as it lies in the range that was asked for.
+/// A mapping, clipped to the requested range.
 ///
 /// ```
 /// use softswap_sys::found::mappings;
@@ -23,22 +23,22 @@ use std::ops::Range;
 pub struct Mapping {
     /// Its addresses.
     pub range: Range<usize>,
-    /// What may be done with it, as `mprotect` has it.
+    /// Protection, as bits of `mprotect`.
     pub protection: i32,
-    /// Private and of no file: what can be managed.
+    /// Private and anonymous, so it can be managed.
     pub is_private_anonymous: bool,
-    /// Locked into memory. This and what follows only where details were asked for.
+    /// Locked into memory. This field and the next ones are set only if details were requested.
     pub is_locked: bool,
-    /// A forked child does not get it (MADV_DONTFORK).
+    /// A forked child does not inherit it (MADV_DONTFORK).
     pub is_withheld: bool,
-    /// A forked child gets it empty (MADV_WIPEONFORK).
+    /// A forked child inherits it empty (MADV_WIPEONFORK).
     pub is_wiped: bool,
 }
 
-/// The mappings within `range`, in order. Details take a walk over all pages.
+/// Returns the mappings within `range`, in order. Details require a walk over all pages.
 ///
 /// # Errors
-/// When /proc cannot be read.
+/// If /proc cannot be read.
 pub fn mappings(range: Range<usize>, with_details: bool) -> io::Result<Vec<Mapping>> {
     let name = if with_details { "/proc/thread-self/smaps" } else { "/proc/thread-self/maps" };
     Ok(parse(&std::fs::read_to_string(name)?, &range))
@@ -94,7 +94,8 @@ fn parse_line(line: &str) -> Option<Mapping> {
     })
 }
 
-/// Whether this process has memory locked, or may have; then details are worth their time.
+/// Returns true if this process has locked memory, or if that is unknown: then details are worth
+/// their cost.
 #[must_use]
 pub fn has_locked_memory() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
@@ -102,14 +103,13 @@ pub fn has_locked_memory() -> bool {
     locked.is_none_or(|text| text.split_whitespace().next() != Some("0"))
 }
 
-/// PAGEMAP_SCAN of <linux/fs.h> (Linux 6.7): finds pages by what they are, in runs.
+/// PAGEMAP_SCAN of <linux/fs.h> (Linux 6.7): finds runs of pages by their state.
 const PAGEMAP_SCAN: usize = 0xc060_6610;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
-/// Runs that are asked for at once.
+/// Runs per request.
 const RUNS: usize = 512;
-/// Pages that are looked at in one go by `mincore`, which costs a tenth of that call and says
-/// less.
+/// Pages per call of `mincore`, which costs a tenth of PAGEMAP_SCAN but reports less.
 const LOOKED_AT: usize = 32_768;
 
 /// `struct pm_scan_arg`.
@@ -138,7 +138,7 @@ struct Region {
     categories: u64,
 }
 
-/// Where pages that have content are found.
+/// Finds pages with content.
 ///
 /// ```
 /// use softswap_sys::found::Pages;
@@ -152,28 +152,29 @@ struct Region {
 /// ```
 #[derive(Debug)]
 pub struct Pages {
-    /// /proc/self/pagemap, where the kernel may have swapped some, and there is the call.
+    /// /proc/self/pagemap, open if the machine has swap: then the kernel may have swapped pages
+    /// out.
     pagemap: Option<OwnedFd>,
 }
 
 impl Pages {
-    /// Looks for them in this process.
+    /// Opens the search in this process.
     #[must_use]
     pub fn open() -> Pages {
         let open = || {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
             rustix::fs::open("/proc/thread-self/pagemap", flags, Mode::empty()).ok()
         };
-        // How much of this process is swapped is told too late, and not exactly.
+        // The kernel reports a process's own swap usage late and inexactly.
         let may_swap = rustix::system::sysinfo().totalswap > 0;
         Pages { pagemap: may_swap.then(open).flatten() }
     }
 
-    /// Calls `body` with each run of pages in `range`, which is of whole pages and mapped, that
-    /// are in memory, or in the kernel's own swap.
+    /// Calls `body` with each run of pages in `range` that are resident or in the kernel's own
+    /// swap. The range consists of whole mapped pages.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// The kernel's error.
     pub fn each_run(
         &self,
         range: Range<usize>,
@@ -212,8 +213,8 @@ fn scan(
             return_mask: IS_PRESENT,
         };
         let args = [pagemap.as_raw_fd() as usize, PAGEMAP_SCAN, &raw mut arg as usize, 0, 0, 0];
-        // SAFETY: the kernel reads and writes `arg`, and writes at most as many runs to `runs`
-        // as `vec_len` says; without flags it changes no page.
+        // SAFETY: the kernel reads and writes `arg`, and writes at most `vec_len` runs to `runs`.
+        // Without flags it changes no page.
         let count = raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) })?;
         for run in &runs[..count] {
             body(run.start as usize..run.end as usize);
@@ -226,8 +227,8 @@ fn scan(
     Ok(())
 }
 
-/// As [`scan`], by `mincore`: what the kernel has swapped is found as far as it is cached, and else
-/// comes in as it is touched.
+/// As [`scan`], by `mincore`. Finds pages that the kernel has swapped out only if they are in its
+/// swap cache; the kernel faults in the others on touch.
 fn look(range: Range<usize>, body: &mut dyn FnMut(Range<usize>)) -> io::Result<()> {
     let mut present = vec![0; LOOKED_AT];
     for start in range.clone().step_by(LOOKED_AT * PAGE_SIZE) {

@@ -1,4 +1,4 @@
-//! Managed memory: where it lies, and how pages enter and leave it.
+//! Managed memory: its addresses, and how pages are installed and evicted.
 
 pub mod aslr;
 pub mod uffd;

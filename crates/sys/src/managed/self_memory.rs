@@ -1,5 +1,5 @@
-//! Files of `/proc/self`: `mem`, by which this process's memory is read and written without regard
-//! to its protection, and `maps`.
+//! Files of `/proc/self`: `mem`, which accesses this process's memory regardless of its protection,
+//! and `maps`.
 
 use crate::memory::PAGE_SIZE;
 use crate::{descriptor, program_filter, raw};
@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// A file of `/proc/self`. In a forked child it is the parent's until it is opened again.
+/// A file of `/proc/self`. In a forked child it refers to the parent until it is reopened.
 #[derive(Debug)]
 struct SelfFile {
     number: AtomicI32,
@@ -31,18 +31,18 @@ impl SelfFile {
     }
 
     fn open_anew(&self) -> io::Result<OwnedFd> {
-        // A filter of the program's own would judge the call, and could end the process.
+        // The program's own filter would judge the call, and could kill the process.
         if program_filter::is_in_force() {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         Ok(rustix::fs::open(self.path, self.flags | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// Opens this process's own file in a forked child, which has one thread. It is closed if the
-    /// process may not.
+    /// Opens this process's own file in a forked child, which has one thread. If the process may
+    /// not open it, the file stays closed.
     fn reopen(&self) {
         let fresh = descriptor::with_room(|| self.open_anew()).or_else(|error| {
-            // If all numbers are in use, its own serves.
+            // If all numbers are in use, this value's number is reused.
             self.close();
             if error.raw_os_error() == Some(libc::EMFILE) { self.open_anew() } else { Err(error) }
         });
@@ -56,21 +56,21 @@ impl SelfFile {
     fn close(&self) {
         let number = self.number.swap(-1, Ordering::AcqRel);
         if number >= 0 {
-            // SAFETY: the descriptor was this value's, which has forgotten its number.
+            // SAFETY: the descriptor belonged to this value, which has cleared its number.
             descriptor::release(unsafe { OwnedFd::from_raw_fd(number) });
         }
     }
 
-    /// Calls `pread64` or `pwrite64` once with `len` bytes of a buffer.
+    /// Calls `pread64` or `pwrite64` once with `len` bytes of a buffer; retries interruptions.
     fn transfer(&self, call: i64, buffer: usize, len: usize, at: usize) -> io::Result<usize> {
         if self.number.load(Ordering::Relaxed) < 0 {
             return Err(io::ErrorKind::NotConnected.into());
         }
         loop {
             let args = [self.number.load(Ordering::Relaxed) as usize, buffer, len, at, 0, 0];
-            // SAFETY: the callers name a buffer of `len` bytes. At `at` there is text that
-            // the kernel makes, or memory to which no Rust reference points. For what is not
-            // mapped the kernel answers EIO.
+            // SAFETY: the callers pass a buffer of `len` bytes. At `at` the file has text that the
+            // kernel generates, or memory to which no Rust reference points. For unmapped memory
+            // the kernel returns EIO.
             match raw::check(unsafe { raw::syscall(call, args) }) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::EBADF) => {
@@ -119,7 +119,7 @@ impl SelfMemory {
         Ok(())
     }
 
-    /// Copies what is at `address` to `to`.
+    /// Copies memory from `address` to `to`.
     pub(crate) fn read(&self, address: usize, to: &mut [u8]) -> io::Result<()> {
         self.transfer(libc::SYS_pread64, to.as_mut_ptr() as usize, to.len(), address)
     }
@@ -168,7 +168,7 @@ pub(crate) fn try_out() -> io::Result<()> {
     let memory = SelfMemory::open()?;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let args = [0, PAGE_SIZE, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0];
-    // SAFETY: a mapping of its own, at a place of the kernel's choice.
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
     let page = raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })?;
     let (written, mut read) = ([0x5a_u8; 8], [0; 8]);
     let result = memory.write(page, &written).and_then(|()| memory.read(page, &mut read));

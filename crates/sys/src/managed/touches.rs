@@ -1,14 +1,11 @@
-//! Touches of managed memory in a program that has asked for it: SIGBUS, or SIGSEGV where faults
-//! are taken by page protection. There may be several windows, each with a [`Resolver`] of its own.
+//! Handles faults on managed memory in a program that uses pools: SIGBUS, or SIGSEGV with page
+//! protection. There may be several windows, each with a [`Resolver`] of its own. Other signals are
+//! passed to the previous handler.
 //!
-//! What is no touch of such a page goes to the handler that was there before, as if this one
-//! were not.
-//!
-//! The handler runs on the stack of whoever touches, not on an alternate one: those that the
-//! standard library makes for its threads have 8 KiB, too little for what unpacks a page, and
-//! most threads of other languages have none. Managed memory is no stack, so there is one, and
-//! the handler needs [`STACK_NEEDED_BYTES`] of it. Where the preloaded runtime has SIGBUS, it
-//! calls the handler on its own.
+//! The handler runs on the faulting thread's own stack and needs [`STACK_NEEDED_BYTES`] of it.
+//! Alternate stacks do not suffice: the standard library's have 8 KiB, too little to decompress a
+//! page, and most threads of other languages have none. If the preloaded runtime handles SIGBUS, it
+//! calls this handler on its own stack.
 
 use crate::chained::Before;
 use crate::futex;
@@ -19,31 +16,30 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What a thread must have left of its stack where it touches managed memory.
+/// Stack that a thread must have left when it touches managed memory, in bytes.
 pub const STACK_NEEDED_BYTES: usize = 64 << 10;
 
-/// The most windows that a process has at a time.
+/// Maximum number of windows of a process at a time.
 pub const MOST_WINDOWS: usize = 1024;
 
-/// Brings in pages of one window.
+/// Faults in pages of one window.
 pub trait Resolver: Send + Sync {
-    /// Brings in the page at a touched address; whether the touch may be repeated. In a signal
-    /// handler, with all signals blocked: of those in `open` the thread would take one that
-    /// came. It must not touch managed memory, nor allocate, nor panic.
+    /// Faults in the page at `address`; returns true if the access can be retried. Called in a
+    /// signal handler with all signals blocked. `open` are the signals that the thread itself does
+    /// not block. Must not touch managed memory, allocate, or panic.
     fn resolve(&self, address: usize, is_write: bool, open: Mask) -> bool;
 
-    /// Brings pages in and keeps them in DRAM, at their addresses, for a system call that is
-    /// given the `len` bytes from `address`. Under the same rules, but with the signals of the
-    /// program's open.
+    /// Faults in and pins pages of the `len` bytes from `address`, for a system call. The rules of
+    /// [`Resolver::resolve`] apply, but the program's signals are not blocked.
     fn hold(&self, _address: usize, _len: usize, _open: Mask) -> Hold {
         Hold::Bytes(0)
     }
 
-    /// Ends what [`Resolver::hold`] began.
+    /// Undoes [`Resolver::hold`].
     fn let_go(&self, _address: usize, _len: usize) {}
 }
 
-/// What became of bytes that were to be kept in DRAM.
+/// Result of pinning bytes.
 ///
 /// ```
 /// use softswap_sys::touches::Hold;
@@ -56,19 +52,19 @@ pub trait Resolver: Send + Sync {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// So many from the first on are kept.
+    /// This many bytes, from the first one on, are pinned.
     Bytes(usize),
-    /// None: the thread is to take a signal first.
+    /// Nothing is pinned: the thread must take a signal first.
     Signal,
-    /// None, for this reason.
+    /// Nothing is pinned, for this errno.
     Refused(i32),
 }
 
 struct Window {
-    /// 0 where there is none.
+    /// 0 in an unused entry.
     base: AtomicUsize,
     len: AtomicUsize,
-    /// Handlers that are about to use the resolver, or do.
+    /// Number of handlers that use the resolver, or are about to.
     users: AtomicU32,
     resolver: AtomicPtr<Box<dyn Resolver>>,
 }
@@ -81,16 +77,16 @@ static WINDOWS: [Window; MOST_WINDOWS] = [const {
         resolver: AtomicPtr::new(null_mut()),
     }
 }; MOST_WINDOWS];
-/// Windows from here on were never used.
+/// Number of entries that were ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// The signals whose handlers are in force. Held while windows are added.
+/// Signals whose handlers are installed. Held while windows are added or removed.
 static INSTALLED: Mutex<Mask> = Mutex::new(0);
-/// The actions that the signals had before.
+/// The previous actions of the signals.
 static BEFORE_SIGBUS: Before = Before::new();
 static BEFORE_SIGSEGV: Before = Before::new();
 
-/// A window whose touches are served until this is dropped.
+/// A window whose faults are handled until this is dropped.
 ///
 /// ```no_run
 /// use softswap_sys::signals::Mask;
@@ -117,17 +113,17 @@ pub struct Served {
     process: u32,
 }
 
-/// Has touches of the `len` bytes from `base` resolved. Who forks has the child call
-/// [`in_child`].
+/// Handles faults on the `len` bytes from `base` with `resolver`. A program that forks must call
+/// [`in_child`] in the child.
 ///
 /// # Errors
-/// `QuotaExceeded` where there are [`MOST_WINDOWS`] already; otherwise the kernel's refusal.
+/// `QuotaExceeded` if there are [`MOST_WINDOWS`] already; otherwise the kernel's refusal.
 pub fn serve(base: usize, len: usize, resolver: Box<dyn Resolver>) -> io::Result<Served> {
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     for (signal, before) in [(SIGBUS, &BEFORE_SIGBUS), (SIGSEGV, &BEFORE_SIGSEGV)] {
         if signals::never_blocked() & !*installed & signals::bit(signal) != 0 {
-            // Everything is blocked while a page comes in: a handler of the program's that
-            // touched the same page would wait for itself.
+            // All signals are blocked during a fault: a handler of the program that touched the
+            // same page would wait for its own thread.
             before.install(signal, on_fault, !0, 0)?;
             *installed |= signals::bit(signal);
         }
@@ -156,14 +152,14 @@ impl Drop for Served {
             futex::relax(&mut turns);
         }
         window.base.store(0, Ordering::Release);
-        // SAFETY: `serve` has made it by `into_raw`; it is in the table no more, and who found
-        // it there has done with it.
+        // SAFETY: `serve` created it by `into_raw`. It was removed from the table, and all handlers
+        // that had found it there have finished.
         drop(unsafe { Box::from_raw(resolver) });
     }
 }
 
-/// In a forked child, before anything else there: it has no windows, and what it maps may lie where
-/// they are in its parent.
+/// Clears the table in a forked child, before anything else. The child has no windows, and may map
+/// other memory at their addresses.
 pub fn in_child() {
     for window in &WINDOWS[..USED.load(Ordering::Relaxed)] {
         window.resolver.store(null_mut(), Ordering::Relaxed);
@@ -174,9 +170,9 @@ pub fn in_child() {
 
 extern "C" fn on_fault(signal: i32, info: *mut siginfo_t, context: *mut libc::c_void) {
     raw::preserving_errno(|| {
-        // SAFETY: `info` is what this handler of a fault was given.
+        // SAFETY: `info` is the argument of this fault handler.
         let (address, code) = unsafe { (signals::fault_address(info), (*info).si_code) };
-        // SAFETY: `context` is what this handler was given; nobody else has it.
+        // SAFETY: `context` is this handler's argument, and nothing else uses it.
         let (is_write, blocked) =
             unsafe { (signals::fault_is_write(context), *signals::interrupted_mask(context)) };
         let is_touch = if signal == SIGBUS { code > 0 } else { signals::is_touch(code) };
@@ -184,17 +180,17 @@ extern "C" fn on_fault(signal: i32, info: *mut siginfo_t, context: *mut libc::c_
             return;
         }
         let before = if signal == SIGBUS { &BEFORE_SIGBUS } else { &BEFORE_SIGSEGV };
-        // SAFETY: both are what this handler was given.
+        // SAFETY: both are this handler's arguments.
         unsafe { before.pass_on(signal, info, context, true) };
     });
 }
 
-/// Whether the touched address is in a window, and its page came in.
+/// Returns true if the address is in a window and its page was faulted in.
 fn resolve(address: usize, is_write: bool, open: Mask) -> bool {
     with_resolver(address, |resolver| resolver.resolve(address, is_write, open)) == Some(true)
 }
 
-/// Calls `body` with whoever brings in the pages of the window that an address lies in.
+/// Calls `body` with the resolver of the window that contains an address.
 pub(crate) fn with_resolver<R>(address: usize, body: impl FnOnce(&dyn Resolver) -> R) -> Option<R> {
     let is_in = |window: &&Window| {
         let base = window.base.load(Ordering::Acquire);
@@ -202,10 +198,10 @@ pub(crate) fn with_resolver<R>(address: usize, body: impl FnOnce(&dyn Resolver) 
     };
     let window = WINDOWS[..USED.load(Ordering::Acquire)].iter().find(is_in)?;
     window.users.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: null, or what `serve` has put there. Who takes it out waits for `users` before
-    // freeing it, and that was counted up before this load.
+    // SAFETY: null, or a value that `serve` has stored. The thread that removes it waits for
+    // `users`, which was incremented before this load, before it frees the value.
     let resolver = unsafe { window.resolver.load(Ordering::SeqCst).as_ref() };
-    // It may have become another window meanwhile, and now stays what it is.
+    // The entry may have been reused for another window before. It cannot change now.
     let resolver = resolver.filter(|_| is_in(&window));
     let result = resolver.map(|resolver| body(resolver.as_ref()));
     window.users.fetch_sub(1, Ordering::SeqCst);
@@ -232,7 +228,7 @@ mod tests {
     static PASSED_ON: AtomicU64 = AtomicU64::new(0);
 
     extern "C" fn programs(_signal: i32, info: *mut siginfo_t, _context: *mut libc::c_void) {
-        // SAFETY: `info` is what the kernel gave this handler.
+        // SAFETY: `info` is the argument of this handler.
         PASSED_ON.store(1 + unsafe { (*info).si_code } as u64, Ordering::Relaxed);
     }
 
@@ -242,7 +238,7 @@ mod tests {
         (serve(base, len, Box::new(Filled(window, content))).unwrap(), base as *const u8)
     }
 
-    // One test, because the signal is the process's.
+    // One test, because the signals belong to the process.
     #[test]
     fn each_window_has_its_resolver_and_the_rest_is_the_programs() {
         for signal in [SIGBUS, SIGSEGV] {
@@ -250,13 +246,13 @@ mod tests {
         }
         let (one, ones) = served(1, Faults::Userfaultfd);
         let (two, twos) = served(2, Faults::Protection);
-        // SAFETY: pages of the windows, which are brought in.
+        // SAFETY: pages of the windows, which the resolvers fault in.
         let seen = unsafe { [ones.read_volatile(), twos.add(PAGE_SIZE).read_volatile()] };
         assert_eq!(seen, [1, 2]);
         drop(one);
         let address = twos as usize;
         let other = std::thread::spawn(move || {
-            // SAFETY: a page of the second window, which is brought in.
+            // SAFETY: a page of the second window, which its resolver faults in.
             unsafe { (address as *const u8).read_volatile() }
         });
         assert_eq!(other.join().unwrap(), 2);
@@ -264,7 +260,7 @@ mod tests {
 
         for signal in [SIGBUS, SIGSEGV] {
             PASSED_ON.store(0, Ordering::Relaxed);
-            // SAFETY: a handler is there.
+            // SAFETY: the signals have handlers.
             unsafe { libc::raise(signal) };
             assert_eq!(PASSED_ON.load(Ordering::Relaxed) as i32, 1 + libc::SI_TKILL);
         }

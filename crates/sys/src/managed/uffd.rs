@@ -1,7 +1,7 @@
-//! userfaultfd, by its ioctls.
+//! userfaultfd by its ioctls.
 //!
-//! Own ioctls rather than a crate: the engine needs MOVE, write-protection and
-//! exact partial results, and must treat EAGAIN as "try again" for every one.
+//! Not a crate's ioctls: the engine needs MOVE, write-protection and exact partial results, and
+//! must retry each operation on EAGAIN.
 
 use crate::descriptor;
 use crate::memory::PAGE_SIZE;
@@ -20,26 +20,26 @@ pub(crate) const IOCTL_MOVE: usize = 0xc028_aa05;
 pub(crate) const IOCTL_WRITEPROTECT: usize = 0xc018_aa06;
 
 const USER_MODE_ONLY: usize = 1;
-/// How it is opened for faults from user mode.
+/// Flags of a descriptor for user-mode faults.
 pub(crate) const OPEN_FLAGS: usize = (libc::O_CLOEXEC | libc::O_NONBLOCK) as usize | USER_MODE_ONLY;
 const REGISTER_MISSING: u64 = 1;
 const REGISTER_WP: u64 = 2;
 const WRITEPROTECT_ON: u64 = 1;
 const COPY_PROTECTED: u64 = 2;
-/// Nobody sleeps on a message in SIGBUS mode, so no wake-up is wanted.
+/// In SIGBUS mode no thread sleeps on a message, so no wake-up is needed.
 const DONTWAKE: u64 = 1;
 const WRITEPROTECT_DONTWAKE: u64 = 2;
 
-/// Faults are delivered as SIGBUS to the toucher.
+/// Faults raise SIGBUS in the faulting thread.
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
-/// Write-protect faults can be asked for.
+/// Write-protect faults are supported.
 pub const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1;
-/// UFFDIO_MOVE is there (6.8).
+/// UFFDIO_MOVE is supported (Linux 6.8).
 pub const FEATURE_MOVE: u64 = 1 << 16;
-/// Write protection resolved by the kernel, to be read by PAGEMAP_SCAN (6.7).
+/// The kernel resolves write-protect faults; PAGEMAP_SCAN reports them (Linux 6.7).
 pub const FEATURE_WP_ASYNC: u64 = 1 << 15;
 
-/// Who may use the descriptor.
+/// The faults that a descriptor handles.
 ///
 /// ```
 /// use softswap_sys::uffd::{self, Privilege};
@@ -50,13 +50,13 @@ pub const FEATURE_WP_ASYNC: u64 = 1 << 15;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privilege {
-    /// Faults from user mode only: open to everyone.
+    /// Faults from user mode only: needs no privilege.
     UserModeOnly,
-    /// Also faults taken inside system calls: needs a privilege or a sysctl.
+    /// Also faults inside system calls: needs a privilege or a sysctl.
     KernelToo,
 }
 
-/// What a write to a page that was put in does.
+/// The effect of a write to an installed page.
 ///
 /// ```
 /// use softswap_sys::window::{Window, Writes};
@@ -69,14 +69,14 @@ pub enum Privilege {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writes {
-    /// It writes.
+    /// The write succeeds.
     Allowed,
-    /// It faults, until the protection is lifted. One made by the kernel for a
-    /// system call fails.
+    /// The write faults until the protection is removed. A write by the kernel, for a system call,
+    /// fails.
     Caught,
 }
 
-/// A userfaultfd with its features agreed.
+/// An open userfaultfd with negotiated features.
 ///
 /// ```
 /// use softswap_sys::uffd::Uffd;
@@ -88,11 +88,11 @@ pub enum Writes {
 /// ```
 #[derive(Debug)]
 pub struct Uffd {
-    /// Owned; another one in a forked child.
+    /// Owned; replaced in a forked child.
     fd: AtomicI32,
     features: u64,
-    /// Memory stays registered whatever becomes of the descriptor: a touch of
-    /// what is out never reads zeroes.
+    /// Keeps memory registered even if the program closes the descriptor: a touch of an absent page
+    /// never reads zeroes.
     registered: RegisteredFile,
 }
 
@@ -109,7 +109,7 @@ fn open(privilege: Privilege) -> io::Result<OwnedFd> {
     };
     // SAFETY: the call takes no pointers, and opens a new descriptor.
     let fd = raw::check(unsafe { raw::syscall(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) })?;
-    // SAFETY: the descriptor was opened just now, and is owned by nobody else.
+    // SAFETY: the descriptor was opened just now and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -127,12 +127,12 @@ fn agree(fd: &OwnedFd, features: u64) -> io::Result<u64> {
 
 fn ioctl<T>(fd: i32, request: usize, arg: &mut T) -> io::Result<()> {
     let args = [fd as usize, request, std::ptr::from_mut(arg) as usize, 0, 0, 0];
-    // SAFETY: the kernel reads and writes `arg`, whose type the methods of this file
-    // choose by `request`. It puts pages only into ranges that were registered through
-    // `Uffd::register`, which hold no Rust objects, and answers ENOENT for others. What it
-    // copies from it only reads, or answers EFAULT.
+    // SAFETY: the kernel reads and writes `arg`, whose type the functions of this file choose by
+    // `request`. It installs pages only in ranges that were registered through `Uffd::register`,
+    // which hold no Rust objects, and returns ENOENT for others. It only reads the source of a
+    // copy, or returns EFAULT.
     match raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) }) {
-        // Not open, or not a userfaultfd, any more.
+        // Closed, or replaced by another file.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::ENOTTY)) => {
             descriptor::lost("the userfaultfd of its memory")
         }
@@ -140,15 +140,15 @@ fn ioctl<T>(fd: i32, request: usize, arg: &mut T) -> io::Result<()> {
     }
 }
 
-/// The features this kernel offers at the given privilege.
+/// Returns the features that this kernel offers at the given privilege.
 pub fn offered_features(privilege: Privilege) -> io::Result<u64> {
     agree(&open(privilege)?, 0)
 }
 
-/// What a window cannot do without.
+/// Features that a window needs.
 const NEEDED: u64 = FEATURE_SIGBUS | FEATURE_PAGEFAULT_FLAG_WP;
 
-/// Whether this process may have a window now.
+/// Returns true if this process may create a window now.
 ///
 /// ```
 /// use softswap_sys::uffd::{Uffd, is_allowed};
@@ -167,7 +167,7 @@ pub(crate) fn try_out() -> io::Result<()> {
     }
 }
 
-/// Returns true if the kernel has no such call (`ENOSYS`), or an emulator in front of it.
+/// Returns true if the kernel, or an emulator in front of it, lacks the call (`ENOSYS`).
 ///
 /// ```
 /// use softswap_sys::uffd::{is_allowed, is_unknown};
@@ -193,21 +193,19 @@ pub fn is_unknown() -> bool {
 /// ```
 #[derive(Debug)]
 pub struct Partial {
-    /// Pages done, from the start of the range.
+    /// Completed pages, from the start of the range.
     pub pages: usize,
-    /// Why it stopped, if it did.
+    /// The error that stopped it, if any.
     pub error: Option<io::Error>,
 }
 
 impl Uffd {
-    /// Opens a user-mode-only descriptor in SIGBUS mode, with MOVE if the
-    /// kernel has it.
+    /// Opens a user-mode-only descriptor in SIGBUS mode, with MOVE if the kernel supports it.
     pub fn open_sigbus() -> io::Result<Uffd> {
         let offered = offered_features(Privilege::UserModeOnly)?;
         if offered & NEEDED != NEEDED {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
-        // Out of the program's way.
         let fd = descriptor::move_high(open(Privilege::UserModeOnly)?);
         let features = NEEDED | (offered & FEATURE_MOVE);
         agree(&fd, features)?;
@@ -215,15 +213,14 @@ impl Uffd {
         Ok(Uffd { fd: AtomicI32::new(fd.into_raw_fd()), features, registered })
     }
 
-    /// Puts a fresh descriptor, with the same features, in the place of this
-    /// one: in a forked child the old one still speaks for the parent. The
-    /// child has one thread.
+    /// Replaces this descriptor by a new one with the same features, in a forked child. The old one
+    /// belongs to the parent's memory. The child has one thread.
     pub fn reopen(&self) -> io::Result<()> {
         let fresh = descriptor::with_room(|| open(Privilege::UserModeOnly)).or_else(|error| {
             if error.raw_os_error() != Some(libc::EMFILE) {
                 return Err(error);
             }
-            // All numbers are in use: its own serves.
+            // All numbers are in use: reuse this value's number.
             self.close();
             open(Privilege::UserModeOnly)
         })?;
@@ -231,16 +228,16 @@ impl Uffd {
         let fresh = descriptor::move_high(fresh);
         self.registered.renew(&fresh);
         self.close();
-        // Not the old number: it may lie above a limit that was lowered since.
+        // Not the old number: the limit may be lower by now.
         self.fd.store(fresh.into_raw_fd(), Ordering::Release);
         Ok(())
     }
 
-    /// Closes the descriptor, if it is open.
+    /// Closes the descriptor if it is open.
     fn close(&self) {
         let number = self.fd.swap(-1, Ordering::AcqRel);
         if number >= 0 {
-            // SAFETY: the descriptor was this value's, which has forgotten its number.
+            // SAFETY: the descriptor belonged to this value, which has cleared its number.
             descriptor::release(unsafe { OwnedFd::from_raw_fd(number) });
         }
     }
@@ -249,7 +246,7 @@ impl Uffd {
         ioctl(self.fd.load(Ordering::Relaxed), request, arg)
     }
 
-    /// Whether UFFDIO_MOVE may be used.
+    /// Returns true if UFFDIO_MOVE may be used.
     #[must_use]
     pub fn has_move(&self) -> bool {
         self.features & FEATURE_MOVE != 0
@@ -258,7 +255,7 @@ impl Uffd {
     /// Registers `len` bytes from `start` for missing and write-protect faults.
     ///
     /// # Safety
-    /// The range must not hold Rust objects: its pages come and go.
+    /// The range must not hold Rust objects: its pages are removed and replaced.
     pub unsafe fn register(&self, start: usize, len: usize) -> io::Result<()> {
         #[repr(C)]
         struct Register {
@@ -271,7 +268,7 @@ impl Uffd {
         self.ioctl(IOCTL_REGISTER, &mut arg)
     }
 
-    /// Fills missing pages from `to` with `bytes` (whole pages).
+    /// Fills missing pages from `to` on with `bytes` (whole pages).
     pub(crate) fn copy(&self, to: usize, bytes: &[u8], writes: Writes) -> Partial {
         #[repr(C)]
         struct Copy {
@@ -295,7 +292,7 @@ impl Uffd {
         })
     }
 
-    /// Maps the shared page of zeroes at missing pages.
+    /// Maps the shared zero page at missing pages.
     pub(crate) fn zero(&self, start: usize, len: usize) -> Partial {
         #[repr(C)]
         struct Zero {
@@ -311,14 +308,13 @@ impl Uffd {
         })
     }
 
-    /// Moves present pages from `from` to missing pages at `to`, which nobody
-    /// else fills meanwhile.
+    /// Moves present pages from `from` to missing pages at `to`, which no other thread fills
+    /// meanwhile.
     ///
-    /// What the kernel says about a move that it did not finish is not to be
-    /// trusted: when it had to wait for one of the pages (compaction migrates
-    /// pages at any time), it may go on, move that page and those after it, and
-    /// still answer EAGAIN with the smaller count, or EEXIST for the very page
-    /// it has moved (Linux 6.18). Where the pages are is what counts.
+    /// The kernel's result of an unfinished move is unreliable (Linux 6.18). If it had to wait for
+    /// a page (compaction migrates pages at any time), it may still move that page and later ones,
+    /// but return EAGAIN with the smaller count, or EEXIST for the page that it has moved. So this
+    /// checks which pages are present.
     pub(crate) fn move_pages(&self, to: usize, from: usize, len: usize) -> Partial {
         #[repr(C)]
         struct Move {
@@ -345,7 +341,7 @@ impl Uffd {
         })
     }
 
-    /// Write-protects present pages, or lifts the protection.
+    /// Write-protects present pages, or removes the protection.
     pub(crate) fn write_protect(&self, start: usize, len: usize, on: bool) -> io::Result<()> {
         #[repr(C)]
         struct WriteProtect {
@@ -372,8 +368,8 @@ impl Drop for Uffd {
     }
 }
 
-/// How many bytes at the start of a move are mapped at its target now, and no
-/// longer where they came from.
+/// Returns how many bytes at the start of a move are now mapped at its target and not at its
+/// source.
 fn leading_moved(to: usize, from: usize, len: usize) -> Option<i64> {
     const AT_ONCE: usize = 64;
     let mut done = 0;
@@ -393,18 +389,18 @@ fn leading_moved(to: usize, from: usize, len: usize) -> Option<i64> {
     Some(done as i64)
 }
 
-/// Notes for each page whether it is mapped now, in the lowest bit of a byte.
+/// Sets bit 0 of each page's byte in `out` if the page is mapped.
 pub(crate) fn present(start: usize, len: usize, out: &mut [u8]) -> io::Result<()> {
     assert!(len.div_ceil(PAGE_SIZE) <= out.len());
     let args = [start, len, out.as_mut_ptr() as usize, 0, 0, 0];
-    // SAFETY: the kernel writes one byte to `out` for each page, for which there is room;
-    // where nothing is mapped it answers ENOMEM.
+    // SAFETY: the kernel writes one byte to `out` for each page, for which there is space. If
+    // nothing is mapped, it returns ENOMEM.
     raw::check(unsafe { raw::syscall(libc::SYS_mincore, args) }).map(drop)
 }
 
-/// Drives a filling ioctl to its end. While the address space is changing
-/// (fork, mremap, munmap elsewhere) the kernel answers EAGAIN with a partial
-/// count, 0 or -EAGAIN in the result field; the rest is then tried again.
+/// Repeats an ioctl until all pages are done. While the address space changes (fork, mremap, munmap
+/// elsewhere), the kernel returns EAGAIN with a partial count, 0 or -EAGAIN in the result field;
+/// then the rest is retried.
 fn retrying(len: usize, mut attempt: impl FnMut(usize) -> (io::Result<()>, i64)) -> Partial {
     let (mut done, mut turns) = (0, 0);
     loop {
@@ -414,7 +410,7 @@ fn retrying(len: usize, mut attempt: impl FnMut(usize) -> (io::Result<()>, i64))
         }
         let error = match result {
             Ok(()) => None,
-            // Refused or not: all of it is there.
+            // Complete in spite of the error.
             Err(_) if done == len => None,
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
                 futex::relax(&mut turns);

@@ -1,5 +1,5 @@
-//! A window around what a process has there already: its mappings keep their places and their
-//! content, the gaps between them become the window's.
+//! Creates a window around existing mappings: they keep their addresses and content, and the gaps
+//! between them become part of the window.
 
 use super::reservation::{Part, READ_WRITE, RESERVE, frame_states, mmap, settle};
 use super::{Mechanism, Window, WindowError};
@@ -9,7 +9,7 @@ use crate::raw;
 use std::io;
 use std::ops::Range;
 
-/// The place of a window around mappings, and these mappings.
+/// The address range of a window and the mappings in it.
 ///
 /// ```
 /// use softswap_sys::window::{Occupied, Part, READ_WRITE};
@@ -21,26 +21,26 @@ use std::ops::Range;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Occupied {
-    /// Its first address, a multiple of its length.
+    /// First address, a multiple of the length.
     pub base: usize,
-    /// Its length, a power of two.
+    /// Length in bytes, a power of two.
     pub len: usize,
-    /// The mappings there, in order.
+    /// The mappings, in order.
     pub parts: Vec<Part>,
 }
 
 impl Occupied {
-    /// The ranges between the parts.
+    /// Returns the ranges between the parts.
     pub fn gaps(&self) -> impl Iterator<Item = Range<usize>> {
         self.all_but(|_| true)
     }
 
-    /// All but what cannot be managed, in as few ranges as possible.
+    /// Returns all ranges except mappings that cannot be managed, in as few ranges as possible.
     fn manageable(&self) -> impl Iterator<Item = Range<usize>> {
         self.all_but(|part| part.managed_as.is_none())
     }
 
-    /// All but the parts that are `left_out`.
+    /// Returns all ranges except the parts that are `left_out`.
     fn all_but(&self, left_out: fn(&Part) -> bool) -> impl Iterator<Item = Range<usize>> {
         let parts = self.parts.iter().filter(move |part| left_out(part));
         let starts = std::iter::once(self.base).chain(parts.clone().map(|part| part.range.end));
@@ -51,9 +51,9 @@ impl Occupied {
 }
 
 impl Window {
-    /// As [`Window::reserve`], around the mappings in a range. From then on a touch of an absent
-    /// page is a fault; present pages stay as they are. No other thread maps or unmaps anything
-    /// there meanwhile.
+    /// As [`Window::reserve`], around the mappings in a range. Afterwards a touch of an absent page
+    /// is a fault; present pages stay as they are. No other thread may map or unmap memory there
+    /// meanwhile.
     pub fn adopt(
         staging_frames: usize,
         avoid_move: bool,
@@ -91,7 +91,7 @@ impl Window {
         Ok(window)
     }
 
-    /// Makes absent pages inaccessible, where that is how their faults are taken.
+    /// With page protection, makes absent pages inaccessible.
     fn close_absent(&self, parts: &[Part]) -> io::Result<()> {
         let Mechanism::Protection(access) = &self.mechanism else { return Ok(()) };
         let found = Pages::open();
@@ -122,12 +122,12 @@ impl Window {
         (range.start - self.base) / PAGE_SIZE..(range.end - self.base) / PAGE_SIZE
     }
 
-    /// Lets the program access all its memory again.
+    /// Makes all of the program's memory accessible again.
     pub(super) fn hand_back(&self, parts: &[Part]) {
         for part in parts {
             let Some(wanted) = part.managed_as else { continue };
             let args = [part.range.start, part.range.len(), wanted as usize, 0, 0, 0];
-            // SAFETY: the range was the program's with this protection.
+            // SAFETY: the range was the program's, with this protection.
             unsafe { raw::syscall(libc::SYS_mprotect, args) };
         }
     }

@@ -1,22 +1,22 @@
-//! The kernel's limit on a process's mappings, which the protections of pages use up.
+//! The kernel's limit on a process's mappings, which page protections use up.
 
 use crate::self_memory::SelfMaps;
 use crate::{program_filter, raw};
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Linux's own, where the limit cannot be read.
+/// Linux's default, for when the limit cannot be read.
 const USUAL_LIMIT: usize = 65_530;
-/// A tenth of the limit is the program's.
+/// 1/10 of the limit is reserved for the program.
 const PROGRAMS_SHARE: usize = 10;
-/// The program's mappings are counted again when the window has this many more.
+/// The program's mappings are counted again when the window has this many more mappings.
 const BETWEEN_COUNTS: usize = 2048;
-/// They are counted as often as this where there are many.
+/// Interval of counting near the limit, in ns.
 const BETWEEN_COUNTS_NS: u64 = 2_000_000_000;
-/// Mappings that the window may have in any case.
+/// Mappings that the window may always have.
 const LEAST: usize = 512;
 
-/// How near a process is to its limit on mappings.
+/// How close a process is to its limit on mappings.
 ///
 /// ```
 /// use softswap_sys::window::Crowding;
@@ -24,13 +24,13 @@ const LEAST: usize = 512;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Crowding {
-    /// Below half of what it may have.
+    /// Below half of the limit.
     None,
-    /// Above half: neighbours should enter and leave together.
+    /// Above half: neighbours should be faulted in and evicted together.
     Half,
     /// Above three quarters.
     High,
-    /// At nine tenths of the limit: pages must leave first.
+    /// At the limit: pages must be evicted first.
     Full,
 }
 
@@ -38,9 +38,9 @@ pub enum Crowding {
 pub(super) struct MappingBudget {
     pub(super) maps: SelfMaps,
     limit: usize,
-    /// Mappings outside the window, when they were counted last.
+    /// Mappings outside the window when last counted.
     others: AtomicUsize,
-    /// When they are counted again: by the window's mappings, or by the time.
+    /// Number of the window's mappings, and time in ns, at which to count again.
     count_at: AtomicUsize,
     count_at_ns: AtomicU64,
 }
@@ -48,7 +48,7 @@ pub(super) struct MappingBudget {
 impl MappingBudget {
     pub(super) fn new() -> io::Result<MappingBudget> {
         let read = || std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
-        // A filter of the program's own would judge the call.
+        // The program's own filter would judge the call.
         let limit = if program_filter::is_in_force() { None } else { read() };
         let limit = limit.and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL_LIMIT);
         Ok(MappingBudget {
@@ -60,7 +60,7 @@ impl MappingBudget {
         })
     }
 
-    /// The kernel has refused one more.
+    /// Records that the kernel has refused a mapping.
     pub(super) fn note_refusal(&self) {
         self.count_at.store(0, Ordering::Relaxed);
     }
@@ -81,7 +81,7 @@ impl MappingBudget {
         }
     }
 
-    /// Mappings that the window may have.
+    /// Returns the number of mappings that the window may have.
     pub(super) fn room(&self) -> usize {
         self.limit.saturating_sub(self.others.load(Ordering::Relaxed)).max(LEAST)
     }
@@ -113,7 +113,7 @@ mod tests {
             budget.crowding(own)
         });
         assert_eq!(seen, [Crowding::None, Crowding::Half, Crowding::High, Crowding::Full]);
-        // The kernel has many more than the window has made.
+        // The kernel counts many more mappings than the window has.
         budget.note_refusal();
         budget.crowding(1);
         assert_eq!(budget.others.load(Ordering::Relaxed), budget.maps.count().unwrap() - 1);

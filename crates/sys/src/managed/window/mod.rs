@@ -1,15 +1,13 @@
-//! The managed window: one large reservation in which all managed memory
-//! lies, and the staging frames through which pages leave it.
+//! The managed window, one large reservation that holds all managed memory, and the staging frames
+//! through which pages leave it.
 //!
-//! A page is named by its number in the window, so "is this pointer ours" is
-//! one mask and "which entry" is one subtraction and a shift. The window lies
-//! where the kernel does not place mappings by itself ([`crate::aslr`]), which
-//! also keeps the guard's filter from matching in a program that has no window.
+//! A page has a number in the window. So one mask shows if an address is managed, and a subtraction
+//! and a shift find its entry. The window is at an address that the kernel does not use by itself
+//! ([`crate::aslr`]), so the guard's filter does not match in a program without a window.
 //!
-//! Everything here is memory of the *program*: no Rust reference ever points
-//! into the window, so taking pages out or putting them in cannot invalidate
-//! one. Staging frames are the exception: a full frame is read through
-//! [`StagedFrame`], which owns it while it lives.
+//! The window is memory of the *program*: no Rust reference points into it, so evicting a page or
+//! faulting one in cannot invalidate a reference. Staging frames are the exception: a full frame is
+//! read through [`StagedFrame`], which owns it.
 
 mod reservation;
 mod page_states;
@@ -36,7 +34,7 @@ pub use reservation::{
     within,
 };
 
-/// Runs of pages that are dropped in one call.
+/// Maximum number of runs of pages that one call drops.
 const DISCARD_RUNS: usize = 64;
 
 const EMPTY: u8 = 0;
@@ -62,11 +60,11 @@ pub struct Window {
     use_move: bool,
     staging: usize,
     frames: &'static [AtomicU8],
-    /// Memory that the program had there before; `None` for a window of its own.
+    /// Mappings that the program had there before; `None` for a window of its own.
     adopted: Option<Vec<Part>>,
 }
 
-/// How the faults of a window are taken.
+/// The mechanism that delivers the faults of a window.
 #[derive(Debug)]
 enum Mechanism {
     Userfaultfd(Uffd),
@@ -74,7 +72,7 @@ enum Mechanism {
 }
 
 impl Mechanism {
-    /// For the window of `len` bytes from `base`.
+    /// Opens the mechanism for the window of `len` bytes from `base`.
     fn open(base: usize, len: usize) -> Result<Mechanism, WindowError> {
         match faults::in_force() {
             Faults::Protection => PageAccess::open(base, len)
@@ -93,7 +91,7 @@ impl Mechanism {
         }
     }
 
-    /// The protection of memory in the window before a page is put in.
+    /// Returns the protection of memory in the window before a page is installed.
     fn protection_of_absent(&self) -> Protection {
         match self {
             Mechanism::Userfaultfd(_) => READ_WRITE,
@@ -102,7 +100,7 @@ impl Mechanism {
     }
 }
 
-/// How the program may access a page.
+/// The program's access to a page.
 ///
 /// ```
 /// use softswap_sys::window::Touch;
@@ -110,15 +108,15 @@ impl Mechanism {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
-    /// The page is out, or its writes are caught: the engine brings it in or lets it be written.
+    /// The page is absent, or its writes are caught: the engine faults it in or makes it writable.
     Absent,
     /// The program itself has forbidden the access.
     Forbidden,
 }
 
 impl Window {
-    /// Reserves the window and `staging_frames` frames, and opens userfaultfd
-    /// on both. `avoid_move`: behave as on a kernel without UFFDIO_MOVE.
+    /// Reserves the window and `staging_frames` frames, and registers both for faults.
+    /// `avoid_move`: do not use UFFDIO_MOVE.
     pub fn reserve(staging_frames: usize, avoid_move: bool) -> Result<Window, WindowError> {
         let (base, len) = reserve_range(settle())?;
         let mechanism = match Mechanism::open(base, len) {
@@ -146,12 +144,12 @@ impl Window {
         Ok(window)
     }
 
-    /// Opens a fresh userfaultfd over the window and staging in a forked
-    /// child: the kernel drops the registration on fork. `managed` lists the
-    /// (first page, count) ranges of the window that no foreign mapping covers.
+    /// Opens a new userfaultfd for the window and staging in a forked child, because the kernel
+    /// drops the registration on fork. `managed` lists the (first page, count) ranges of the window
+    /// without foreign mappings.
     ///
     /// # Errors
-    /// The kernel's refusal; the child must then not touch the window.
+    /// The kernel's refusal; the child must then not access the window.
     pub fn reopen_after_fork(&self, managed: &[(u64, usize)]) -> io::Result<()> {
         match &self.mechanism {
             Mechanism::Userfaultfd(uffd) => uffd.reopen()?,
@@ -166,9 +164,8 @@ impl Window {
         self.register(self.staging, self.frames.len() * PAGE_SIZE)
     }
 
-    /// Whether a forked child inherits ranges of the window, given as (first
-    /// page, count), and the staging frames. It does not unless told so: a
-    /// child that could not bring its pages in would read zeroes.
+    /// Sets if a forked child inherits ranges of the window, given as (first page, count), and the
+    /// staging frames. Off by default: a child that cannot fault in its pages would read zeroes.
     pub fn inherit(&self, managed: &[(u64, usize)], on: bool) -> io::Result<()> {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
         for (page, count) in managed {
@@ -192,7 +189,7 @@ impl Window {
         self.register(start, len)
     }
 
-    /// The error of a window whose faults cannot be taken.
+    /// Converts an error into that of a window whose faults cannot be taken.
     fn refused(&self, error: io::Error) -> WindowError {
         match &self.mechanism {
             Mechanism::Userfaultfd(_) => WindowError::Userfaultfd(error),
@@ -200,67 +197,67 @@ impl Window {
         }
     }
 
-    /// Has the faults of a range, of the window or of staging, arrive by userfaultfd.
+    /// Registers a range, of the window or of staging, with userfaultfd if that delivers its
+    /// faults.
     fn register(&self, start: usize, len: usize) -> io::Result<()> {
         let Mechanism::Userfaultfd(uffd) = &self.mechanism else { return Ok(()) };
-        // SAFETY: the methods of this file name ranges of the window and of staging only.
-        // No Rust reference points into the window, and into staging those of
-        // `StagedFrame` only, whose page stays while they live.
+        // SAFETY: callers in this module pass ranges of the window and of staging only. No Rust
+        // reference points into the window. References into staging are those of `StagedFrame`
+        // only, whose page stays while they exist.
         unsafe { uffd.register(start, len) }
     }
 
-    /// What holds for all managed memory that was mapped just now.
+    /// Applies the advice for all newly mapped managed memory.
     fn advise_whole(&self, start: usize, len: usize) -> io::Result<()> {
-        // A huge page would bring back pages that were never restored.
+        // A huge page would populate pages that were never restored.
         self.advise(start, len, libc::MADV_NOHUGEPAGE)?;
-        // A core dump would walk the whole reservation, and what is
-        // swapped out would be missing from it anyway.
+        // A core dump would contain the whole reservation, but not the swapped-out pages.
         self.advise(start, len, libc::MADV_DONTDUMP)?;
         self.advise(start, len, libc::MADV_DONTFORK)?;
-        // Where all of a process is merged (prctl): pages that are lose their
-        // protection (Linux 6.18). Refused only where nothing can be merged.
+        // If KSM merges all of a process (prctl), merged pages lose their protection (Linux 6.18).
+        // The kernel refuses only if it has no KSM.
         let _ = self.advise(start, len, libc::MADV_UNMERGEABLE);
         Ok(())
     }
 
-    /// The window's first address.
+    /// Returns the window's first address.
     #[must_use]
     pub fn base(&self) -> usize {
         self.base
     }
 
-    /// The window's length in bytes: a power of two, of which `base` is a multiple.
+    /// Returns the window's length in bytes: a power of two, of which `base` is a multiple.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.len
     }
 
-    /// Pages in the window.
+    /// Returns the number of pages in the window.
     #[must_use]
     pub fn pages(&self) -> usize {
         self.len / PAGE_SIZE
     }
 
-    /// Whether an address lies in the window.
+    /// Returns true if an address is in the window.
     #[must_use]
     #[inline]
     pub fn contains(&self, address: usize) -> bool {
         address & !(self.len - 1) == self.base
     }
 
-    /// Whether pages leave by UFFDIO_MOVE.
+    /// Returns true if pages are staged by UFFDIO_MOVE.
     #[must_use]
     pub fn uses_move(&self) -> bool {
         self.use_move
     }
 
-    /// Returns true if [`Window::take_out`] takes several pages at once.
+    /// Returns true if [`Window::take_out`] can take several pages at once.
     #[must_use]
     pub fn takes_runs(&self) -> bool {
         self.use_move || matches!(self.mechanism, Mechanism::Protection(_))
     }
 
-    /// How near the process is to its limit on mappings, which the protections of pages use up.
+    /// Returns how close the process is to its limit on mappings, which page protections use up.
     #[must_use]
     pub fn crowding(&self) -> Crowding {
         match &self.mechanism {
@@ -269,7 +266,7 @@ impl Window {
         }
     }
 
-    /// Returns the way in which faults of the window are taken, never [`Faults::Auto`].
+    /// Returns the mechanism of the window's faults, never [`Faults::Auto`].
     #[must_use]
     pub fn faults(&self) -> Faults {
         match &self.mechanism {
@@ -278,8 +275,8 @@ impl Window {
         }
     }
 
-    /// Returns the mappings that the protections of pages make, an upper bound: each run of pages
-    /// of equal protection is one. 0 with userfaultfd.
+    /// Returns an upper bound of the mappings that page protections create: each run of pages with
+    /// equal protection is one. 0 with userfaultfd.
     #[must_use]
     pub fn mappings(&self) -> usize {
         match &self.mechanism {
@@ -289,7 +286,7 @@ impl Window {
     }
 
     /// Returns the limit on [`Window::mappings`]: nine tenths of `vm.max_map_count`, less the
-    /// program's own mappings at the last count. 0 with userfaultfd.
+    /// program's own mappings when last counted. 0 with userfaultfd.
     #[must_use]
     pub fn mappings_limit(&self) -> usize {
         match &self.mechanism {
@@ -298,8 +295,8 @@ impl Window {
         }
     }
 
-    /// Decides whose a touch is that raised SIGSEGV: a page that is out, or one that the program
-    /// itself has protected. `access` is one of the bits of a [`Protection`].
+    /// Classifies an access that raised SIGSEGV: to an absent page, or to one that the program
+    /// itself has protected. `access` is one bit of a [`Protection`].
     #[must_use]
     pub fn touch(&self, page: u64, access: Protection) -> Touch {
         let Mechanism::Protection(pages) = &self.mechanism else { return Touch::Forbidden };
@@ -318,7 +315,7 @@ impl Window {
         self.base + page as usize * PAGE_SIZE
     }
 
-    /// Puts whole pages of `bytes` in at `page` and after, where nothing is yet.
+    /// Fills absent pages from `page` on with the whole pages in `bytes`.
     pub fn install(&self, page: u64, bytes: &[u8], writes: Writes) -> Partial {
         let address = self.address(page, bytes.len() / PAGE_SIZE);
         match &self.mechanism {
@@ -327,14 +324,13 @@ impl Window {
         }
     }
 
-    /// Lifts [`Writes::Caught`] from a page that is present.
+    /// Removes [`Writes::Caught`] from a present page.
     pub fn allow_writes(&self, page: u64) -> io::Result<()> {
         self.set_writes(page, 1, Writes::Allowed)
     }
 
-    /// Says what writes to those of `count` pages do that are present. Catching
-    /// them costs one flush of the processors' translations, however many they
-    /// are.
+    /// Sets the effect of writes to those of `count` pages that are present. Catching them costs
+    /// one TLB shootdown for any number of pages.
     pub fn set_writes(&self, page: u64, count: usize, writes: Writes) -> io::Result<()> {
         let address = self.address(page, count);
         match &self.mechanism {
@@ -345,7 +341,6 @@ impl Window {
         }
     }
 
-    /// Maps `count` pages of zeroes at `page`.
     pub fn install_zero(&self, page: u64, count: usize) -> Partial {
         let address = self.address(page, count);
         match &self.mechanism {
@@ -354,7 +349,6 @@ impl Window {
         }
     }
 
-    /// Drops the content of `count` pages.
     pub fn discard(&self, page: u64, count: usize) -> io::Result<()> {
         if let Mechanism::Protection(access) = &self.mechanism {
             access.close(&numbers(page, count))?;
@@ -362,15 +356,14 @@ impl Window {
         self.discard_foreign(page, count)
     }
 
-    /// As [`Window::discard`], of a mapping that is not managed.
+    /// As [`Window::discard`], for a mapping that is not managed.
     pub fn discard_foreign(&self, page: u64, count: usize) -> io::Result<()> {
         self.advise(self.address(page, count), count * PAGE_SIZE, libc::MADV_DONTNEED)
     }
 
-    /// Drops the content of pages in ascending order, wherever they lie: in one
-    /// call, after which other processors forget all of them at once (Linux
-    /// 6.16), or run by run where a process may not give itself such advice.
-    /// Returns how many of them, from the first on, are gone.
+    /// Drops the content of pages, which are in ascending order. Uses one call with one TLB
+    /// shootdown for many pages (Linux 6.16), or a call per run if the process may not give itself
+    /// such advice. Returns how many pages were dropped, from the first one on.
     pub fn discard_each(&self, pages: &[u64]) -> usize {
         let mut gone = 0;
         for pages in pages.chunks(DISCARD_RUNS) {
@@ -436,22 +429,22 @@ impl Window {
         (runs, count)
     }
 
-    /// The pages of a run.
+    /// Returns the pages of a run.
     fn numbers_of(&self, run: &libc::iovec) -> Range<usize> {
         numbers(((run.iov_base as usize - self.base) / PAGE_SIZE) as u64, run.iov_len / PAGE_SIZE)
     }
 
     fn advise_runs(&self, runs: &[libc::iovec]) -> io::Result<usize> {
-        // By a number of its own (Linux 6.14): a descriptor would name the parent
-        // in a forked child.
+        // PIDFD_SELF (Linux 6.14), because in a forked child a descriptor would refer to the
+        // parent.
         let advice = libc::MADV_DONTNEED as usize;
         let args = [raw::PIDFD_SELF as usize, runs.as_ptr() as usize, runs.len(), advice, 0, 0];
-        // SAFETY: the kernel reads `runs`, which lie in the window: no Rust reference points
-        // to what it drops.
+        // SAFETY: the kernel reads `runs`, which are in the window: no Rust reference points to the
+        // dropped content.
         raw::check(unsafe { raw::syscall(libc::SYS_process_madvise, args) })
     }
 
-    /// Run by run. Returns how many pages are gone.
+    /// Drops each run by a call of its own. Returns how many pages were dropped.
     pub(crate) fn discard_runs(&self, runs: &[libc::iovec]) -> usize {
         let drop_run = |run: &&libc::iovec| {
             self.advise(run.iov_base as usize, run.iov_len, libc::MADV_DONTNEED).is_ok()
@@ -459,39 +452,39 @@ impl Window {
         runs.iter().take_while(drop_run).map(|run| run.iov_len / PAGE_SIZE).sum()
     }
 
-    /// Changes what the program may do with `count` pages.
+    /// Changes the program's access to `count` pages.
     pub fn protect(&self, page: u64, count: usize, protection: Protection) -> io::Result<()> {
         let address = self.address(page, count);
         if let Mechanism::Protection(access) = &self.mechanism {
             return access.protect(&numbers(page, count), protection);
         }
         let args = [address, count * PAGE_SIZE, protection as usize, 0, 0, 0];
-        // SAFETY: the range lies in the window, into which no Rust reference points.
+        // SAFETY: the range is in the window, into which no Rust reference points.
         raw::check(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
     }
 
-    /// Has the kernel keep `count` pages that are present, or will be, and count
-    /// them as locked memory of the process; its limits and privileges decide.
+    /// Locks `count` pages, present or future, in memory; they count as the process's locked
+    /// memory. Fails according to its limits and privileges.
     pub fn lock(&self, page: u64, count: usize) -> io::Result<()> {
-        // It could not bring them in by itself.
+        // ONFAULT: the kernel cannot fault in absent pages of the window by itself.
         let flags = libc::MLOCK_ONFAULT as usize;
         let args = [self.address(page, count), count * PAGE_SIZE, flags, 0, 0, 0];
-        // SAFETY: the call takes no pointers that are followed, and changes no content.
+        // SAFETY: the kernel follows no pointers here, and changes no content.
         raw::check(unsafe { raw::syscall(libc::SYS_mlock2, args) }).map(drop)
     }
 
-    /// Ends [`Window::lock`].
+    /// Undoes [`Window::lock`].
     pub fn unlock(&self, page: u64, count: usize) -> io::Result<()> {
         let args = [self.address(page, count), count * PAGE_SIZE, 0, 0, 0, 0];
-        // SAFETY: the call takes no pointers that are followed, and changes no content.
+        // SAFETY: the kernel follows no pointers here, and changes no content.
         raw::check(unsafe { raw::syscall(libc::SYS_munlock, args) }).map(drop)
     }
 
-    /// Gives `count` pages back to the window after a foreign mapping lay there.
+    /// Returns `count` pages to the window after a foreign mapping was there.
     pub fn restore(&self, page: u64, count: usize) -> io::Result<()> {
         let (start, len) = (self.address(page, count), count * PAGE_SIZE);
         let protection = self.mechanism.protection_of_absent();
-        // SAFETY: the range lies in the window, into which no Rust reference points.
+        // SAFETY: the range is in the window, into which no Rust reference points.
         unsafe { mmap(start, len, protection, RESERVE | libc::MAP_FIXED)? };
         if let Mechanism::Protection(access) = &self.mechanism {
             access.forget(&numbers(page, count));
@@ -500,7 +493,7 @@ impl Window {
         self.register(start, len)
     }
 
-    /// Returns true if there is a page at `page`: one that the kernel has mapped, or maps by itself.
+    /// Returns true if `page` is present: the kernel has mapped it, or will do so by itself.
     pub fn is_present(&self, page: u64) -> io::Result<bool> {
         if let Mechanism::Protection(access) = &self.mechanism {
             return Ok(access.is_present(page as usize));
@@ -510,15 +503,15 @@ impl Window {
         Ok(present[0] & 1 == 1)
     }
 
-    /// Makes a page that fork left shared the program's own again, without
-    /// changing it. Fails where the page may not be written.
+    /// Gives the program its own copy of a page that fork left shared, with equal content. Fails if
+    /// the page is not writable.
     pub fn unshare(&self, page: u64) -> io::Result<()> {
-        // Populating for writing breaks the sharing; on a page that is absent
-        // or protected it is an error instead of a signal.
+        // Populating for writing breaks the sharing. For an absent or protected page it returns an
+        // error instead of raising a signal.
         self.advise(self.address(page, 1), PAGE_SIZE, libc::MADV_POPULATE_WRITE)
     }
 
-    /// Moves pages that are present to another place in the window.
+    /// Moves present pages to another address in the window.
     pub fn relocate(&self, to: u64, from: u64, count: usize) -> Partial {
         let (to, from) = (self.address(to, count), self.address(from, count));
         self.move_pages(to, from, count * PAGE_SIZE)
@@ -533,7 +526,7 @@ impl Window {
         }
     }
 
-    /// Copies a present page whose writes are caught, whatever its protection is.
+    /// Copies a present page whose writes are caught, regardless of its protection.
     pub fn read_page(&self, page: u64, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
         let from = self.address(page, 1);
         if let Mechanism::Protection(access) = &self.mechanism {
@@ -547,15 +540,15 @@ impl Window {
         Ok(())
     }
 
-    /// Puts a page back that was taken from there: `bytes` is all there is of it.
+    /// Reinstalls a page that was taken out; `bytes` is the only copy.
     fn put_back(&self, page: u64, bytes: &[u8; PAGE_SIZE], writes: Writes) {
         if self.install(page, bytes, writes).pages == 0 {
             page_moves::stop("a page cannot go back");
         }
     }
 
-    /// Moves `count` pages out of the program's reach into the frames from
-    /// `frame`, which must be empty. On return the first `pages` frames are full.
+    /// Moves `count` pages out of the program's reach into the frames from `frame` on, which must
+    /// be empty. On return the first `pages` frames are full.
     pub fn take_out(&self, page: u64, count: usize, frame: usize) -> Partial {
         let frames = &self.frames[frame..frame + count];
         assert!(frames.iter().all(|f| f.load(Ordering::Acquire) == EMPTY), "frame in use");
@@ -577,8 +570,8 @@ impl Window {
         partial
     }
 
-    /// Takes one page out by write-protecting and copying it: for kernels
-    /// without MOVE, and for pages that MOVE refuses (other protection).
+    /// Takes one page out by write-protecting and copying it: for kernels without MOVE, and for
+    /// pages that MOVE refuses because of their protection.
     pub fn take_out_by_copy(&self, page: u64, frame: usize, scratch: &mut Page) -> io::Result<()> {
         let state = &self.frames[frame];
         assert!(state.load(Ordering::Acquire) == EMPTY, "frame in use");
@@ -596,7 +589,7 @@ impl Window {
         Ok(())
     }
 
-    /// Fills an empty frame with a copy of a page that is the only one.
+    /// Fills an empty frame with `bytes`, the only copy of a page.
     pub fn fill_frame(&self, frame: usize, bytes: &[u8; PAGE_SIZE]) -> io::Result<()> {
         let state = &self.frames[frame];
         assert!(state.load(Ordering::Acquire) == EMPTY, "frame in use");
@@ -612,7 +605,7 @@ impl Window {
                 uffd.copy(to, bytes, Writes::Allowed).error.map_or(Ok(()), Err)
             }
             Mechanism::Protection(_) => {
-                // SAFETY: the frame is empty, so nothing refers to its bytes, and can be written.
+                // SAFETY: the frame is empty, so nothing refers to its bytes, and it is writable.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, PAGE_SIZE) };
                 Ok(())
             }
@@ -622,21 +615,21 @@ impl Window {
     fn copy_page(&self, from: usize, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
         let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: PAGE_SIZE };
         let remote = libc::iovec { iov_base: from as *mut _, iov_len: PAGE_SIZE };
-        // A process may always ask this about itself, whoever it runs as.
+        // A process may always read its own memory with this call, under any user.
         if program_filter::is_in_force() {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         let pid = raw::current_process() as usize;
         let (local, remote) = (&raw const local as usize, &raw const remote as usize);
-        // SAFETY: the kernel writes at most a page to `to`, which is borrowed exclusively,
-        // and reads the page at `from`, or answers EFAULT.
+        // SAFETY: the kernel writes at most a page to `to`, which is borrowed exclusively. It reads
+        // the page at `from`, or returns EFAULT.
         let read =
             unsafe { raw::syscall(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0]) };
         whole_page(raw::check(read)?)
     }
 
-    /// Copies a present page, whatever its protection is, and drops it. On an
-    /// error it is still there.
+    /// Copies a present page, regardless of its protection, and drops it. After an error the page
+    /// is still present.
     pub fn take_page(&self, page: u64, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
         let from = self.address(page, 1);
         if let Mechanism::Protection(access) = &self.mechanism {
@@ -648,30 +641,29 @@ impl Window {
         }
     }
 
-    /// Takes out a page that its protection keeps from being read: the page
-    /// moves to another place, where it can be. What is left behind is
-    /// protected as before, and empty.
+    /// Takes out a page that its protection makes unreadable, by moving it to another address where
+    /// it is readable. The old address stays mapped with its protection, but empty.
     fn take_unreadable(&self, from: usize, to: &mut [u8; PAGE_SIZE]) -> io::Result<()> {
         let mut present = [0];
         uffd::present(from, PAGE_SIZE, &mut present)?;
         if present[0] & 1 == 0 {
-            // What is not there would read as zeroes elsewhere.
+            // An absent page would read as zeroes at the other address.
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
         let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as usize;
-        // SAFETY: a page of the window, into which no Rust reference points, goes to an
-        // address of the kernel's choice, where nothing is.
+        // SAFETY: moves a page of the window, into which no Rust reference points, to a free
+        // address of the kernel's choice.
         let moved = raw::check(unsafe {
             raw::syscall(libc::SYS_mremap, [from, PAGE_SIZE, PAGE_SIZE, flags, 0, 0])
         })?;
         let readable = [moved, PAGE_SIZE, libc::PROT_READ as usize, 0, 0, 0];
-        // SAFETY: the page was moved there just now, and nobody else knows of it.
+        // SAFETY: the page was moved there just now, and nothing else refers to it.
         if unsafe { raw::syscall(libc::SYS_mprotect, readable) } != 0 {
             raw::write_stderr(b"softswap: internal error: a page cannot be read; stopping the program rather than losing data\n");
             std::process::abort();
         }
-        // SAFETY: `moved` is a page that may be read, of which nobody else knows, and apart
-        // from `to`. It is unmapped once it has been copied.
+        // SAFETY: `moved` is a readable page to which nothing else refers, and does not overlap
+        // `to`. It is unmapped after the copy.
         unsafe {
             std::ptr::copy_nonoverlapping(moved as *const u8, to.as_mut_ptr(), PAGE_SIZE);
             raw::syscall(libc::SYS_munmap, [moved, PAGE_SIZE, 0, 0, 0, 0]);
@@ -679,8 +671,8 @@ impl Window {
         Ok(())
     }
 
-    /// Claims a full frame for reading or for moving back; `None` when it is
-    /// empty or someone else has it.
+    /// Claims a full frame for reading or for moving back; `None` if it is empty or already
+    /// claimed.
     #[must_use]
     pub fn claim_frame(&self, frame: usize) -> Option<StagedFrame<'_>> {
         self.frames[frame]
@@ -689,8 +681,8 @@ impl Window {
             .map(|_| StagedFrame { window: self, frame })
     }
 
-    /// Empties `count` frames from `frame`, dropping what is in them, in one
-    /// call. Returns how many were full. A frame that is claimed is waited for.
+    /// Empties `count` frames from `frame` on and drops their content, in one call. Waits for
+    /// claimed frames. Returns how many were full.
     pub fn empty_frames(&self, frame: usize, count: usize) -> usize {
         let mut full = 0;
         let frames = &self.frames[frame..frame + count];
@@ -707,8 +699,7 @@ impl Window {
             full += usize::from(state.load(Ordering::Acquire) == CLAIMED);
         }
         let start = self.staging + frame * PAGE_SIZE;
-        // Failing would only mean that the frames stay populated; then they
-        // must not be used again.
+        // After a failure the frames stay populated, so they must not be reused.
         let dropped = self.advise(start, count * PAGE_SIZE, libc::MADV_DONTNEED).is_ok();
         for state in frames {
             if dropped {
@@ -719,8 +710,8 @@ impl Window {
     }
 
     fn advise(&self, start: usize, len: usize, advice: i32) -> io::Result<()> {
-        // SAFETY: the methods of this file name ranges of the window, and of staging frames
-        // that are empty or claimed for dropping, only: no Rust reference points there.
+        // SAFETY: callers in this module pass ranges of the window, and of staging frames that are
+        // empty or claimed for dropping: no Rust reference points there.
         raw::check(unsafe {
             raw::syscall(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0])
         })
@@ -732,21 +723,21 @@ impl Drop for Window {
     fn drop(&mut self) {
         let window = (self.base, self.len);
         let staging = (self.staging, self.frames.len() * PAGE_SIZE);
-        // The program's memory is the program's again.
+        // The program's memory becomes accessible again.
         if let (Mechanism::Protection(_), Some(parts)) = (&self.mechanism, &self.adopted) {
             self.hand_back(parts);
         }
         let ours = [window, staging].into_iter().skip(usize::from(self.adopted.is_some()));
         for (start, len) in ours {
-            // SAFETY: the range was mapped for this value. No Rust reference points into
-            // the window, and those of `StagedFrame`s into staging are gone, since they
-            // borrow this value.
+            // SAFETY: the range was mapped for this value. No Rust reference points into the
+            // window. `StagedFrame`s borrow this value, so none of their references into staging
+            // exists any more.
             unsafe { raw::syscall(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) };
         }
     }
 }
 
-/// A full staging frame, owned: nobody moves or empties it meanwhile.
+/// A full staging frame, owned: it is neither moved nor emptied while this exists.
 ///
 /// ```
 /// use softswap_sys::window::Window;
@@ -767,18 +758,17 @@ pub struct StagedFrame<'w> {
 }
 
 impl StagedFrame<'_> {
-    /// The page's content.
+    /// Returns the page's content.
     #[must_use]
     pub fn bytes(&self) -> &[u8; PAGE_SIZE] {
         let address = self.window.staging + self.frame * PAGE_SIZE;
-        // SAFETY: the frame was FULL, so its page is there, aligned and readable; CLAIMED
-        // keeps everyone else from moving, emptying or filling it while `self` lives.
+        // SAFETY: the frame was FULL, so its page is present, aligned and readable. CLAIMED
+        // prevents all other threads from moving, emptying or filling it while `self` exists.
         unsafe { &*(address as *const [u8; PAGE_SIZE]) }
     }
 
-    /// Gives the page back to the program at `page`. On success the frame is
-    /// empty if the page was moved, or still full (a copy) if it was copied;
-    /// on failure the frame comes back with the error.
+    /// Returns the page to the program at `page`. On success the frame is empty if the page was
+    /// moved, or still full if it was copied. On failure returns the frame with the error.
     pub fn give_back(self, page: u64) -> Result<(), (Self, io::Error)> {
         let window = self.window;
         let from = window.staging + self.frame * PAGE_SIZE;

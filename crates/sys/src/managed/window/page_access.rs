@@ -1,8 +1,8 @@
-//! Faults by page protection: an absent page is inaccessible, and a touch raises SIGSEGV.
+//! Faults by page protection: an absent page is inaccessible, and an access raises SIGSEGV.
 //!
-//! Content enters through `/proc/self/mem` while the page is still inaccessible. Then `mprotect`
-//! allows what the program may do with it, for all threads at once. A page leaves in the opposite
-//! order. Writes are caught by a page that may only be read.
+//! Content is written through `/proc/self/mem` while the page is still inaccessible. Then
+//! `mprotect` grants the program's access, for all threads at once. Eviction uses the opposite
+//! order. A page whose writes are caught is read-only.
 
 use super::mapping_budget::{Crowding, MappingBudget};
 use super::page_moves;
@@ -17,21 +17,21 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The protections of a window's pages. Pages are named by their numbers there.
+/// The protections of a window's pages, which are named by their numbers.
 #[derive(Debug)]
 pub(super) struct PageAccess {
     base: usize,
     memory: SelfMemory,
     states: PageStates,
-    /// Held while the states and what the kernel has change together, with signals blocked.
+    /// Held, with signals blocked, while states and the kernel's protections change together.
     lock: Lock,
-    /// Places in the window at which the protection changes from a page to the next.
+    /// Number of pages whose protection differs from that of the next page.
     boundaries: AtomicUsize,
     budget: MappingBudget,
 }
 
 impl PageAccess {
-    /// For the window of `len` bytes from `base`, in which nothing is accessible.
+    /// Creates the state for the window of `len` bytes from `base`, in which nothing is accessible.
     pub(super) fn open(base: usize, len: usize) -> io::Result<PageAccess> {
         self_memory::try_out()?;
         signals::never_block_segv();
@@ -45,18 +45,18 @@ impl PageAccess {
         })
     }
 
-    /// Makes the whole window inaccessible, which was just mapped.
+    /// Makes the whole new window inaccessible.
     pub(super) fn close_all(&self) -> io::Result<()> {
         self.mprotect(&(0..self.states.len()), libc::PROT_NONE)?;
-        // All of it belongs together for the kernel from now on: neighbours of equal protection
-        // become one mapping, wherever the first of them was filled.
+        // The first write gives the whole window one anon_vma. So neighbours of equal protection
+        // can always merge into one mapping later.
         match self.memory.is_open() {
             true => self.memory.write(self.base, &[0]).and_then(|()| self.drop_content(&(0..1))),
             false => Ok(()),
         }
     }
 
-    /// In a forked child, which has one thread.
+    /// Opens the files of `/proc/self` again, in a forked child, which has one thread.
     pub(super) fn reopen(&self) {
         self.memory.reopen();
         self.budget.maps.reopen();
@@ -79,8 +79,8 @@ impl PageAccess {
         raw::check(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
     }
 
-    /// Changes pages to what `new` says, in one call for each run of equal protection. Returns
-    /// how many have changed, from the first on.
+    /// Changes the state of pages to that of `new`, in one call for each run of equal protection.
+    /// Returns how many have changed, from the first one on.
     fn change(&self, pages: Range<usize>, new: impl Fn(PageState) -> PageState) -> Partial {
         self.locked(|| {
             let wanted = |page| new(self.states.get(page)).in_force();
@@ -100,7 +100,7 @@ impl PageAccess {
         })
     }
 
-    /// Gives pages the protections again that they had before a call that failed in their midst.
+    /// Restores the protections of pages after a call that failed half-way.
     fn undo(&self, pages: &Range<usize>) {
         for (run, protection) in runs(pages.clone(), |page| self.states.get(page).in_force()) {
             if self.mprotect(&run, protection).is_err() {
@@ -109,7 +109,7 @@ impl PageAccess {
         }
     }
 
-    /// Writes down what pages have become.
+    /// Records the new state of pages.
     fn note(&self, run: &Range<usize>, new: impl Fn(PageState) -> PageState) {
         let before = self.boundaries_around(run);
         for page in run.clone() {
@@ -122,7 +122,7 @@ impl PageAccess {
         self.boundaries.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Boundaries from the page before a range to the page after it.
+    /// Returns the number of boundaries from the page before a range to the page after it.
     fn boundaries_around(&self, pages: &Range<usize>) -> usize {
         let last = pages.end.min(self.states.len() - 1);
         let protection = |page| self.states.get(page).in_force();
@@ -130,17 +130,17 @@ impl PageAccess {
         (first..last).filter(|page| protection(*page) != protection(page + 1)).count()
     }
 
-    /// Mappings that the window's protections make, at most.
+    /// Returns an upper bound of the mappings that the window's protections create.
     pub(super) fn mappings(&self) -> usize {
         self.boundaries.load(Ordering::Relaxed) + 1
     }
 
-    /// Mappings that the window's protections may make.
+    /// Returns the number of mappings that the window's protections may create.
     pub(super) fn mappings_limit(&self) -> usize {
         self.budget.room()
     }
 
-    /// How near the process is to the limit on its mappings.
+    /// Returns how close the process is to its limit on mappings.
     pub(super) fn crowding(&self) -> Crowding {
         self.budget.crowding(self.mappings())
     }
@@ -149,10 +149,10 @@ impl PageAccess {
         self.states.get(page).is_present
     }
 
-    /// Returns true if the program may access a page in this way once it is there.
+    /// Returns true if the program may access a page in this way once it is present.
     pub(super) fn is_allowed(&self, page: usize, access: Protection) -> bool {
         let wanted = self.states.get(page).wanted;
-        // Memory that may be written or executed may be read, too.
+        // On x86, writable or executable memory is readable too.
         if access == libc::PROT_READ { wanted != libc::PROT_NONE } else { wanted & access != 0 }
     }
 
@@ -166,7 +166,7 @@ impl PageAccess {
                 some => Partial { error, ..self.install(page, &bytes[..some * PAGE_SIZE], writes) },
             };
         }
-        // Untouched memory is zero already, and comes with the first touch.
+        // Untouched memory is zero already; the kernel allocates it on first touch.
         let (words, _) = bytes.as_chunks::<16>();
         let is_zero = words.iter().all(|word| u128::from_ne_bytes(*word) == 0);
         if !is_zero && let Err(error) = self.write(page, bytes) {
@@ -181,12 +181,12 @@ impl PageAccess {
         done
     }
 
-    /// Makes absent pages accessible as they are.
+    /// Makes absent pages accessible with their current content.
     pub(super) fn open_up(&self, pages: Range<usize>, is_caught: bool) -> Partial {
         self.change(pages, |state| PageState { is_present: true, is_caught, ..state })
     }
 
-    /// Says what writes to those pages do that are present.
+    /// Sets the effect of writes to those pages that are present.
     pub(super) fn set_writes(&self, pages: Range<usize>, writes: Writes) -> io::Result<()> {
         let is_caught = writes == Writes::Caught;
         let new =
@@ -194,7 +194,7 @@ impl PageAccess {
         self.change(pages, new).error.map_or(Ok(()), Err)
     }
 
-    /// Copies a page without regard to its protection.
+    /// Copies a page regardless of its protection.
     pub(super) fn read(&self, page: usize, to: &mut [u8]) -> io::Result<()> {
         if self.memory.is_open() {
             return self.memory.read(self.at(page), to);
@@ -210,7 +210,6 @@ impl PageAccess {
         })
     }
 
-    /// Fills inaccessible pages.
     fn write(&self, page: usize, bytes: &[u8]) -> io::Result<()> {
         match self.memory.is_open() {
             true => self.memory.write(self.at(page), bytes),
@@ -253,7 +252,7 @@ impl PageAccess {
         copied
     }
 
-    /// Closes pages, whose content is dropped next.
+    /// Makes pages inaccessible whose content is dropped next.
     pub(super) fn close(&self, pages: &Range<usize>) -> io::Result<()> {
         self.states
             .used(pages)
@@ -267,7 +266,7 @@ impl PageAccess {
         raw::check(unsafe { raw::syscall(libc::SYS_madvise, args) }).map(drop)
     }
 
-    /// Changes what the program may do with pages.
+    /// Changes the program's access to pages.
     pub(super) fn protect(&self, pages: &Range<usize>, wanted: Protection) -> io::Result<()> {
         self.locked(|| {
             for part in self.states.used(pages) {
@@ -291,37 +290,38 @@ impl PageAccess {
         Ok(())
     }
 
-    /// Has the kernel follow the state of a page that the program could not access.
+    /// Applies the recorded state of a page to the kernel again, after an access failed.
     pub(super) fn renew(&self, page: usize) {
-        // Refused only where it would make a mapping more, which is so for a page that is out.
+        // Errors can be ignored: the call fails only if it needs one more mapping, as for an absent
+        // page.
         let _ = self.locked(|| self.mprotect(&(page..page + 1), self.states.get(page).in_force()));
     }
 
-    /// Notes the protection of memory that the program had before.
+    /// Records the protection of memory that the program had before.
     pub(super) fn want(&self, pages: &Range<usize>, wanted: Protection) {
         self.locked(|| self.states.want(pages.clone(), wanted));
     }
 
-    /// Notes that pages are there already, accessible as the program wants.
+    /// Records that pages are present and accessible as the program wants.
     pub(super) fn note_present(&self, pages: &Range<usize>) {
         self.locked(|| self.note(pages, |state| PageState { is_present: true, ..state }));
     }
 
-    /// Makes absent pages inaccessible while threads may touch them. `found`
-    /// calls its argument with the runs of pages that are there.
+    /// Makes absent pages inaccessible while threads may touch them. `found` calls its argument
+    /// with the runs of pages that are present.
     pub(super) fn close_unless_touched(
         &self,
         pages: &Range<usize>,
         found: impl FnOnce(&Range<usize>, &mut dyn FnMut(Range<usize>)) -> io::Result<()>,
     ) -> io::Result<()> {
         self.mprotect(pages, libc::PROT_NONE)?;
-        // From now on none of them is touched. Those that were meanwhile stay.
+        // No page is touched from now on. Pages that were touched meanwhile stay present.
         let mut touched = Vec::new();
         found(pages, &mut |run| touched.push(run))?;
         touched.into_iter().try_for_each(|run| self.open_up(run, false).error.map_or(Ok(()), Err))
     }
 
-    /// The pages were mapped anew, inaccessible.
+    /// Records that pages were mapped anew, inaccessible.
     pub(super) fn forget(&self, pages: &Range<usize>) {
         self.locked(|| {
             for part in self.states.used(pages) {
@@ -332,7 +332,7 @@ impl PageAccess {
     }
 }
 
-/// Cuts pages into runs of equal protection. A run is looked for when it is asked for.
+/// Splits pages into runs of equal protection. Each run is computed when it is requested.
 fn runs(
     pages: Range<usize>,
     protection: impl Fn(usize) -> Protection,

@@ -1,8 +1,8 @@
-//! The protection that the program asked for, and the presence, of each page of a window: for
-//! [`super::page_access`], because the protection that the kernel has is the engine's.
+//! The protection that the program asked for, and the presence, of each page of a window.
+//! [`super::page_access`] needs them because the kernel's protection is the engine's.
 //!
-//! A byte for each page, and one for each chunk of them, which holds what all its pages have in
-//! common. So a large range that is protected before it is used costs a byte for 2 MiB.
+//! There is a byte for each page, and one for each chunk of pages that holds their common
+//! protection. So protecting a large range before its use costs one byte for 2 MiB.
 
 use super::reservation::{Protection, READ_WRITE, frame_states};
 use crate::memory::PAGE_SIZE;
@@ -12,18 +12,17 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 const CHUNK_PAGES: usize = 512;
 
-/// Of a page: the protection that the program asked for. Zero stands for [`READ_WRITE`].
+/// Page bits: the protection that the program asked for, XOR [`READ_WRITE`].
 const WANTED: u8 = 7;
-/// Of a page: it is accessible as far as the program's protection allows.
+/// Page bit: present, that is, accessible as far as the program's protection allows.
 const PRESENT: u8 = 8;
-/// Of a page: its writes are caught.
+/// Page bit: writes are caught.
 const CAUGHT: u8 = 16;
-/// Of a chunk: its pages have protections of their own.
+/// Chunk bit: the pages have protections of their own.
 const IS_MIXED: u8 = 8;
-/// Of a chunk: one of its pages has been present.
+/// Chunk bit: one of the pages has been present.
 const IS_USED: u8 = 16;
 
-/// The state of one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PageState {
     pub(super) wanted: Protection,
@@ -32,7 +31,7 @@ pub(super) struct PageState {
 }
 
 impl PageState {
-    /// The protection that the kernel has to have.
+    /// Returns the protection that the kernel must have.
     pub(super) fn in_force(self) -> Protection {
         match self {
             PageState { is_present: false, .. } => libc::PROT_NONE,
@@ -41,13 +40,13 @@ impl PageState {
         }
     }
 
-    /// A page that is out.
+    /// Returns the state of the page after eviction.
     pub(super) fn absent(self) -> PageState {
         PageState { is_present: false, is_caught: false, ..self }
     }
 }
 
-/// The states of a window's pages. Changed by one thread at a time, read by any.
+/// The states of a window's pages. One thread at a time changes them; any thread reads them.
 #[derive(Debug)]
 pub(super) struct PageStates {
     pages: &'static [AtomicU8],
@@ -74,7 +73,7 @@ impl PageStates {
         }
     }
 
-    /// Changes whether a page is there; the protection stays.
+    /// Changes the presence of a page; its protection stays.
     pub(super) fn set(&self, page: usize, state: PageState) {
         let present = if state.is_present { PRESENT } else { 0 };
         let caught = if state.is_caught { CAUGHT } else { 0 };
@@ -85,7 +84,7 @@ impl PageStates {
         self.pages[page].store(own & WANTED | present | caught, Ordering::Release);
     }
 
-    /// Notes what the program may do with pages.
+    /// Records the protection that the program asked for.
     pub(super) fn want(&self, pages: Range<usize>, wanted: Protection) {
         let bits = (wanted ^ READ_WRITE) as u8 & WANTED;
         for (chunk, part) in by_chunk(&pages) {
@@ -119,14 +118,14 @@ impl PageStates {
         self.pages.len()
     }
 
-    /// The parts of `pages` in which a page may be present.
+    /// Returns the parts of `pages` in which a page may be present.
     pub(super) fn used(&self, pages: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let is_used = |chunk: usize| self.chunks[chunk].load(Ordering::Relaxed) & IS_USED != 0;
         by_chunk(pages).filter(move |(chunk, _)| is_used(*chunk)).map(|(_, part)| part)
     }
 }
 
-/// The parts of a range in one chunk each, and which chunks.
+/// Splits a range by chunks; returns each chunk's number and its part of the range.
 fn by_chunk(pages: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
     let Range { start, end } = *pages;
     (start / CHUNK_PAGES..end.div_ceil(CHUNK_PAGES)).map(move |chunk| {

@@ -1,4 +1,4 @@
-//! Reserving the address space of a window, and settling the gate beside it.
+//! Reserves the address space of a window, and places the gates.
 
 use crate::aslr::{self, Bases};
 use crate::memory;
@@ -8,14 +8,14 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicU8;
 
-/// Sizes tried, largest first; smaller ones serve where limits
-/// (RLIMIT_AS, strict overcommit) forbid more.
+/// Window sizes, largest first; smaller ones are used if limits (RLIMIT_AS, strict overcommit)
+/// forbid larger ones.
 pub const WINDOW_SIZES: [usize; 6] = [aslr::LONGEST, 1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32];
 const SMALLEST: usize = WINDOW_SIZES[WINDOW_SIZES.len() - 1];
-/// Places tried for the gate.
+/// Number of addresses to try for the gates.
 const GATES: usize = 8;
 
-/// Why there is no window.
+/// Reasons why there is no window.
 ///
 /// ```no_run
 /// use softswap_sys::window::{Window, WindowError};
@@ -34,7 +34,7 @@ pub enum WindowError {
         why = cause(.0, "the kernel needs CONFIG_USERFAULTFD (Linux 5.11 or newer)")
     )]
     Userfaultfd(io::Error),
-    /// Inaccessible memory cannot be filled.
+    /// The kernel does not let a process write to its own inaccessible memory.
     #[error(
         "page protection is refused ({0}): {why}; `softswap doctor` shows what is missing",
         why = cause(
@@ -52,25 +52,25 @@ pub enum WindowError {
         bytes >> 30
     )]
     Reserve {
-        /// The smallest size that was tried.
+        /// The smallest size that was tried, in bytes.
         bytes: usize,
-        /// The kernel's answer.
+        /// The kernel's error.
         error: io::Error,
     },
-    /// Something lies at each place.
+    /// All possible addresses are taken.
     #[error(
         "no place is free for {} GiB of managed memory: other such memory of this process, or what \
          it has mapped itself, lies at each; give some up",
         bytes >> 30
     )]
     Taken {
-        /// The smallest size that was tried.
+        /// The smallest size that was tried, in bytes.
         bytes: usize,
     },
 }
 
 /// Returns the cause of a refused call: the seccomp filter that this process inherited, or else
-/// the kernel's.
+/// `of_kernel`.
 fn cause(error: &io::Error, of_kernel: &'static str) -> &'static str {
     use rustix::thread::{SecureComputingMode, secure_computing_mode};
     let is_filtered = secure_computing_mode().is_ok_and(|mode| mode == SecureComputingMode::Filter);
@@ -85,7 +85,7 @@ fn cause(error: &io::Error, of_kernel: &'static str) -> &'static str {
     }
 }
 
-/// Protection of a range, as `mprotect` has it.
+/// Protection of a range, as bits of `mprotect`.
 ///
 /// ```
 /// use softswap_sys::window::{Protection, READ_WRITE};
@@ -94,7 +94,7 @@ fn cause(error: &io::Error, of_kernel: &'static str) -> &'static str {
 /// assert_eq!(read_only, libc::PROT_READ);
 /// ```
 pub type Protection = i32;
-/// The protection of managed memory unless the program asks for another.
+/// The protection of managed memory unless the program sets another.
 pub const READ_WRITE: Protection = libc::PROT_READ | libc::PROT_WRITE;
 
 /// A mapping in a range that becomes a window.
@@ -109,29 +109,26 @@ pub const READ_WRITE: Protection = libc::PROT_READ | libc::PROT_WRITE;
 pub struct Part {
     /// Its addresses.
     pub range: Range<usize>,
-    /// The protection of private, anonymous memory; `None` if it cannot be managed.
+    /// The protection of private, anonymous memory; `None` if the mapping cannot be managed.
     pub managed_as: Option<Protection>,
 }
 
-/// Raw `mmap` of anonymous memory.
+/// Calls `mmap` for anonymous memory.
 ///
 /// # Safety
 /// With MAP_FIXED the range must not hold memory that Rust code refers to.
 pub(super) unsafe fn mmap(address: usize, len: usize, prot: i32, flags: i32) -> io::Result<usize> {
     let args = [address, len, prot as usize, flags as usize, usize::MAX, 0];
-    // SAFETY: the call takes no pointers. A mapping that it displaces is none that Rust
-    // code refers to, as asked for above.
+    // SAFETY: the call takes no pointers. The caller promises that no Rust code refers to a mapping
+    // that it displaces.
     raw::check(unsafe { raw::syscall(libc::SYS_mmap, args) })
 }
 
 pub(super) const RESERVE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
-/// Where the window is to be, with the gate in its place. Another place serves
-/// where something lies at the one that was inherited. Without a gate calls are
-/// made from the library's own code: then programs that this one starts install
-/// a filter of their own.
-/// Chooses where the gate is, unless that has been done: before a filter is built that lets its
-/// calls pass.
+/// Places the gates, unless that was done: before a filter is built that allows their calls. If the
+/// inherited address is taken, uses another one. Without a gate page, calls come from the library's
+/// own code, and each program that this one starts installs a filter of its own.
 pub fn settle_gate() {
     settle();
 }
@@ -147,23 +144,23 @@ pub(super) fn settle() -> usize {
     bases.window()
 }
 
-/// Where windows lie.
+/// Constraint on the address of a window.
 #[derive(Clone, Copy)]
 enum Room {
-    /// Wherever there is room for the longest: a process has one.
+    /// Any address for the largest window: for a process with one window.
     Anywhere,
-    /// Where there is room for many.
+    /// Addresses that leave space for many windows.
     ForMany,
-    /// From one address to another.
+    /// Between two addresses.
     Within(usize, usize),
 }
 
 thread_local! {
-    /// Where windows lie that this thread reserves.
+    /// Constraint on windows that this thread reserves.
     static ROOM: Cell<Room> = const { Cell::new(Room::Anywhere) };
 }
 
-/// Runs `body`, whose windows are to lie in `area`.
+/// Runs `body`, which reserves its windows within `area`.
 ///
 /// ```no_run
 /// use softswap_sys::window::{self, Window};
@@ -177,8 +174,8 @@ pub fn within<R>(area: &Range<usize>, body: impl FnOnce() -> R) -> R {
     in_room(Room::Within(area.start, area.end), body)
 }
 
-/// Runs `body`, whose windows are some of many of this process: the more there are, the shorter
-/// they become.
+/// Runs `body`, which reserves its windows among many of this process. Windows become shorter as
+/// their number grows.
 ///
 /// ```no_run
 /// use softswap_sys::window::{self, Window};
@@ -204,10 +201,10 @@ fn in_room<R>(room: Room, body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// The places for a window of a length, in the order in which they are tried.
+/// Returns the addresses for a window of a length, in the order of trial.
 fn places(room: Room, first: usize, len: usize) -> Vec<usize> {
     match room {
-        // A neighbouring slot serves when something already lies at the first.
+        // If the first address is taken, a neighbouring one serves.
         Room::Anywhere => {
             (0..aslr::WINDOWS).map(|slot| first + slot * len).chain(aslr::others()).collect()
         }
@@ -223,8 +220,9 @@ fn places(room: Room, first: usize, len: usize) -> Vec<usize> {
     }
 }
 
-/// Where windows of a length may begin in an area: those of the greatest length in its first
-/// half, those of the next in half of the rest, and so on. So there is always room for many.
+/// Returns the addresses for windows of a length in an area. The first half of the area is for the
+/// largest windows, half of the rest for the next size, and so on. So there is always space for
+/// many.
 fn places_in(start: usize, end: usize, len: usize) -> impl Iterator<Item = usize> {
     let sizes = WINDOW_SIZES.into_iter().filter(|size| *size <= (end - start) / 2);
     let rank = sizes.take_while(|size| *size > len).count();
@@ -235,8 +233,8 @@ fn places_in(start: usize, end: usize, len: usize) -> impl Iterator<Item = usize
 
 pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError> {
     let room = ROOM.get();
-    // Half of what the process may have: the rest is for the engine's tables, the
-    // program's code and stacks, and what is not managed.
+    // At most half of the process's limit: the rest is for the engine's tables, the program's code
+    // and stacks, and unmanaged memory.
     let most = memory::address_space_limit() / 2;
     let mut refused = None;
     for len in WINDOW_SIZES.into_iter().filter(|len| *len <= most || *len == SMALLEST) {
@@ -246,8 +244,8 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
             match unsafe { mmap(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {
                 Ok(address) if address == base => return Ok((base, len)),
                 Ok(elsewhere) => {
-                    // A kernel that does not know NOREPLACE took it as a hint.
-                    // SAFETY: the range was mapped just now, and nobody knows of it.
+                    // A kernel without NOREPLACE takes the address as a hint. SAFETY: the range was
+                    // mapped just now, and nothing refers to it.
                     unsafe { raw::syscall(libc::SYS_munmap, [elsewhere, len, 0, 0, 0, 0]) };
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -261,8 +259,8 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
     })
 }
 
-/// How long a window at `base` could be now; `None` where something lies there, or there is no
-/// address space for any.
+/// Returns the largest possible length of a window at `base`; `None` if the address is taken, or
+/// there is no address space.
 #[must_use]
 pub fn longest_at(base: usize) -> Option<usize> {
     let most = memory::address_space_limit() / 2;
@@ -270,7 +268,7 @@ pub fn longest_at(base: usize) -> Option<usize> {
         let flags = RESERVE | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
         let Ok(there) = (unsafe { mmap(base, *len, READ_WRITE, flags) }) else { return false };
-        // SAFETY: the range was mapped just now, and nobody knows of it.
+        // SAFETY: the range was mapped just now, and nothing refers to it.
         unsafe { raw::syscall(libc::SYS_munmap, [there, *len, 0, 0, 0, 0]) };
         there == base
     })
@@ -278,7 +276,7 @@ pub fn longest_at(base: usize) -> Option<usize> {
 
 pub(super) fn frame_states(count: usize) -> io::Result<&'static [AtomicU8]> {
     let bytes: &'static [u8] = memory::reserve_bytes(count)?;
-    // SAFETY: an AtomicU8 has the size, alignment and values of a u8. The only reference
-    // to the new bytes is turned into this one, and they can be written to.
+    // SAFETY: an AtomicU8 has the size, alignment and values of a u8. The bytes are new and
+    // writable, and their only reference is converted into this one.
     Ok(unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<AtomicU8>(), count) })
 }

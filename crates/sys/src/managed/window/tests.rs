@@ -1,5 +1,5 @@
-//! Pages that move while the kernel migrates them for compaction, and protection
-//! that stays for as long as nobody lifts it.
+//! Tests page moves while the kernel migrates pages for compaction, and protection that stays until
+//! it is removed.
 
 use crate::PAGE_SIZE;
 use crate::faults::{self, Faults};
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 const PAGES: usize = 4096;
 const BATCH: usize = 32;
 
-/// Asks the kernel to compact memory again and again; false when it may not
-/// be asked, which is so for all but root.
+/// Makes the kernel compact memory until `end`. Returns false if that is not allowed, as for all
+/// users but root.
 fn compact_until(end: Instant) -> bool {
     while Instant::now() < end {
         if std::fs::write("/proc/sys/vm/compact_memory", "1").is_err() {
@@ -23,7 +23,7 @@ fn compact_until(end: Instant) -> bool {
     true
 }
 
-/// Leaves memory full of holes, so that there is something to compact.
+/// Fragments memory, so that there is something to compact.
 fn fragment(window: &Window, start: u64, content: &[u8]) {
     for round in 0..16 {
         let first = start + round * PAGES as u64;
@@ -34,8 +34,7 @@ fn fragment(window: &Window, start: u64, content: &[u8]) {
     }
 }
 
-/// Moves every page from `from` to `to`, and checks that what is said to have
-/// moved has, and nothing else.
+/// Moves every page from `from` to `to`. Checks that exactly the reported pages have moved.
 fn move_all(window: &Window, from: u64, to: u64) {
     let mut done = 0;
     while done < PAGES {
@@ -83,16 +82,16 @@ fn what_is_said_to_have_moved_has_moved_also_under_compaction() {
     }
 }
 
-/// Whether the kernel may write to a page, for a system call.
+/// Returns true if the kernel can write to a page in a system call.
 fn takes_writes(window: &Window, page: u64) -> bool {
     let zeroes = std::fs::File::open("/dev/zero").unwrap();
     let address = window.base() + page as usize * PAGE_SIZE;
     let args = [zeroes.as_raw_fd() as usize, address, PAGE_SIZE, 0, 0, 0];
-    // SAFETY: the kernel writes to a page of the window, which has no Rust references.
+    // SAFETY: the kernel writes to a page of the window, to which no Rust reference points.
     raw::check(unsafe { raw::syscall(libc::SYS_read, args) }).is_ok()
 }
 
-/// Runs a test with each way to take faults.
+/// Runs a test with each fault mechanism.
 fn with_each(test: impl Fn()) {
     for faults in [Faults::Userfaultfd, Faults::Protection] {
         faults::taken(faults, &test);
@@ -136,7 +135,7 @@ fn take_out_an_unreadable_page() {
     assert!(takes_writes(&window, 0));
 }
 
-/// What the kernel notes about the mapping that an address lies in (`VmFlags`).
+/// Returns the kernel's flags (`VmFlags`) of the mapping at an address.
 fn flags_of_mapping(address: usize) -> Vec<String> {
     let range = |line: &str| {
         let (start, end) = line.split_whitespace().next()?.split_once('-')?;
@@ -153,8 +152,8 @@ fn flags_of_mapping(address: usize) -> Vec<String> {
 #[test]
 fn pages_are_not_merged_with_others_where_all_of_a_process_is() {
     const PR_SET_MEMORY_MERGE: i32 = 67;
-    // SAFETY: the call takes no pointers. The kernel shares equal pages of this process
-    // from now on, which shows in no content.
+    // SAFETY: the call takes no pointers. The kernel merges equal pages of this process from now
+    // on, which changes no content.
     if unsafe { libc::prctl(PR_SET_MEMORY_MERGE, 1, 0, 0, 0) } != 0 {
         eprintln!("skipped: only root may have memory merged, where the kernel can");
         return;
@@ -162,8 +161,7 @@ fn pages_are_not_merged_with_others_where_all_of_a_process_is() {
     let window = Window::reserve(1, false).unwrap();
     window.restore(16, 16).unwrap();
     let flags = [0, 16].map(|page| flags_of_mapping(window.base() + page * PAGE_SIZE));
-    // SAFETY: the call takes no pointers. The kernel shares no more pages, which shows in
-    // no content.
+    // SAFETY: the call takes no pointers. The kernel stops merging, which changes no content.
     unsafe { libc::prctl(PR_SET_MEMORY_MERGE, 0, 0, 0, 0) };
     for flags in flags {
         assert!(!flags.iter().any(|flag| flag == "mg"), "{flags:?}");
@@ -177,7 +175,7 @@ fn just_the_pages_that_are_named_are_discarded() {
 
 fn discard_named_pages() {
     let window = Window::reserve(BATCH, false).unwrap();
-    // More runs than one call takes, of one to three pages.
+    // More runs than one call takes, of one to three pages each.
     let named: Vec<u64> = (0..600).filter(|page| page % 5 < 1 + page / 5 % 3).collect();
     let content = vec![7; 600 * PAGE_SIZE];
     for by_call in [true, false] {
@@ -286,7 +284,7 @@ fn a_touch_is_the_programs_where_it_has_forbidden_it() {
     assert_eq!(window.touch(3, libc::PROT_READ), Touch::Forbidden);
 }
 
-/// Mappings in a range, as the kernel has them.
+/// Returns the kernel's number of mappings in a window.
 fn mappings_in(window: &Window) -> usize {
     let end = window.base() + window.len_bytes();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
