@@ -1,72 +1,71 @@
-//! The kernel's interfaces, made safe for the engine.
+//! Safe interfaces to the kernel for the engine.
 //!
-//! The engine forbids unsafe code, so whatever talks to the kernel or handles
-//! raw memory is here, behind interfaces that cannot be misused from safe
-//! code. Those whose soundness the caller must vouch for are `unsafe`, and
-//! say what they ask for.
+//! The engine forbids unsafe code. So this crate contains all code that calls the kernel or handles
+//! raw memory, behind interfaces that safe code cannot misuse. Functions whose soundness depends on
+//! the caller are `unsafe` and document their conditions.
 //!
-//! Each room is a folder. A room, and a file in it, uses only what comes before it here;
-//! all files are re-exported, so that `softswap_sys::futex` is one.
+//! Each module is a folder. A module, and a file in it, uses only earlier ones of this list; all
+//! files are re-exported, for example as `softswap_sys::futex`.
 //!
-//! | room         | file                  | what is in it                                  |
+//! | module       | file                  | content                                        |
 //! |--------------|-----------------------|------------------------------------------------|
 //! | `base`       | `page`                | a page, and its size                           |
-//! |              | `program_filter`      | whether the program has a filter of its own    |
-//! |              | [`raw`]               | system calls that filters let through          |
+//! |              | `program_filter`      | records a filter of the program's own          |
+//! |              | [`raw`]               | system calls that filters allow                |
 //! |              | [`memory`]            | `mmap` and `madvise` of the engine's own pages |
-//! |              | [`futex`]             | waiting on a word; a lock                      |
+//! |              | [`futex`]             | waits on a word; a lock                        |
 //! |              | [`primitive`]         | atomics, locks and waits, or loom's models     |
 //! |              | [`signals`]           | handlers, signal stacks, masks, details        |
 //! |              | `chained`             | a handler in front of the program's own        |
 //! |              | [`locked`]            | a value behind that lock, signals blocked      |
-//! |              | [`own_descriptors`]   | the descriptors that are the engine's          |
-//! |              | [`descriptor`]        | where their numbers lie                        |
-//! |              | `registered_file`     | a file kept open by no descriptor              |
+//! |              | [`own_descriptors`]   | the set of the engine's descriptors            |
+//! |              | [`descriptor`]        | their numbers                                  |
+//! |              | `registered_file`     | a file kept open without a descriptor          |
 //! | `own_memory` | [`alloc`]             | the engine's heap                              |
 //! |              | [`segment`]           | buffers in runs of pages                       |
-//! |              | [`secret`]            | a key that nobody else sees                    |
+//! |              | [`secret`]            | secret keys                                    |
 //! |              | [`shared`]            | counters shared with `softswap run`            |
-//! | `managed`    | [`aslr`]              | where the window and the gate lie (ASLR)       |
+//! | `managed`    | [`aslr`]              | addresses of the window and the gate (ASLR)    |
 //! |              | [`uffd`]              | userfaultfd                                    |
 //! |              | `self_memory`         | `/proc/self/mem`                               |
-//! |              | [`faults`]            | the ways to take faults                        |
-//! |              | [`committed`]         | what is committed while there is no engine     |
-//! |              | [`found`]             | what lies in a range, as /proc tells           |
-//! |              | [`window`]            | managed memory: pages in, pages out            |
-//! |              | [`touches`]           | who brings in the pages of which window        |
-//! |              | [`attach_count`]      | whether forked children are there yet          |
-//! | `filters`    | `pointee`             | what a pointer argument points to              |
+//! |              | [`faults`]            | the fault mechanisms                           |
+//! |              | [`committed`]         | committed memory while there is no engine      |
+//! |              | [`found`]             | mappings and pages in a range, by /proc        |
+//! |              | [`window`]            | managed memory: installs and evicts pages      |
+//! |              | [`touches`]           | resolvers of the faults of each window         |
+//! |              | [`attach_count`]      | detects live forked children                   |
+//! | `filters`    | `pointee`             | the memory behind a pointer argument           |
 //! |              | `system_calls`        | every call of Linux 6.18, and its pointers     |
 //! |              | [`nested_pointers`]   | pointers in structures                         |
-//! |              | [`pointer_arguments`]     | which arguments of which calls are pointers    |
+//! |              | [`pointer_arguments`] | look-ups of the pointers of a call             |
 //! |              | [`seccomp`]           | the guard's filter                             |
-//! |              | [`guarded_calls`]     | calls in a program that has asked for pools    |
-//! |              | [`exemption`]         | passing a filter of the program's own          |
+//! |              | [`guarded_calls`]     | calls in a program that uses pools             |
+//! |              | [`exemption`]         | the engine's calls under the program's filter  |
 //! | `storage`    | [`file`](mod@file)    | the swap file                                  |
 //! |              | [`ring`]              | io_uring                                       |
-//! |              | [`fiemap`]            | where a file lies on its device                |
-//! |              | [`file_layout`]       | whether every page of a file has room          |
-//! |              | [`holders`]           | who uses a file or device                      |
-//! |              | [`open_mark`]         | whether another process has a file still open  |
-//! |              | [`exclusive_file`]    | a named file or device of one's own            |
-//! | `process`    | [`load`]              | how many threads want to run                   |
-//! |              | [`threads`]           | interrupting a thread, waiting for its end     |
-//! |              | [`process_identity`]  | which process, and whether it is alive         |
-//! |              | [`own_threads`]       | threads of the engine's in a program that forks |
+//! |              | [`fiemap`]            | locations of a file on its device              |
+//! |              | [`file_layout`]       | checks a file for storage for every page       |
+//! |              | [`holders`]           | users of a file or device                      |
+//! |              | [`open_mark`]         | detects that a process holds a file open       |
+//! |              | [`exclusive_file`]    | a named file or device, claimed exclusively    |
+//! | `process`    | [`load`]              | number of runnable threads                     |
+//! |              | [`threads`]           | interrupts a thread, waits for its exit        |
+//! |              | [`process_identity`]  | identity and liveness of a process             |
+//! |              | [`own_threads`]       | the engine's threads in a program that forks   |
 //! |              | [`child`]             | standing in for a child process                |
-//! |              | [`pinners`]           | mappings by which memory may stay pinned       |
+//! |              | [`pinners`]           | mappings through which memory may be pinned    |
 //! |              | [`control_socket`]    | the socket for `stat` and `ctl`                |
 //! |              | [`linked`]            | words through which libraries call others      |
-//! |              | [`inline_calls`]      | objects that call the kernel by themselves     |
-//! |              | [`program_file`]      | which sanitizer a program is built with        |
-//! |              | [`code`]              | jumps put into loaded code                     |
-//! | `codec`      | [`simd`]              | comparing a page with wide registers           |
+//! |              | [`inline_calls`]      | objects with system-call instructions          |
+//! |              | [`program_file`]      | detects the sanitizer of a program             |
+//! |              | [`code`]              | jumps written into loaded code                 |
+//! | `codec`      | [`simd`]              | compares a page with wide registers            |
 //! |              | [`lz4`], [`zstd`]     | the C libraries                                |
-//! |              | [`probe`]             | trying out what a machine allows               |
+//! |              | [`probe`]             | tries out what a machine allows                |
 //!
-//! Two rules hold throughout. No Rust reference points into the window: its
-//! pages come and go, so they are named by number. And what may run in a
-//! signal handler (faults, page-out, the re-issued call) does not allocate.
+//! Two rules hold throughout. No Rust reference points into the window: its pages are evicted and
+//! faulted in, so they are named by number. And code that may run in a signal handler (faults,
+//! eviction, the reissued call) does not allocate.
 #![warn(missing_docs)]
 
 mod base;

@@ -1,7 +1,7 @@
-//! What this kernel lets this process do, found out by doing it.
+//! Determines what this kernel allows this process to do, by trying it, for `softswap doctor`.
 //!
-//! For `softswap doctor`. Whatever could end the process or stay behind
-//! (signals, filters) is tried in a forked child that only makes system calls.
+//! Trials that could kill the process or have lasting effects (signals, filters) run in a forked
+//! child that only makes system calls.
 
 use crate::memory::{PAGE_SIZE, Page, reserve_bytes, reserve_pages};
 use crate::uffd::Uffd;
@@ -15,7 +15,7 @@ pub use crate::uffd::{
     FEATURE_MOVE, FEATURE_SIGBUS, FEATURE_WP_ASYNC, Privilege, offered_features,
 };
 
-/// How a forked child ended.
+/// The way in which a forked child exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
     Exit(i32),
@@ -24,8 +24,8 @@ pub(crate) enum Ended {
 
 /// Runs `body` in a forked child; its result is the exit status.
 pub(crate) fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
-    // SAFETY: the child runs `body`, which in all of this crate only makes system calls,
-    // allocates nothing and takes no locks, and leaves by `_exit`.
+    // SAFETY: the child runs `body`, which in all of this crate only makes system calls, allocates
+    // nothing and takes no locks, and exits by `_exit`.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
         return Err(io::Error::last_os_error());
@@ -34,7 +34,7 @@ pub(crate) fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
         let _ =
             rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
         let status = body();
-        // SAFETY: ends the child at once; no exit handlers of the parent's run.
+        // SAFETY: exits the child at once, without the parent's exit handlers.
         unsafe { libc::_exit(status) };
     }
     let mut status = 0;
@@ -55,15 +55,15 @@ pub(crate) fn in_child(body: impl FnOnce() -> i32) -> io::Result<Ended> {
     })
 }
 
-/// Returns what `body` returns in a forked child, for tests of what a child has.
+/// Returns the result of `body` in a forked child, for tests of a child's state.
 ///
 /// # Errors
-/// If there can be no child.
+/// If no child can be created.
 pub fn holds_in_child(body: impl FnOnce() -> bool) -> io::Result<bool> {
     Ok(in_child(|| i32::from(!body()))? == Ended::Exit(0))
 }
 
-/// The errno of `error` as an exit status that is never 0.
+/// Returns the errno of `error` as an exit status that is never 0.
 fn as_status(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO).clamp(1, 200)
 }
@@ -78,7 +78,7 @@ fn status_to_result(ended: Ended) -> io::Result<()> {
     }
 }
 
-/// Touches a registered, missing page in a child: it must die of SIGBUS.
+/// Touches a registered, missing page in a child, which SIGBUS must kill.
 pub fn fault_as_sigbus() -> io::Result<()> {
     let page = reserve_bytes(PAGE_SIZE)?;
     let at = page.as_mut_ptr();
@@ -87,16 +87,15 @@ pub fn fault_as_sigbus() -> io::Result<()> {
             Ok(uffd) => uffd,
             Err(error) => return as_status(&error),
         };
-        // SAFETY: bytes that were reserved for this, of which the child has a copy of its
-        // own, and to which it has no reference.
+        // SAFETY: bytes reserved for this, of which the child has its own copy, without references.
         if let Err(error) = unsafe { uffd.register(at as usize, PAGE_SIZE) } {
             return as_status(&error);
         }
-        // The default action must show, whatever was set up before the fork.
-        // SAFETY: the default action runs no code of this program.
+        // The default action must take place, regardless of handlers before the fork. SAFETY: the
+        // default action runs no code of this program.
         unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
-        // SAFETY: the page is mapped and may be written to; the child dies of it, or the
-        // write takes place.
+        // SAFETY: the page is mapped and writable. The write succeeds, or the child is killed by
+        // it.
         unsafe { at.write_volatile(1) };
         libc::EOPNOTSUPP
     })?;
@@ -106,7 +105,7 @@ pub fn fault_as_sigbus() -> io::Result<()> {
     }
 }
 
-/// Moves one populated page with UFFDIO_MOVE and looks whether its content came along.
+/// Moves one populated page with UFFDIO_MOVE and checks that its content has moved.
 pub fn move_page() -> io::Result<()> {
     let bytes = reserve_bytes(2 * PAGE_SIZE)?;
     let from = bytes.as_mut_ptr() as usize;
@@ -119,17 +118,16 @@ pub fn move_page() -> io::Result<()> {
         if !uffd.has_move() {
             return libc::EOPNOTSUPP;
         }
-        // SAFETY: aligned bytes that were reserved for this, to which the child has no
-        // reference.
+        // SAFETY: aligned bytes reserved for this, to which the child has no reference.
         unsafe { (from as *mut u64).write_volatile(0x5157_4150) };
-        // SAFETY: a page that was reserved for this, to which the child has no reference.
+        // SAFETY: a page reserved for this, to which the child has no reference.
         if let Err(error) = unsafe { uffd.register(to, PAGE_SIZE) } {
             return as_status(&error);
         }
         match uffd.move_pages(to, from, PAGE_SIZE).error {
             Some(error) => as_status(&error),
-            // SAFETY: the move says that the page is there now; where it is not, the child
-            // dies of SIGBUS, which is told.
+            // SAFETY: the move reported the page as present. If it is not, SIGBUS kills the child,
+            // which is reported.
             None if unsafe { (to as *const u64).read_volatile() } == 0x5157_4150 => 0,
             None => libc::EIO,
         }
@@ -137,8 +135,8 @@ pub fn move_page() -> io::Result<()> {
     status_to_result(ended)
 }
 
-/// Installs a seccomp filter as an unprivileged process may, in a child, that
-/// traps `getppid`: the call must end the child by SIGSYS.
+/// Installs a seccomp filter as an unprivileged process may, in a child, that traps `getppid`.
+/// SIGSYS must kill the child at that call.
 pub fn seccomp_trap() -> io::Result<()> {
     let filter = seccomp::trapping(libc::SYS_getppid);
     let ended = in_child(|| {
@@ -150,7 +148,7 @@ pub fn seccomp_trap() -> io::Result<()> {
         }
         // SAFETY: the default action runs no code of this program.
         unsafe { libc::signal(libc::SIGSYS, libc::SIG_DFL) };
-        // SAFETY: the call takes no arguments and only tells a number.
+        // SAFETY: the call takes no arguments, and only returns a number.
         let _ = unsafe { raw::syscall(libc::SYS_getppid, [0; 6]) };
         libc::EOPNOTSUPP
     })?;
@@ -160,10 +158,10 @@ pub fn seccomp_trap() -> io::Result<()> {
     }
 }
 
-/// Sets up an io_uring and takes one operation through it.
+/// Sets up an io_uring and completes one operation.
 pub fn io_uring_nop() -> io::Result<()> {
     let mut ring = io_uring::IoUring::new(4)?;
-    // SAFETY: an operation that does nothing refers to no memory.
+    // SAFETY: an operation without effect refers to no memory.
     unsafe { ring.submission().push(&io_uring::opcode::Nop::new().build()) }
         .map_err(io::Error::other)?;
     ring.submit_and_wait(1)?;
@@ -174,7 +172,7 @@ pub fn io_uring_nop() -> io::Result<()> {
     }
 }
 
-/// Reserves `len` bytes at `address` as the managed window is, and gives them back.
+/// Reserves `len` bytes at `address` like the managed window, and unmaps them.
 pub fn reserve_window(address: usize, len: usize) -> io::Result<()> {
     use rustix::mm::{MapFlags, ProtFlags};
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
@@ -183,20 +181,18 @@ pub fn reserve_window(address: usize, len: usize) -> io::Result<()> {
     let got = unsafe {
         rustix::mm::mmap_anonymous(std::ptr::without_provenance_mut(address), len, access, flags)?
     };
-    // SAFETY: the range was mapped just above, and nobody else knows of it.
+    // SAFETY: the range was mapped just above, and nothing refers to it.
     unsafe { rustix::mm::munmap(got, len)? };
     if got.addr() == address { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EEXIST)) }
 }
 
-/// Opens a nameless file in `dir`.
+/// Opens an unnamed file in `dir`.
 pub fn nameless_file(dir: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     Ok(rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR)?)
 }
 
-/// Writes one page to `file` and reads it back, past the page cache.
-///
-/// `file` is switched to O_DIRECT and stays so.
+/// Writes one page to `file` and reads it back, by direct I/O. Leaves `file` switched to O_DIRECT.
 pub fn direct_round_trip(file: impl AsFd) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(&file)?;
     rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT)?;
@@ -214,7 +210,7 @@ pub fn direct_round_trip(file: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks `/dev/userfaultfd` for a descriptor that serves kernel faults too.
+/// Opens a userfaultfd through `/dev/userfaultfd`, which also handles kernel faults.
 pub fn userfaultfd_device() -> io::Result<()> {
     const NEW: usize = 0xAA00;
     let device =
@@ -222,7 +218,7 @@ pub fn userfaultfd_device() -> io::Result<()> {
     let args = [device.as_raw_fd() as usize, NEW, libc::O_CLOEXEC as usize, 0, 0, 0];
     // SAFETY: the request takes no pointers, and opens a new descriptor.
     let fd = raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) })?;
-    // SAFETY: the descriptor was opened just now, and is owned by nobody else.
+    // SAFETY: the descriptor was opened just now and has no other owner.
     drop(unsafe { <OwnedFd as rustix::fd::FromRawFd>::from_raw_fd(fd as i32) });
     Ok(())
 }
@@ -249,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_offers_also_works() {
-        // Where userfaultfd is forbidden there is nothing to hold it to.
+        // If userfaultfd is forbidden, there is nothing to test.
         let Ok(offered) = offered_features(Privilege::UserModeOnly) else {
             return;
         };

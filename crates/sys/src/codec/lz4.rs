@@ -1,13 +1,11 @@
-//! The LZ4 block codec in C, as slices in and slices out.
+//! The LZ4 block codec in C, on slices.
 //!
-//! The C code is given a state to hash into and never allocates; it writes
-//! only into the slice it is given and gives up as soon as that is full, which
-//! is what makes an incompressible page cheap.
+//! The C code hashes into a given state and never allocates. It writes only into the given slice
+//! and stops as soon as that is full, which makes incompressible pages cheap.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// What one call of [`compress`] works in; contents do not matter between
-/// calls. Kept inline so that its owner decides where it lives.
+/// Work area of [`compress`], stored inline. Its content does not matter between calls.
 ///
 /// ```
 /// use softswap_sys::lz4::{self, State};
@@ -36,8 +34,10 @@ unsafe extern "C" {
 }
 
 impl State {
+    /// Returns a zeroed state.
+    ///
     /// # Panics
-    /// When the linked library was built to need a larger state.
+    /// If the linked library needs a larger state.
     #[must_use]
     #[expect(
         clippy::large_stack_arrays,
@@ -55,14 +55,12 @@ impl Default for State {
     }
 }
 
-/// Compresses `source` into `target` and returns the packed length, or `None`
-/// when it does not fit.
+/// Compresses `source` into `target`. Returns the compressed length, or `None` if it does not fit.
 pub fn compress(source: &[u8], target: &mut [u8], state: &mut State) -> Option<usize> {
     let (source_len, target_len) = (length(source)?, length(target)?);
-    // SAFETY: both slices are valid for their lengths; the C function reads
-    // `source_len` bytes, writes at most `target_len` and initialises the
-    // state itself, whose size `State::new` checked and whose alignment is
-    // more than the 8 bytes it asks for.
+    // SAFETY: both slices are valid for their lengths. The C function reads `source_len` bytes,
+    // writes at most `target_len`, and initialises the state. `State::new` checked the state's
+    // size, and its alignment exceeds the required 8 bytes.
     let packed_len = unsafe {
         LZ4_compress_fast_extState(
             (&raw mut state.0).cast(),
@@ -76,13 +74,12 @@ pub fn compress(source: &[u8], target: &mut [u8], state: &mut State) -> Option<u
     usize::try_from(packed_len).ok().filter(|&len| len > 0)
 }
 
-/// Decompresses `packed` into `target` and returns how many bytes that gave,
-/// or `None` when `packed` is malformed or gives more than `target` holds.
+/// Decompresses `packed` into `target`. Returns the number of bytes, or `None` if `packed` is
+/// malformed or its content does not fit.
 pub fn decompress(packed: &[u8], target: &mut [u8]) -> Option<usize> {
     let (packed_len, target_len) = (length(packed)?, length(target)?);
-    // SAFETY: both slices are valid for their lengths. This is the variant
-    // that is safe against malicious input: it reads at most `packed_len`
-    // bytes and writes at most `target_len`.
+    // SAFETY: both slices are valid for their lengths. This variant is safe against malicious
+    // input: it reads at most `packed_len` bytes and writes at most `target_len`.
     let len = unsafe {
         lz4_sys::LZ4_decompress_safe(
             packed.as_ptr().cast(),

@@ -1,4 +1,4 @@
-//! What looks at the content of a page: comparing, compressing.
+//! Functions on the content of a page: comparison and compression.
 
 pub mod simd;
 pub mod lz4;

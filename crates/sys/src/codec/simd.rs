@@ -1,21 +1,20 @@
-//! The widest vector registers that this CPU has, for scans of whole pages.
+//! Scans of whole pages with the widest vector registers of this CPU.
 //!
-//! Which one is asked of the standard library, which keeps what CPUID said in
-//! atomics: the first question costs a few CPUID instructions, later ones are
-//! a load. There is no lock, no allocation and no thread-local, so all of this
-//! may run in a signal handler.
+//! The standard library caches the CPU's features in atomics: the first check executes a few CPUID
+//! instructions, later ones are a load. There is no lock, allocation or thread-local, so all of
+//! this may run in a signal handler.
 
 use crate::PAGE_SIZE;
 
 const WORD_BYTES: usize = 8;
-/// What one step compares before it looks at the result, four cache lines:
-/// enough loads at once to keep memory busy, few enough to stop early.
+/// Bytes that one step compares before it checks the result, four cache lines: enough concurrent
+/// loads to keep memory busy, few enough to stop early.
 const STEP_BYTES: usize = 256;
 
 const _: () = assert!(PAGE_SIZE.is_multiple_of(STEP_BYTES));
 
-/// A way to compare that this CPU has: made only by [`Width::widest`] and
-/// [`Width::all`], so whoever holds one may use it.
+/// A way to compare that this CPU supports. Only [`Width::widest`] and [`Width::all`] create
+/// values, so every value may be used.
 ///
 /// ```
 /// use softswap_sys::simd::Width;
@@ -28,7 +27,7 @@ pub struct Width(Registers);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Registers {
-    /// Whatever the compiler makes of plain words.
+    /// The compiler's code for plain words.
     Words,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -37,7 +36,7 @@ enum Registers {
 }
 
 impl Width {
-    /// The fastest one.
+    /// Returns the fastest way.
     #[must_use]
     #[inline]
     pub fn widest() -> Width {
@@ -53,7 +52,7 @@ impl Width {
         Width(Registers::Words)
     }
 
-    /// All that there are here, to be tested against each other.
+    /// Returns all ways of this CPU, for tests against each other.
     #[must_use]
     pub fn all() -> Vec<Width> {
         #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "there is but one"))]
@@ -70,17 +69,17 @@ impl Width {
         all
     }
 
-    /// Whether every word of `page` is `word`.
+    /// Returns true if every word of `page` is `word`.
     #[must_use]
     #[inline]
     pub fn repeats(self, page: &[u8; PAGE_SIZE], word: u64) -> bool {
         match self.0 {
             Registers::Words => repeats_words(page, word),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: such a value is only made where the CPU was found to have AVX2.
+            // SAFETY: this value exists only if the CPU has AVX2.
             Registers::Avx2 => unsafe { repeats_avx2(page, word) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: such a value is only made where the CPU was found to have AVX-512F.
+            // SAFETY: this value exists only if the CPU has AVX-512F.
             Registers::Avx512 => unsafe { repeats_avx512(page, word) },
         }
     }
@@ -108,8 +107,7 @@ fn repeats_avx2(page: &[u8; PAGE_SIZE], word: u64) -> bool {
         let mut differing = _mm256_setzero_si256();
         let (parts, _) = step.as_chunks::<{ size_of::<__m256i>() }>();
         for part in parts {
-            // SAFETY: `part` is 32 bytes that may be read; this load asks for no
-            // alignment.
+            // SAFETY: `part` is 32 readable bytes; this load needs no alignment.
             let part = unsafe { _mm256_loadu_si256(part.as_ptr().cast()) };
             differing = _mm256_or_si256(differing, _mm256_xor_si256(part, wanted));
         }
@@ -130,8 +128,7 @@ fn repeats_avx512(page: &[u8; PAGE_SIZE], word: u64) -> bool {
         let mut differing = _mm512_setzero_si512();
         let (parts, _) = step.as_chunks::<{ size_of::<__m512i>() }>();
         for part in parts {
-            // SAFETY: `part` is 64 bytes that may be read; this load asks for no
-            // alignment.
+            // SAFETY: `part` is 64 readable bytes; this load needs no alignment.
             let part = unsafe { _mm512_loadu_epi64(part.as_ptr().cast()) };
             differing = _mm512_or_si512(differing, _mm512_xor_si512(part, wanted));
         }

@@ -1,49 +1,45 @@
-//! zstd in C for single pages, as slices in and slices out.
+//! zstd in C for single pages, on slices.
 //!
-//! A context lives in memory that it is given and cannot get more: zstd calls
-//! this a static context and fails rather than allocate. The memory is touched
-//! only once the context is used, so one that never is costs address space
-//! only. Frames are written without the magic number: they never leave the
-//! process, and whoever reads one knows what it is.
+//! A context is in memory of fixed size, which zstd calls a static context: it fails rather than
+//! allocate. The memory is touched only when the context is used, so an unused one costs address
+//! space only. Frames have no magic number, because they never leave the process.
 
 use crate::PAGE_SIZE;
 use std::ffi::c_void;
 use std::ops::RangeInclusive;
 use zstd_sys::{ZSTD_CCtx, ZSTD_DCtx, ZSTD_cParameter, ZSTD_dParameter};
 
-/// Levels that pay for single pages. Those below leave literals as they are
-/// and are little better than LZ4; those above take half a millisecond and
-/// more for a page, and save little.
+/// Levels that pay off for single pages. Lower levels do not compress literals and are hardly
+/// better than LZ4. Higher ones take half a millisecond or more per page and save little.
 pub const LEVELS: RangeInclusive<i8> = -5..=9;
-/// The level for who names none.
+/// The default level.
 pub const DEFAULT_LEVEL: i8 = 1;
-/// Beside [`LEVELS`]: hardly looks for what repeats, and packs the bytes by Huffman's code alone.
-/// Three times as fast as level 1, and as good where nothing repeats: digits and text in no
-/// order, small numbers.
+/// A level besides [`LEVELS`] that hardly searches for repetitions and compresses bytes by Huffman
+/// coding alone. Three times as fast as level 1, with the same ratio if nothing repeats: random
+/// digits or text, small numbers.
 pub const LITERALS_ONLY: i8 = -100;
 
 fn is_level(level: i8) -> bool {
     LEVELS.contains(&level) || level == LITERALS_ONLY
 }
 
-/// Memory that a [`Compressor`] needs for whatever level.
+/// Memory that a [`Compressor`] needs for any level, in bytes.
 pub const COMPRESSOR_BYTES: usize = 27 * PAGE_SIZE;
-/// Memory that a [`Decompressor`] needs.
+/// Memory that a [`Decompressor`] needs, in bytes.
 pub const DECOMPRESSOR_BYTES: usize = 24 * PAGE_SIZE;
 
-/// Memory of one context.
 struct Workspace {
-    /// Exclusively this value's, for good; the C library keeps pointers into
-    /// it there, so no reference to it is ever made.
+    /// Owned exclusively and for ever. The C library keeps pointers into it, so no reference to it
+    /// is ever created.
     start: *mut c_void,
     len: usize,
-    /// What was last made there. Not always at its start: built with an
-    /// address sanitizer, zstd leaves a gap before.
+    /// The context there, or null. Not always at the start: with an address sanitizer, zstd leaves
+    /// a gap before it.
     context: *mut c_void,
 }
 
-// SAFETY: the memory, and the context in it, are reached through this value alone, from
-// whatever thread has it; zstd ties a context to none.
+// SAFETY: the memory and its context are accessed only through this value, on any thread; zstd does
+// not tie a context to a thread.
 unsafe impl Send for Workspace {}
 
 impl Workspace {
@@ -55,7 +51,7 @@ impl Workspace {
     }
 }
 
-/// Packs pages.
+/// Compresses pages.
 ///
 /// ```
 /// use softswap_sys::memory::reserve_bytes;
@@ -70,25 +66,24 @@ impl Workspace {
 /// ```
 pub struct Compressor {
     workspace: Workspace,
-    /// What the context in the workspace is made for; `None` before its first use.
+    /// Level of the context in the workspace; `None` before its first use.
     level: Option<i8>,
     touched_bytes: usize,
 }
 
 impl Compressor {
-    /// A compressor in `memory`, at least [`COMPRESSOR_BYTES`].
+    /// Creates a compressor in `memory`, at least [`COMPRESSOR_BYTES`].
     ///
     /// # Panics
-    /// When that is too little, or not aligned to 8 bytes.
+    /// If the memory is too small, or not aligned to 8 bytes.
     #[must_use]
     pub fn new(memory: &'static mut [u8]) -> Compressor {
         let needed = LEVELS.chain([LITERALS_ONLY]).map(context_bytes).max().unwrap_or(0);
         Compressor { workspace: Workspace::new(memory, needed), level: None, touched_bytes: 0 }
     }
 
-    /// Packs `page` into `target` and returns the packed length; `None` when
-    /// it does not fit, or when the level is neither one of [`LEVELS`] nor
-    /// [`LITERALS_ONLY`].
+    /// Compresses `page` into `target` and returns the compressed length. Returns `None` if it does
+    /// not fit, or if the level is neither one of [`LEVELS`] nor [`LITERALS_ONLY`].
     pub fn compress(
         &mut self,
         level: i8,
@@ -96,9 +91,8 @@ impl Compressor {
         target: &mut [u8],
     ) -> Option<usize> {
         let context = self.context(level)?;
-        // SAFETY: the context was made in this value's memory, which `self` borrows
-        // exclusively; the C function reads the page and writes at most `target.len()`
-        // bytes to `target`.
+        // SAFETY: the context is in this value's memory, which `self` borrows exclusively. The C
+        // function reads the page and writes at most `target.len()` bytes to `target`.
         let len = unsafe {
             zstd_sys::ZSTD_compress2(
                 context,
@@ -111,13 +105,13 @@ impl Compressor {
         checked(len)
     }
 
-    /// What of the memory may have been touched so far.
+    /// Returns how many bytes of the memory may have been touched.
     #[must_use]
     pub fn touched_bytes(&self) -> usize {
         self.touched_bytes
     }
 
-    /// How much more of it packing at this level touches.
+    /// Returns how many more bytes of it compression at this level touches.
     #[must_use]
     pub fn untouched_bytes(&self, level: i8) -> usize {
         if self.level == Some(level) || !is_level(level) {
@@ -136,8 +130,8 @@ impl Compressor {
         self.level = None;
         let bytes = context_bytes(level);
         self.touched_bytes += self.untouched_bytes(level);
-        // SAFETY: the memory is this value's, aligned, and long enough for any level, as
-        // `Workspace::new` has checked. What an earlier context kept there is given up.
+        // SAFETY: the memory belongs to this value, is aligned, and is long enough for any level,
+        // as `Workspace::new` has checked. An earlier context there is not used any more.
         let context = unsafe { zstd_sys::ZSTD_initStaticCCtx(self.workspace.start, bytes) };
         self.workspace.context = context.cast();
         let literals = if level == LITERALS_ONLY { PACK_LITERALS } else { AS_THE_LEVEL_HAS_IT };
@@ -148,7 +142,7 @@ impl Compressor {
         ];
         let is_ready = !context.is_null()
             && parameters.into_iter().all(|(parameter, value)| {
-                // SAFETY: the context was made just above, and is not null.
+                // SAFETY: the context was created just above, and is not null.
                 checked(unsafe { zstd_sys::ZSTD_CCtx_setParameter(context, parameter, value) })
                     .is_some()
             });
@@ -157,7 +151,7 @@ impl Compressor {
     }
 }
 
-/// Unpacks what a [`Compressor`] packed, at whatever level.
+/// Decompresses pages of a [`Compressor`], from any level.
 ///
 /// ```
 /// use softswap_sys::memory::reserve_bytes;
@@ -173,24 +167,23 @@ pub struct Decompressor {
 }
 
 impl Decompressor {
-    /// A decompressor in `memory`, at least [`DECOMPRESSOR_BYTES`].
+    /// Creates a decompressor in `memory`, at least [`DECOMPRESSOR_BYTES`].
     ///
     /// # Panics
-    /// When that is too little, or not aligned to 8 bytes.
+    /// If the memory is too small, or not aligned to 8 bytes.
     #[must_use]
     pub fn new(memory: &'static mut [u8]) -> Decompressor {
-        // SAFETY: the function takes nothing, and only adds up sizes.
+        // SAFETY: the function takes no arguments, and only adds up sizes.
         let needed = unsafe { zstd_sys::ZSTD_estimateDCtxSize() };
         Decompressor { workspace: Workspace::new(memory, needed), is_ready: false }
     }
 
-    /// Unpacks into `target` and returns how many bytes that gave; `None` when
-    /// `packed` is malformed or gives more than `target` holds.
+    /// Decompresses into `target` and returns the number of bytes; `None` if `packed` is malformed
+    /// or its content does not fit.
     pub fn decompress(&mut self, packed: &[u8], target: &mut [u8]) -> Option<usize> {
         let context = self.context()?;
-        // SAFETY: the context was made in this value's memory, which `self` borrows
-        // exclusively; the C function is made for any input, reads `packed.len()` bytes
-        // and writes at most `target.len()`.
+        // SAFETY: the context is in this value's memory, which `self` borrows exclusively. The C
+        // function accepts any input, reads `packed.len()` bytes and writes at most `target.len()`.
         let len = unsafe {
             zstd_sys::ZSTD_decompressDCtx(
                 context,
@@ -203,13 +196,13 @@ impl Decompressor {
         checked(len)
     }
 
-    /// What of the memory may have been touched so far.
+    /// Returns how many bytes of the memory may have been touched.
     #[must_use]
     pub fn touched_bytes(&self) -> usize {
         if self.is_ready { self.workspace.len } else { 0 }
     }
 
-    /// Touches it, unless that has been done.
+    /// Creates the context, which touches the memory, unless it exists.
     pub fn open(&mut self) {
         let _ = self.context();
     }
@@ -219,38 +212,39 @@ impl Decompressor {
             return Some(self.workspace.context.cast());
         }
         let Workspace { start, len, .. } = self.workspace;
-        // SAFETY: the memory is this value's, aligned, and long enough, as
+        // SAFETY: the memory belongs to this value, is aligned, and is long enough, as
         // `Workspace::new` has checked.
         let context = unsafe { zstd_sys::ZSTD_initStaticDCtx(start, len) };
         self.workspace.context = context.cast();
         let magicless = ZSTD_dParameter::ZSTD_d_experimentalParam1;
         self.is_ready = !context.is_null()
-            // SAFETY: the context was made just above, and is not null.
+            // SAFETY: the context was created just above, and is not null.
             && checked(unsafe { zstd_sys::ZSTD_DCtx_setParameter(context, magicless, MAGICLESS) })
                 .is_some();
         self.is_ready.then_some(context)
     }
 }
 
-/// `ZSTD_c_format` and `ZSTD_d_format`, which have no other name in the binding.
+/// Value of `ZSTD_c_format` and `ZSTD_d_format`, which the binding names only as experimental
+/// parameters.
 const MAGICLESS: i32 = zstd_sys::ZSTD_format_e::ZSTD_f_zstd1_magicless as i32;
 
-/// `ZSTD_c_literalCompressionMode`, likewise: levels below 0 leave literals as they are.
+/// Value of `ZSTD_c_literalCompressionMode`: levels below 0 do not compress literals by default.
 const PACK_LITERALS: i32 = zstd_sys::ZSTD_ParamSwitch_e::ZSTD_ps_enable as i32;
 const AS_THE_LEVEL_HAS_IT: i32 = zstd_sys::ZSTD_ParamSwitch_e::ZSTD_ps_auto as i32;
 
-/// What a context for pages needs.
+/// Returns the size of a context for pages.
 fn context_bytes(level: i8) -> usize {
-    // SAFETY: both functions only compute with the numbers that they are given.
+    // SAFETY: both functions only compute with their arguments.
     unsafe {
         let parameters = zstd_sys::ZSTD_getCParams(i32::from(level), PAGE_SIZE as u64, 0);
         zstd_sys::ZSTD_estimateCCtxSize_usingCParams(parameters)
     }
 }
 
-/// Lengths and errors come in the same number.
+/// Returns a length, or `None` for an error code.
 fn checked(code: usize) -> Option<usize> {
-    // SAFETY: the function only looks at the number.
+    // SAFETY: the function only examines the number.
     (unsafe { zstd_sys::ZSTD_isError(code) } == 0).then_some(code)
 }
 

@@ -1,38 +1,33 @@
-//! A seccomp filter of the program's own, with what the engine needs in front.
+//! An exemption for the engine's calls, placed before a seccomp filter of the program's own.
 //!
-//! A program that sandboxes itself lists the calls that it makes itself. The
-//! engine makes others, in the program's threads, whenever a page is brought
-//! in or out; a filter that kills for them would end the program at a touch of
-//! its own memory. So an exemption goes first: a call that it lists, and that comes
-//! from the engine's instruction in the gate passes. All else, and so every
-//! call that the program makes, the program's filter judges as before, also
-//! when the guard issues it again ([`raw::syscall_for_program`]).
+//! A program that sandboxes itself lists its own calls. The engine makes others, in the program's
+//! threads, whenever a page is faulted in or evicted. A filter that kills for them would end the
+//! program at a touch of its own memory. So an exemption comes first: it allows listed calls from
+//! the engine's gate. The program's filter judges all other calls as before, including those that
+//! the guard reissues for the program ([`raw::syscall_for_program`]).
 //!
-//! Calls that are not listed meet one comparison each, and load nothing but
-//! their number before the program's filter begins: what the kernel remembers
-//! about that filter it still can.
+//! A call that is not listed costs one comparison per rule, and loads only its number before the
+//! program's filter. So the kernel can still cache that filter's result.
 //!
-//! The return from a handler passes wherever it is made: the C library makes it
-//! after each fault. It does nothing that its maker could not do by itself, and
-//! the kernel's own strict mode lets it pass, too.
+//! `rt_sigreturn` is allowed from everywhere: the C library calls it after each fault. It has no
+//! effect that its caller could not have by itself, and the kernel's own strict mode allows it too.
 //!
-//! What is listed is listed with its arguments (`RULES`): nothing that changes
-//! another process or asks for its memory, no memory that may be run, nothing
-//! is opened, and only what lies where the engine's descriptors do is read or written.
-//! The rings are not listed: their queues lie in the program's memory, and what
-//! they do no filter sees. From here on they are not used ([`crate::ring`]).
+//! `RULES` restricts the arguments. No call affects another process or asks for its memory, maps
+//! executable memory, or opens a file, and only descriptors as high as the engine's can be read or
+//! written. Rings are not listed: their queues are in the program's memory, and no filter sees
+//! their requests. So they are not used any more ([`crate::ring`]).
 //!
-//! What is left to somebody who has taken over the program and jumps to the
-//! engine's instruction: its own memory, its own signals, the engine's files, and by a
-//! duplicate of a descriptor to where the engine's lie, the files that the program has
-//! open already. `shmctl` tells of memory that others share.
+//! Security: an attacker who controls the program and jumps to the engine's gate can use the
+//! program's own memory, its signals and the engine's files. By duplicating a descriptor to a high
+//! number it can also use files that the program has open. `shmctl` reveals the state of shared
+//! memory.
 //!
-//! No rule names this process by its number: children are judged by the same
-//! filter, and would reach their parent by it. Where the kernel knows no other name
-//! for a thread that signals itself (before Linux 6.15), one does.
+//! No rule contains this process's ID: the filter also judges children, which could then signal
+//! their parent. The exception are kernels before Linux 6.15, which have no other name for a thread
+//! that signals itself.
 //!
-//! One call passes from anywhere: the one by which a page is asked for by way
-//! of the guard ([`raw::ask_for_pages`]), which does what a touch does.
+//! One call is allowed from everywhere: [`raw::ask_for_pages`], which does the same as touching the
+//! pages.
 
 use crate::raw;
 use crate::seccomp::{
@@ -43,40 +38,39 @@ use crate::{descriptor, program_filter, uffd};
 
 pub use crate::program_filter::is_in_force;
 
-/// Most instructions that the kernel takes in one filter.
+/// Maximum number of instructions in a filter.
 pub const MOST_INSTRUCTIONS: usize = 4096;
 
-/// What one argument must be. Of all arguments but pointers the kernel takes the
-/// low half only.
+/// Condition on an argument. The kernel uses only the low half of all arguments but pointers.
 #[derive(Debug, Clone, Copy)]
 enum Is {
-    /// One of these.
+    /// One of these values.
     In(&'static [u32]),
-    /// Without any of these bits.
+    /// None of these bits.
     Without(u32),
-    /// With at least one of these bits.
+    /// At least one of these bits.
     With(u32),
-    /// No pointer.
+    /// A null pointer.
     Null,
-    /// The number of the process that installs the filter, if it needs it.
+    /// ID of the process that installs the filter, if rules need it.
     Ourselves,
-    /// A descriptor of those that lie where the engine's do.
+    /// A descriptor number as high as the engine's.
     High,
 }
 use Is::{High, In, Null, Ourselves, With, Without};
 
-/// A call, and what its arguments must be.
+/// A call's number, and the conditions on its arguments.
 type Rule = (i64, &'static [(u32, Is)]);
 
 const BLKGETSIZE64: u32 = 0x8008_1272;
-/// The calling thread, as a descriptor of a process.
+/// The calling thread's process, as a descriptor.
 const SELF: u32 = raw::PIDFD_SELF as u32;
 const PRIVATE: u32 = libc::FUTEX_PRIVATE_FLAG as u32;
 const EXECUTABLE: u32 = libc::PROT_EXEC as u32;
 const ANONYMOUS: u32 = libc::MAP_ANONYMOUS as u32;
 const IPC_STAT: u32 = libc::IPC_STAT as u32;
 
-/// What the engine calls while it brings pages in and out.
+/// The calls that the engine makes to fault pages in and evict them.
 const RULES: &[Rule] = &[
     // Memory.
     (
@@ -134,7 +128,7 @@ const RULES: &[Rule] = &[
     (libc::SYS_fallocate, &[(0, High)]),
     (libc::SYS_ftruncate, &[(0, High)]),
     (libc::SYS_fstatfs, &[(0, High)]),
-    // What a descriptor is, and where it is.
+    // Queries about descriptors.
     (libc::SYS_fstat, &[]),
     (libc::SYS_close, &[]),
     (libc::SYS_fcntl, &[(1, In(&[libc::F_GETFL as u32, libc::F_DUPFD_CLOEXEC as u32]))]),
@@ -156,7 +150,7 @@ const RULES: &[Rule] = &[
                 libc::FUTEX_WAIT as u32 | PRIVATE,
                 libc::FUTEX_WAKE as u32 | PRIVATE,
                 libc::FUTEX_WAIT_BITSET as u32 | PRIVATE,
-                // In the page by which processes share a budget.
+                // In the page of the processes that share a budget.
                 libc::FUTEX_WAIT as u32,
                 libc::FUTEX_WAKE as u32,
             ]),
@@ -168,34 +162,34 @@ const RULES: &[Rule] = &[
     (libc::SYS_sigaltstack, &[]),
     (libc::SYS_rt_tgsigqueueinfo, &[(0, Ourselves)]),
     (libc::SYS_pidfd_send_signal, &[(0, In(&[SELF]))]),
-    // Whether a thread is there.
+    // Checks that a thread exists.
     (libc::SYS_tgkill, &[(2, In(&[0]))]),
     (libc::SYS_get_robust_list, &[(0, In(&[0]))]),
     (libc::SYS_sched_yield, &[]),
     (libc::SYS_clock_gettime, &[]),
     (libc::SYS_nanosleep, &[]),
-    // The allocator in the runtime wants it for each thread.
+    // For the runtime's allocator, in each thread.
     (libc::SYS_getrandom, &[(2, In(&[0, libc::GRND_NONBLOCK]))]),
     (libc::SYS_getpid, &[]),
     (libc::SYS_gettid, &[]),
     (libc::SYS_getppid, &[]),
-    // Whether children are there that read this process's slots.
+    // Checks for children that read this process's slots.
     (libc::SYS_shmctl, &[(1, In(&[IPC_STAT]))]),
-    // To say why the program is stopped.
+    // Reports why the program is stopped.
     (libc::SYS_write, &[(0, In(&[libc::STDERR_FILENO as u32]))]),
     (libc::SYS_exit_group, &[]),
 ];
 
-/// What is asked to learn whether there is an exemption, and its answer.
+/// Argument of `getppid` that asks for an exemption, and the error that confirms it.
 const QUESTION: u32 = 0x7377_6170;
 const YES: i32 = libc::ESTALE;
 
-/// From now on there is one, or there is about to be. True if there was none.
+/// Records that an exemption exists or is about to. Returns true if there was none.
 pub fn begin() -> bool {
     if program_filter::set_in_force(true) {
         return false;
     }
-    // SAFETY: signal 0 is never delivered; the call only tells whether it could be.
+    // SAFETY: signal 0 is never delivered; the call only returns if it could be.
     let named = unsafe {
         raw::syscall(libc::SYS_pidfd_send_signal, [raw::PIDFD_SELF as usize, 0, 0, 0, 0, 0])
     };
@@ -204,15 +198,15 @@ pub fn begin() -> bool {
     true
 }
 
-/// There is none after all.
+/// Records that there is no exemption.
 pub fn undo() {
     program_filter::set_in_force(false);
 }
 
-/// Looks whether this program was started under a filter of an earlier one's.
-/// Where calls are not made from the gate yet there can be none that is known.
+/// Detects an exempted filter of an earlier program that this one was started under. Before calls
+/// come from the gate, no filter can know it.
 pub fn look() {
-    // SAFETY: the call looks at no arguments, and only tells a number.
+    // SAFETY: the call reads no arguments, and only returns a number.
     let answer = unsafe { raw::syscall(libc::SYS_getppid, [QUESTION as usize, 0, 0, 0, 0, 0]) };
     if answer == -(YES as isize) {
         program_filter::set_in_force(true);
@@ -223,17 +217,17 @@ fn if_equal(value: u32, then: usize, otherwise: usize) -> Instruction {
     Instruction { code: IF_EQUAL, if_true: then as u8, if_false: otherwise as u8, value }
 }
 
-/// What depends on the process that installs the filter.
+/// Values that depend on the process that installs the filter.
 #[derive(Debug, Clone, Copy)]
 struct Names {
     gate: u64,
     /// [`program_filter::known_process`].
     process: u32,
-    /// The first descriptor of those that may be the engine's.
+    /// The lowest number of the engine's descriptors.
     high: u32,
 }
 
-/// A filter's instructions, with jumps to its end that is not known yet.
+/// Instructions of a filter, and its jumps to the end, whose position is not yet known.
 struct Code {
     code: Vec<Instruction>,
     to_end: Vec<usize>,
@@ -244,13 +238,13 @@ impl Code {
         self.code.extend_from_slice(instructions);
     }
 
-    /// Goes on to what the program's filter judges.
+    /// Continues with the program's filter.
     fn jump_to_end(&mut self) {
         self.to_end.push(self.code.len());
         self.put(&[plain(JUMP, 0)]);
     }
 
-    /// Goes on only where a half of an argument is one of `values`.
+    /// Continues only if half of an argument is one of `values`.
     fn need_one_of(&mut self, offset: u32, values: &[u32]) {
         self.put(&[plain(LOAD, offset)]);
         for (index, value) in values.iter().enumerate() {
@@ -259,7 +253,7 @@ impl Code {
         self.jump_to_end();
     }
 
-    /// Goes on only where a comparison with an argument holds, or does not.
+    /// Continues only if a comparison with an argument yields `holds`.
     fn need(&mut self, offset: u32, comparison: u16, value: u32, holds: bool) {
         let (if_true, if_false) = if holds { (1, 0) } else { (0, 1) };
         self.put(&[
@@ -284,7 +278,7 @@ impl Code {
         }
     }
 
-    /// A call of the engine's: passes if its arguments are as they must be.
+    /// Judges a listed call from the engine's gate: allows it if its arguments meet the conditions.
     fn judge_ours(&mut self, names: Names) {
         self.put(&[plain(LOAD, OFFSET_NUMBER)]);
         for (number, arguments) in RULES.iter().filter(|(_, arguments)| !arguments.is_empty()) {
@@ -305,7 +299,7 @@ impl Code {
         ]);
     }
 
-    /// A call of the program's that is listed: passes if it asks for pages.
+    /// Judges a listed call from elsewhere: allows it if it is `ask_for_pages`.
     fn judge_others(&mut self) {
         const ADVICE: [u32; 2] =
             [libc::MADV_POPULATE_READ as u32, libc::MADV_POPULATE_WRITE as u32];
@@ -318,7 +312,7 @@ impl Code {
     }
 }
 
-/// The exemption: it ends where the program's filter begins.
+/// Returns the exemption; the program's filter follows it.
 fn exemption(names: Names) -> Vec<Instruction> {
     let mut code = Code { code: Vec::new(), to_end: Vec::new() };
     code.need_one_of(OFFSET_ARCH, &[ARCH_X86_64]);
@@ -328,7 +322,7 @@ fn exemption(names: Names) -> Vec<Instruction> {
         plain(RETURN, ALLOW),
     ]);
     for (index, (number, _)) in RULES.iter().enumerate() {
-        // Over the rest, and the jump behind it.
+        // Jumps over the remaining comparisons and the jump after them.
         code.put(&[if_equal(*number as u32, RULES.len() - index, 0)]);
     }
     code.jump_to_end();
@@ -343,7 +337,7 @@ fn exemption(names: Names) -> Vec<Instruction> {
     code.judge_ours(names);
     code.code[caller + 4].value = (code.code.len() - caller - 5) as u32;
     code.judge_others();
-    // As the accumulator was when the filter began.
+    // Resets the accumulator to its value at the start of a filter.
     let end = code.code.len();
     code.put(&[plain(SET, 0)]);
     for at in code.to_end {
@@ -352,8 +346,8 @@ fn exemption(names: Names) -> Vec<Instruction> {
     code.code
 }
 
-/// The program's filter behind the exemption; `None` where both together are
-/// more than the kernel takes.
+/// Returns the program's filter after the exemption; `None` if both together exceed the kernel's
+/// limit.
 #[must_use]
 pub fn before(program: &[Instruction]) -> Option<Vec<Instruction>> {
     let mut code = exemption(Names {
@@ -381,7 +375,7 @@ mod tests {
         verdict_within(&code, number, ip, args, 400)
     }
 
-    /// A value that an argument may have, and some that it may not.
+    /// Returns a permitted value of an argument, and some forbidden ones.
     fn examples(what: Is) -> (u64, Vec<u64>) {
         match what {
             In(values) => {
@@ -431,7 +425,7 @@ mod tests {
         }
     }
 
-    /// What a sandbox is there to keep a program from.
+    /// Calls that a sandbox must prevent.
     #[test]
     fn nothing_passes_that_reaches_beyond_the_process() {
         let process = u64::from(NAMES.process);

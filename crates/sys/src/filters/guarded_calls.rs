@@ -1,17 +1,17 @@
-//! System calls that are given pointers to managed memory, in a program that has asked for it:
-//! the kernel cannot wait for a page that is out, so its pages are brought in before.
+//! Faults in the buffers of system calls in managed memory, in a program that uses pools: the
+//! kernel cannot wait for an absent page.
 //!
-//! A filter ([`crate::seccomp`]) traps calls with a pointer into the *area*, in which all windows
-//! of such memory lie. The handler has the pages kept in DRAM ([`Resolver::hold`]), makes the call
-//! again from the gate, and lets go of them. What is longer than may be kept at once is moved in
-//! pieces, where that is what the kernel may do, too.
+//! A filter ([`crate::seccomp`]) traps calls with a pointer into the *area*, which contains all
+//! windows of such memory. The handler pins the pages ([`Resolver::hold`]), reissues the call from
+//! the gate, and unpins them. A buffer that exceeds the limit on pinned pages is transferred in
+//! pieces, if the kernel could split the transfer as well.
 //!
-//! It does without what the preloaded runtime has for programs that know nothing of it: a call of
-//! which only a structure in other memory names the buffers (`readv`, `sendmsg`) is not seen, and
-//! a handler that jumps out of a call leaves its pages where they are.
+//! The preloaded runtime handles more. Here, buffers that only a structure in other memory points
+//! to (`readv`, `sendmsg`) are not seen, and a signal handler that jumps out of a call leaves its
+//! pages pinned.
 //!
-//! The filter outlives exec. The area lies where the kernel puts nothing by itself, so it does not
-//! match in another program, but in one that asks for those very addresses.
+//! The filter outlives exec. The kernel does not use the area by itself, so the filter matches in
+//! another program only if that program requests these addresses.
 //!
 //! [`Resolver::hold`]: crate::touches::Resolver::hold
 
@@ -25,24 +25,24 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The area, once calls are guarded, and held while that is seen to.
+/// The area, once calls are guarded. Locked while that is set up.
 static GUARDED: Mutex<Option<Range<usize>>> = Mutex::new(None);
-/// Its first address, for the handler; 0 before there is one.
+/// First address of the area, for the handler; 0 if there is none.
 static AREA: AtomicUsize = AtomicUsize::new(0);
 static AREA_LEN: AtomicUsize = AtomicUsize::new(0);
 static BEFORE: Before = Before::new();
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
-/// The thread that tries out what is trapped, and whether its call was.
+/// The thread that tests if a call is trapped, and the result.
 static PROBING: AtomicI32 = AtomicI32::new(0);
 static PROBED: AtomicBool = AtomicBool::new(false);
 
-/// Longest path the kernel takes, with its zero byte.
+/// Maximum length of a path, with its zero byte.
 const TEXT_BYTES: usize = 4096;
 
 type Arguments = [usize; 6];
 
-/// The area in which windows of guarded memory lie; the first call has system calls guarded from
-/// now on, in all threads and for good.
+/// Returns the area for windows of guarded memory. The first call installs the filter, which guards
+/// system calls of all threads until the process exits.
 ///
 /// ```no_run
 /// use softswap_sys::guarded_calls;
@@ -53,22 +53,22 @@ type Arguments = [usize; 6];
 /// ```
 ///
 /// # Errors
-/// What the kernel refuses; `AddrNotAvailable` where there is no place; `Unsupported` where
-/// somebody else gets what the filter traps, or the calling thread blocks SIGSYS.
+/// The kernel's error. `AddrNotAvailable` if no area is free. `Unsupported` if another filter or
+/// handler receives the traps, or the calling thread blocks SIGSYS.
 pub fn area() -> io::Result<Range<usize>> {
     let mut guarded = GUARDED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(area) = &*guarded {
         return Ok(area.clone());
     }
-    // A trap that is blocked ends the process.
+    // The kernel kills a process if the signal of a trap is blocked.
     if signals::current_mask() & signals::bit(SIGSYS) != 0 {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    // The filter names it.
+    // The filter contains the gate's address.
     window::settle_gate();
     if !IS_INSTALLED.swap(true, Ordering::AcqRel) {
-        // Nothing is blocked: the call may sleep for long, and the program's handlers must run
-        // and interrupt it as they would otherwise.
+        // No signals are blocked: the call may sleep for long, and the program's handlers must run
+        // and interrupt it as usual.
         BEFORE.install(SIGSYS, on_sigsys, 0, libc::SA_NODEFER)?;
     }
     let is_free = |area: &Range<usize>| {
@@ -87,19 +87,19 @@ pub fn area() -> io::Result<Range<usize>> {
     Ok(area)
 }
 
-/// By which instruction a call is made.
+/// The instruction that issues a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Caller {
     Gate,
     Program,
 }
 
-/// Whether a call with a pointer to `address` comes to the handler.
+/// Returns true if a call with a pointer to `address` is trapped.
 fn is_trapped(address: usize, caller: Caller) -> bool {
     PROBED.store(false, Ordering::Relaxed);
     PROBING.store(raw::current_thread(), Ordering::Relaxed);
     let arguments = [address, 0, 0, 0];
-    // SAFETY: access(2) only reads the string, as far as it can.
+    // SAFETY: access(2) only reads the string, as far as it is readable.
     unsafe {
         match caller {
             Caller::Program => raw::syscall_through_guard(libc::SYS_access, arguments),
@@ -117,21 +117,21 @@ fn is_in_area(address: usize) -> bool {
 
 extern "C" fn on_sigsys(signal: i32, info: *mut siginfo_t, context: *mut libc::c_void) {
     raw::preserving_errno(|| {
-        // SAFETY: what the kernel gave to this handler.
+        // SAFETY: these are the handler's arguments.
         let call = unsafe { TrappedCall::of(info, context) };
         if call.by_filter && PROBING.load(Ordering::Relaxed) == raw::current_thread() {
             PROBED.store(true, Ordering::Relaxed);
-            // SAFETY: what the kernel gave to this handler.
+            // SAFETY: `context` is the handler's argument.
             unsafe { TrappedCall::answer(context, -(libc::EFAULT as isize)) };
             return;
         }
         let is_ours = call.by_filter && !raw::is_in_gate(call.caller);
         if !is_ours || !call.arguments.iter().any(|argument| is_in_area(*argument)) {
-            // SAFETY: what the kernel gave to this handler.
+            // SAFETY: these are the handler's arguments.
             unsafe { BEFORE.pass_on(signal, info, context, false) };
             return;
         }
-        // SAFETY: what the kernel gave to this handler, which alone has it.
+        // SAFETY: `context` is the handler's argument, and nothing else uses it.
         unsafe {
             let open = !*signals::interrupted_mask(context);
             TrappedCall::answer(context, Call { open, ..Call::of(&call) }.answer());
@@ -139,7 +139,7 @@ extern "C" fn on_sigsys(signal: i32, info: *mut siginfo_t, context: *mut libc::c
     });
 }
 
-/// Bytes that stay in DRAM while this lives.
+/// Bytes that are pinned while this exists.
 struct Held {
     address: usize,
     len: usize,
@@ -153,12 +153,12 @@ impl Drop for Held {
     }
 }
 
-/// A call to be made for the program.
+/// A call to issue for the program.
 #[derive(Clone, Copy)]
 struct Call {
     number: i64,
     arguments: Arguments,
-    /// Signals that the program takes meanwhile.
+    /// Signals that the program does not block.
     open: Mask,
 }
 
@@ -167,7 +167,7 @@ impl Call {
         Call { number: trapped.number, arguments: trapped.arguments, open: 0 }
     }
 
-    /// Does what the call would have done; the kernel's result.
+    /// Executes the call and returns the kernel's result.
     fn answer(&self) -> isize {
         let buffer = buffer_of(self.number).filter(|at| is_in_area(self.arguments[*at]));
         let mut held = [const { None }; 6];
@@ -184,13 +184,13 @@ impl Call {
         buffer.map_or_else(|| self.issue(), |at| self.transfer(at))
     }
 
-    /// Holds what an argument points to. What is longer than may be held is refused; what is not
-    /// mapped the kernel finds missing.
+    /// Pins the memory behind an argument. Fails if it exceeds the limit. The kernel reports
+    /// unmapped memory itself.
     fn hold_argument(&self, index: usize, pointee: Pointee) -> Result<Option<Held>, isize> {
         let (address, arguments) = (self.arguments[index], &self.arguments);
         let several = |count: u8, each: usize| arguments[usize::from(count)].saturating_mul(each);
         let len = match pointee {
-            // The kernel manages what lies there; it neither reads nor writes it.
+            // The kernel manages this range; it neither reads nor writes it.
             Pointee::Range => return Ok(None),
             Pointee::Text => TEXT_BYTES - address % TEXT_BYTES,
             Pointee::Texts => TEXT_BYTES,
@@ -204,13 +204,13 @@ impl Call {
         if is_all { Ok(Some(held)) } else { Err(-(libc::ENOMEM as isize)) }
     }
 
-    /// Holds as many of the bytes as may be held at once.
+    /// Pins as many of the bytes as the limit allows.
     fn hold(&self, address: usize, len: usize) -> Result<Held, isize> {
         loop {
             match with_resolver(address, |resolver| resolver.hold(address, len, self.open)) {
                 None => return Ok(Held { address, len: 0 }),
                 Some(Hold::Bytes(len)) => return Ok(Held { address, len }),
-                // It was taken when the mask was put back.
+                // The signal was taken when the mask was restored.
                 Some(Hold::Signal) => {}
                 Some(Hold::Refused(errno)) => return Err(-(errno as isize)),
             }
@@ -218,11 +218,12 @@ impl Call {
     }
 
     fn issue(&self) -> isize {
-        // SAFETY: the program's own call, which it has made with these arguments.
+        // SAFETY: the program itself has made this call with these arguments.
         unsafe { raw::syscall_for_program(self.number, self.arguments) }
     }
 
-    /// Moves a buffer, whose pages are held piece by piece: all of it, or as much as one call may.
+    /// Transfers a buffer, pinning it piece by piece: all of it, or as much as one call may
+    /// transfer.
     fn transfer(&self, at: usize) -> isize {
         let (address, len) = (self.arguments[at], self.arguments[at + 1]);
         let (mut done, mut pieces) = (0, None);
@@ -231,7 +232,7 @@ impl Call {
                 Ok(held) => held,
                 Err(refused) => return if done > 0 { done as isize } else { refused },
             };
-            // What is not mapped the kernel finds missing.
+            // The kernel reports unmapped memory itself.
             let piece = if held.len == 0 { len - done } else { held.len };
             let pieces = *pieces.get_or_insert_with(|| {
                 if piece < len { self.pieces() } else { Pieces::AsManyAsItTakes }
@@ -251,7 +252,7 @@ impl Call {
         }
     }
 
-    /// The call for a part of its buffer.
+    /// Returns the call for a part of its buffer.
     fn piece(&self, at: usize, done: usize, address: usize, len: usize) -> Call {
         let mut call = *self;
         call.arguments[at] = address;
@@ -262,7 +263,7 @@ impl Call {
         call
     }
 
-    /// In how many pieces the call may be made.
+    /// Returns the number of pieces into which the call may be split.
     fn pieces(&self) -> Pieces {
         let fd = self.arguments[0];
         let kind = raw::file_status(fd).map_or(0, |status| status.st_mode & libc::S_IFMT);
@@ -274,19 +275,19 @@ impl Call {
             libc::S_IFREG | libc::S_IFBLK => Pieces::AsManyAsItTakes,
             libc::S_IFSOCK if writes && socket_type(fd) != libc::SOCK_STREAM => Pieces::None,
             _ if writes || waits_for_all => Pieces::AsManyAsItTakes,
-            // There may be no more, and then it would be waited for.
+            // There may be no more data, and a second piece would wait for it.
             _ => Pieces::One,
         }
     }
 }
 
-/// In how many pieces a transfer may be made that is longer than may be held.
+/// Number of pieces into which a transfer beyond the limit on pinned pages may be split.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pieces {
-    /// One that is shorter: the kernel may read less than it is asked for.
+    /// One shorter call: the kernel may transfer less than requested.
     One,
     AsManyAsItTakes,
-    /// A message is sent whole.
+    /// Not splittable: a message is sent whole.
     None,
 }
 

@@ -1,4 +1,4 @@
-//! seccomp filters: the guard's, and what lets the engine pass the program's own.
+//! seccomp filters: the guard's, and the exemption from the program's own.
 
 pub(crate) mod pointee;
 pub(crate) mod system_calls;

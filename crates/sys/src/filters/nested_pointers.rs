@@ -1,10 +1,10 @@
 //! Pointers within the structures of system calls.
 //!
-//! Structures that are known have a [`Structure`]: its pointers, and how many bytes each names.
-//! For others [`walk_of`] says which bytes may hold pointers. The caller then takes every word
-//! that is an address of managed memory for one.
+//! Known structures have a [`Structure`] with their pointers and the bytes behind each. For others,
+//! [`walk_of`] returns the bytes that may hold pointers. The caller then treats every word that is
+//! an address of managed memory as one.
 
-/// How many bytes a pointer names.
+/// Number of bytes behind a pointer.
 ///
 /// ```
 /// use softswap_sys::nested_pointers::Extent;
@@ -17,13 +17,13 @@
 pub enum Extent {
     /// A fixed number.
     Bytes(usize),
-    /// A number in the structure, times `each`, and `more`.
+    /// A number in the structure, times `each`, plus `more`.
     Counted {
-        /// Where the number is.
+        /// Offset of the number.
         at: usize,
         /// Its size in bytes.
         width: usize,
-        /// Bytes of an element.
+        /// Bytes per element.
         each: usize,
         /// Bytes before the elements.
         more: usize,
@@ -31,7 +31,7 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// Returns how many bytes that is for a structure of these bytes.
+    /// Returns the number of bytes for a structure with this content.
     #[must_use]
     pub fn bytes(self, structure: &[u8]) -> usize {
         match self {
@@ -46,7 +46,7 @@ impl Extent {
     }
 }
 
-/// A structure, or an array of them, to which an argument points.
+/// A structure, or an array of them, that an argument points to.
 ///
 /// ```
 /// use softswap_sys::nested_pointers::structure_of;
@@ -58,15 +58,15 @@ impl Extent {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Structure {
-    /// The address of the first one.
+    /// Address of the first one.
     pub address: usize,
-    /// The size of one. At most [`MOST_BYTES`].
+    /// Size of one in bytes, at most [`MOST_BYTES`].
     pub bytes: usize,
-    /// How many there are.
+    /// Number of structures.
     pub count: usize,
-    /// Where each has pointers, and to how much.
+    /// Offset of each pointer, and the number of bytes behind it.
     pub pointers: &'static [(usize, Extent)],
-    /// The size of the structure with the array at its end, if it has one.
+    /// Size of a structure that ends with an array.
     pub own: Option<Extent>,
 }
 
@@ -85,9 +85,9 @@ const SG_IO: usize = 0x2285;
 const REQUESTS: &[(usize, Layout)] = &[
     // SIOCGIFCONF: struct ifconf.
     (0x8912, (16, &[(8, counted(0, 4, 1))], None)),
-    // SIOCETHTOOL: struct ifreq. How much `ifr_data` names depends on its first word.
+    // SIOCETHTOOL: struct ifreq. The size behind `ifr_data` depends on its first word.
     (0x8946, (40, &[(16, Extent::Bytes(64 << 10))], None)),
-    // SG_IO: struct sg_io_hdr. With an array of vectors `dxferp` has `iovec_count` of them.
+    // SG_IO: struct sg_io_hdr. With an array of vectors `dxferp` points to `iovec_count` of them.
     (
         SG_IO,
         (
@@ -128,7 +128,7 @@ pub fn structure_of(number: i64, arguments: &[usize; 6]) -> Option<Structure> {
     let [first, second, third, fourth, ..] = *arguments;
     let (address, count, (bytes, pointers, own)) = match number {
         libc::SYS_ioctl => {
-            // The kernel takes the low half of a request.
+            // The kernel uses the low half of a request.
             let request = second & 0xffff_ffff;
             let (_, layout) = REQUESTS.iter().find(|(known, _)| *known == request)?;
             (third, 1, *layout)
@@ -163,18 +163,19 @@ fn is_filter(level: usize, option: usize) -> bool {
 pub struct Walk {
     /// The address of the structure.
     pub address: usize,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: usize,
-    /// The pointers are followed before the call, because it has an effect before it fails.
+    /// True if the pointers must be followed before the call, because it has an effect before it
+    /// fails.
     pub is_before: bool,
 }
 
-/// Bytes of a structure whose request has no size.
+/// Assumed bytes of a structure whose request encodes no size.
 const UNKNOWN_BYTES: usize = 256;
 const MOST_WALK_BYTES: usize = 4096;
 
-/// Returns where a call may have pointers that no [`Structure`] describes: of SG_IO, the vectors
-/// of an array.
+/// Returns the bytes in which a call may have pointers that no [`Structure`] describes; for SG_IO,
+/// the vectors of an array.
 #[must_use]
 pub fn walk_of(number: i64, arguments: &[usize; 6]) -> Option<Walk> {
     let [first, second, third, fourth, fifth, _] = *arguments;
@@ -199,7 +200,7 @@ pub fn walk_of(number: i64, arguments: &[usize; 6]) -> Option<Walk> {
     Some(Walk { address, bytes: bytes.min(MOST_WALK_BYTES), is_before })
 }
 
-/// Returns true for requests that transfer first and then copy to the program: SG_IO with
+/// Returns true for requests that transfer data before they copy results to the program: SG_IO with
 /// vectors, I2C_RDWR, SPI_IOC_MESSAGE.
 fn has_early_effect(request: usize) -> bool {
     const KIND_AND_NUMBER: usize = 0xffff;

@@ -1,7 +1,7 @@
 //! The memory behind a pointer argument of a system call, and the class of a call.
 
-/// The memory that a pointer argument points to. For vectors and messages the guard's `transfers`
-/// handles the call; the runtime's `guard` lists which module handles what.
+/// The memory behind a pointer argument. The guard's `transfers` handles calls with vectors and
+/// messages; the runtime's `guard` lists the module for each kind of call.
 ///
 /// ```
 /// use softswap_sys::pointer_arguments::{Pointee, pointers};
@@ -11,30 +11,30 @@
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pointee {
-    /// As many bytes as another argument says.
+    /// The number of bytes that another argument gives.
     Bytes(u8),
-    /// A header of the given size, then as many bytes as another argument says.
+    /// A header of the given size, then the number of bytes that another argument gives.
     BytesPlus(u8, u16),
-    /// As many elements of the given size as another argument says.
+    /// Elements of the given size, in the number that another argument gives.
     Array(u8, u16),
     /// A structure (or a set of them) of at most this many bytes.
     Struct(u16),
     /// A structure whose size another argument encodes as an `ioctl` request does
     /// (`_IOC_SIZE`); 4 KiB if it encodes less.
     Request(u8),
-    /// As many bytes as the next argument says; 4 KiB if that is less, or is no length.
+    /// The number of bytes that the next argument gives; 4 KiB if that is less, or is no length.
     NextSays(u8),
-    /// A set with as many bits as another argument says.
+    /// A set with the number of bits that another argument gives.
     Bits(u8),
-    /// As many bytes as the 32-bit number says that another argument points to.
+    /// The number of bytes in the 32-bit number behind another argument.
     SizeBehind(u8),
     /// A string that ends with a zero byte.
     Text,
-    /// An iovec array, as long as another argument says, and its buffers.
+    /// An iovec array, whose length another argument gives, and its buffers.
     Vectors(u8),
     /// A msghdr and all it refers to.
     Message,
-    /// An mmsghdr array, as long as another argument says.
+    /// An mmsghdr array, whose length another argument gives.
     Messages(u8),
     /// A zero-terminated array of strings (argv, envp).
     Texts,
@@ -43,8 +43,8 @@ pub enum Pointee {
 }
 
 impl Pointee {
-    /// Returns how many bytes that is, if the call's arguments determine it. For
-    /// [`Pointee::SizeBehind`] it is 4 KiB: the caller reads the real number.
+    /// Returns the number of bytes if the call's arguments determine it. For
+    /// [`Pointee::SizeBehind`] that is 4 KiB: the caller reads the real number.
     ///
     /// ```
     /// use softswap_sys::pointer_arguments::Pointee;
@@ -74,11 +74,11 @@ impl Pointee {
     }
 }
 
-/// Bytes of a structure whose size is not known.
+/// Assumed bytes of a structure of unknown size.
 const LEAST_BYTES: usize = 4096;
-/// The longest payload of a key.
+/// The longest payload of a key, in bytes.
 const MOST_PAYLOAD_BYTES: usize = 1 << 20;
-/// Descriptors that a process can have (`fs.nr_open`), and more bits than a set of nodes has.
+/// Upper bound of descriptors of a process (`fs.nr_open`), and of the bits in a set of nodes.
 const MOST_BITS: usize = 1 << 20;
 
 /// Returns the size of the structure that an `ioctl` request names.
@@ -108,17 +108,17 @@ pub type Pointer = (u8, Pointee);
 pub enum Class {
     /// The kernel follows no argument.
     NoPointer,
-    /// The kernel follows these arguments. The filter looks at them.
+    /// The kernel follows these arguments. The filter checks them.
     Described(&'static [Pointer]),
-    /// A managed program gets this error number.
+    /// A managed program gets this error number instead of the call.
     Refused(i32, &'static [Pointer]),
-    /// The filter lets the call pass, because a signal handler cannot issue it for the program.
-    /// The runtime interposes the C library's function instead.
+    /// The filter allows the call, because a signal handler cannot issue it for the program. The
+    /// runtime interposes the C library's function instead.
     Interposed,
 }
 
 impl Class {
-    /// Returns the arguments at which the filter looks.
+    /// Returns the arguments that the filter checks.
     #[must_use]
     pub const fn pointers(self) -> &'static [Pointer] {
         match self {

@@ -1,4 +1,4 @@
-//! Lookups in the table of system calls: which arguments of a call are pointers, and to how much.
+//! Look-ups in the table of system calls: which arguments are pointers, and to how many bytes.
 
 pub use crate::pointee::{Class, Pointee, Pointer};
 pub use crate::system_calls::MAX_NUMBER;
@@ -31,7 +31,8 @@ pub fn pointers(number: i64) -> &'static [Pointer] {
     class_of(number).map_or(&[], Class::pointers)
 }
 
-/// Which argument of a call that moves data is its buffer; the next one is its length.
+/// Returns the index of the buffer argument of a call that transfers data; the next argument is the
+/// buffer's length.
 #[must_use]
 pub fn buffer_of(number: i64) -> Option<usize> {
     match number {
@@ -46,7 +47,8 @@ pub fn buffer_of(number: i64) -> Option<usize> {
     }
 }
 
-/// For every call number below [`MAX_NUMBER`]: bit i set when argument i is a pointer.
+/// Returns a mask for each call number below [`MAX_NUMBER`]: bit i is set if argument i is a
+/// pointer.
 #[must_use]
 pub fn pointer_masks() -> [u8; MAX_NUMBER] {
     std::array::from_fn(|number| {
@@ -106,7 +108,7 @@ mod tests {
         }
     }
 
-    /// Without the kernel's header: its numbers have two gaps.
+    /// Does not need the kernel's header: the call numbers have two gaps.
     #[test]
     fn the_table_has_every_number_and_no_other() {
         for number in 0..MAX_NUMBER as i64 {

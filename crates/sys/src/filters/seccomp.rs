@@ -1,13 +1,11 @@
-//! The guard's filter: a system call traps when one of its pointer arguments
-//! lies in the managed window, and for no other reason.
+//! The guard's filter: traps a system call only if one of its pointer arguments is in the managed
+//! window.
 //!
-//! Because the window lies where the kernel places nothing by itself, the
-//! filter, which survives exec, does not match in a program that has no window
-//! and so no handler. The one address that such a program may make up is a
-//! hint to `mmap`, which is let through: it never displaces the window; or one
-//! that must be free (`MAP_FIXED_NOREPLACE`), which it is told is not. What is
-//! left is said in [`crate::aslr`].
-//! Calls issued from the gate ([`crate::raw`]) pass.
+//! The filter survives exec. The kernel does not use the window's addresses by itself, so the
+//! filter does not match in a program without a window, and so without a handler. Such a program
+//! may invent an address in two cases. A hint to `mmap` is allowed, because it never displaces the
+//! window. With `MAP_FIXED_NOREPLACE` the call fails as if the address were taken. [`crate::aslr`]
+//! describes the remaining risk. Calls from the gates ([`crate::raw`]) are allowed.
 
 use crate::pointer_arguments::{MAX_NUMBER, pointer_masks};
 use crate::raw;
@@ -35,21 +33,21 @@ pub const BY_CALLER: u16 = 0x5357;
 const TRAP_BY_CALLER: u32 = TRAP | BY_CALLER as u32;
 pub(crate) const ERRNO: u32 = 0x0005_0000;
 
-/// Where `mmap` has its flags, and those that make its address binding.
+/// Index of `mmap`'s flags, and the flags that make its address binding.
 const MMAP_FLAGS: u32 = 3;
 const NOREPLACE: u32 = libc::MAP_FIXED_NOREPLACE as u32;
 const FIXED: u32 = (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) as u32;
 
 const SET_MODE_FILTER: usize = 1;
-/// The threads there are already get the filter as well.
+/// Installs the filter for existing threads, too.
 const FLAG_ALL_THREADS: usize = 1;
-/// Without it some kernels switch off speculation for the whole program.
+/// Without this flag some kernels disable speculation for the whole program.
 const FLAG_SPEC_ALLOW: usize = 1 << 2;
-/// Which argument of futex says what to do.
+/// Index of futex's operation.
 const FUTEX_OPERATION: u32 = 1;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 
-/// One instruction of the filter, as the kernel has it.
+/// One instruction of a filter, in the kernel's format.
 ///
 /// ```no_run
 /// use softswap_sys::seccomp::{self, Instruction};
@@ -73,28 +71,28 @@ pub(crate) fn plain(code: u16, value: u32) -> Instruction {
     Instruction { code, if_true: 0, if_false: 0, value }
 }
 
-/// What the filter compares pointers with.
+/// Values that the filter compares pointers with.
 #[derive(Debug, Clone, Copy)]
 struct Match {
     /// High half of the window's first address.
     base: u32,
-    /// Bits of the high half that tell the window.
+    /// Bits of the high half that identify the window.
     mask: u32,
     exempt: u64,
 }
 
-/// Neighbouring calls for which the same is looked at.
+/// Calls with adjacent numbers that need the same check.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     first: u32,
     /// Bit i: argument i is a pointer.
     pointers: u8,
-    /// What else their arguments decide.
+    /// Calls whose check depends on other arguments.
     kind: Kind,
 }
 
 impl Run {
-    /// Whether the same is looked at.
+    /// Returns true if both need the same check.
     fn is_alike(&self, other: &Run) -> bool {
         (self.pointers, self.kind) == (other.pointers, other.kind)
     }
@@ -104,14 +102,14 @@ impl Run {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Usual,
-    /// The address counts only with one of [`FIXED`].
+    /// The address counts only if one of [`FIXED`] is set.
     Mmap,
-    /// Each operation has pointers of its own; the other arguments are left
-    /// unset, and may hold anything. To trap for one would be deadly where the
-    /// C library, or the engine, wakes a waiter with all signals blocked.
+    /// Each operation uses its own pointers; the other arguments may have any value. A trap for
+    /// those could kill the process, because the C library and the engine wake waiters with all
+    /// signals blocked.
     Futex,
-    /// The argument of operations from [`ARCH_GET_FS`] on is a pointer. Before them it is what
-    /// becomes the base of a segment: set in the handler, that would be the handler's own.
+    /// The argument is a pointer for operations from [`ARCH_GET_FS`] on. Lower operations set a
+    /// segment base, which in the handler would affect the handler itself.
     ArchPrctl,
 }
 
@@ -140,17 +138,16 @@ fn runs() -> Vec<Run> {
     runs
 }
 
-/// Builds the filter for a window at `base` of `len` bytes (a power of two,
-/// at least 4 GiB, of which `base` is a multiple).
+/// Builds the filter for a window at `base` of `len` bytes (a power of two, at least 4 GiB, of
+/// which `base` is a multiple).
 ///
-/// A binary search over the call number ends in jumps to what is checked. Calls
-/// for which the same is looked at share one check: the kernel translates the
-/// filter whenever it is installed, at the start of every program.
+/// A binary search over the call number ends in jumps to the checks. Equal checks are shared: the
+/// kernel compiles the filter at the start of every program.
 #[must_use]
 pub fn build(base: usize, len: usize, exempt: u64) -> Vec<Instruction> {
     assert!(len.is_power_of_two() && len >= 1 << 32 && base.is_multiple_of(len));
     let this = Match { base: (base >> 32) as u32, mask: !(((len - 1) >> 32) as u32), exempt };
-    // Room at once: inside the runtime each allocation costs two system calls.
+    // Allocated once: inside the runtime each allocation costs two system calls.
     let mut code = Vec::with_capacity(ROOM);
     code.extend([
         plain(LOAD, OFFSET_ARCH),
@@ -173,16 +170,14 @@ pub fn build(base: usize, len: usize, exempt: u64) -> Vec<Instruction> {
     code
 }
 
-/// Instructions, calls and checks that there is room for without another
-/// allocation.
+/// Capacity for instructions, calls and checks that avoids further allocations.
 const ROOM: usize = 1536;
 
-/// A binary search over the call number. Each run that has pointers ends in a
-/// jump, noted in `leaves`, whose target is still to be set.
+/// Emits a binary search over the call number. Each run with pointers ends in a jump, recorded in
+/// `leaves`, whose target is set later.
 fn search(code: &mut Vec<Instruction>, runs: &[Run], leaves: &mut Vec<(usize, Run)>) {
     if let [run] = runs {
-        // Calls without pointers load nothing, so that the kernel can remember
-        // its answer for them.
+        // Calls without pointers load no arguments, so the kernel can cache the result for them.
         let is_checked = run.pointers != 0;
         if is_checked {
             leaves.push((code.len(), *run));
@@ -201,7 +196,7 @@ fn search(code: &mut Vec<Instruction>, runs: &[Run], leaves: &mut Vec<(usize, Ru
     search(code, high, leaves);
 }
 
-/// Traps when one of the run's pointers lies in the window.
+/// Emits a check that traps if one of the run's pointers is in the window.
 fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
     if run.kind == Kind::Futex {
         return check_futex(code, run, this);
@@ -228,7 +223,7 @@ fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
             plain(RETURN, ALLOW),
         ]);
     }
-    // Only now is it worth asking who calls.
+    // The caller's address is checked last, because few calls get here.
     code.extend([
         plain(LOAD, OFFSET_POINTER),
         plain(AND, !(raw::APART as u32)),
@@ -238,8 +233,8 @@ fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
         plain(RETURN, ALLOW),
     ]);
     if run.kind == Kind::Mmap {
-        // A program that has no window may ask so whether an address is free.
-        // Whoever has one has something mapped there.
+        // A program without a window may test by NOREPLACE if an address is free. In a program with
+        // a window the address is taken in any case.
         code.extend([
             plain(LOAD, OFFSET_ARGUMENTS + MMAP_FLAGS * 8),
             Instruction { code: IF_ANY_SET, if_true: 0, if_false: 1, value: NOREPLACE },
@@ -249,7 +244,7 @@ fn check(code: &mut Vec<Instruction>, run: Run, this: Match) {
     code.push(plain(RETURN, TRAP));
 }
 
-/// One [`check`] for each set of pointers that futex operations have.
+/// Emits one [`check`] for each set of pointers that futex operations use.
 fn check_futex(code: &mut Vec<Instruction>, run: Run, this: Match) {
     const WORD: u8 = 1 << 0;
     const TIMEOUT: u8 = 1 << 3;
@@ -292,15 +287,15 @@ fn check_futex(code: &mut Vec<Instruction>, run: Run, this: Match) {
 const MEMORY_CALLS: [i64; 5] =
     [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise];
 
-/// Most addresses that [`build_for_callers`] takes: the kernel refuses longer filters.
+/// Maximum number of addresses for [`build_for_callers`]: the kernel refuses longer filters.
 pub const MOST_CALLERS: usize = 1200;
 
 /// Builds a filter that traps memory calls from these return addresses: those after the `syscall`
 /// instructions, in ascending order, at most [`MOST_CALLERS`].
 ///
-/// The filter survives `exec`. Single addresses rarely meet such an instruction of the next
-/// program; a range of code would. All other calls are decided by number alone, so the kernel
-/// caches the result.
+/// The filter survives `exec`. Single addresses rarely match such an instruction of the next
+/// program; a range of code would. Other calls are decided by number alone, so the kernel caches
+/// the result.
 #[must_use]
 pub fn build_for_callers(callers: &[usize]) -> Vec<Instruction> {
     assert!(callers.len() <= MOST_CALLERS && callers.is_sorted());
@@ -328,7 +323,7 @@ pub fn build_for_callers(callers: &[usize]) -> Vec<Instruction> {
     filter
 }
 
-/// A binary search over the lower halves of addresses.
+/// Emits a binary search over the lower halves of addresses.
 fn search_callers(filter: &mut Vec<Instruction>, callers: &[usize]) {
     const FEW: usize = 4;
     if callers.len() > FEW {
@@ -349,7 +344,7 @@ fn search_callers(filter: &mut Vec<Instruction>, callers: &[usize]) {
     filter.push(plain(RETURN, ALLOW));
 }
 
-/// A filter that traps one call, whatever its arguments are.
+/// Returns a filter that traps one call with any arguments.
 pub(crate) fn trapping(number: i64) -> [Instruction; 4] {
     [
         plain(LOAD, OFFSET_NUMBER),
@@ -359,7 +354,7 @@ pub(crate) fn trapping(number: i64) -> [Instruction; 4] {
     ]
 }
 
-/// Returns true if filters can trap system calls here.
+/// Returns true if the kernel supports filters that trap.
 ///
 /// ```
 /// assert!(softswap_sys::seccomp::is_available());
@@ -369,16 +364,15 @@ pub fn is_available() -> bool {
     const GET_ACTION_AVAIL: usize = 2;
     let action = TRAP;
     let args = [GET_ACTION_AVAIL, 0, &raw const action as usize, 0, 0, 0];
-    // SAFETY: the kernel reads the number of the action.
+    // SAFETY: the kernel reads the action's number.
     unsafe { raw::syscall(libc::SYS_seccomp, args) == 0 }
 }
 
-/// Installs a filter for all threads: a library loaded earlier may have
-/// started some. Where one has a filter of its own, it is installed for the
-/// calling thread and those it starts.
+/// Installs a filter for all threads, because a library loaded earlier may have started some. If
+/// one of them has a filter of its own, installs it for the calling thread and its future children
+/// only.
 ///
-/// Without the privilege to do so it first gives up gaining privileges through
-/// exec, as the kernel demands.
+/// Without the privilege, first sets no_new_privs, as the kernel requires.
 pub fn install(program: &[Instruction]) -> io::Result<()> {
     #[repr(C)]
     struct Program {
@@ -388,13 +382,12 @@ pub fn install(program: &[Instruction]) -> io::Result<()> {
     let descriptor = Program { len: program.len() as u16, filter: program.as_ptr() };
     let attempt = |flags| {
         let args = [SET_MODE_FILTER, flags, &raw const descriptor as usize, 0, 0, 0];
-        // SAFETY: the kernel reads `descriptor`, and copies as many instructions as
-        // `program` has.
+        // SAFETY: the kernel reads `descriptor` and copies `program.len()` instructions.
         raw::check(unsafe { raw::syscall(libc::SYS_seccomp, args) })
     };
     let install = || match attempt(FLAG_SPEC_ALLOW | FLAG_ALL_THREADS) {
         Ok(0) => Ok(()),
-        // Refused, or the number of the thread that could not follow.
+        // Refused, or the ID of a thread that could not be synchronized.
         _ => attempt(FLAG_SPEC_ALLOW).map(drop),
     };
     match install() {
@@ -415,12 +408,12 @@ pub(crate) mod tests {
     const LEN: usize = 1 << 40;
     const EXEMPT: u64 = 0x7f00_1234_5619;
 
-    /// Interprets the few instructions the filter is made of.
+    /// Interprets the instructions that filters use.
     pub(crate) fn verdict(program: &[Instruction], number: i64, ip: u64, args: [u64; 6]) -> u32 {
         verdict_within(program, number, ip, args, 64)
     }
 
-    /// The same, with so many steps at most.
+    /// As [`verdict`], with at most `most` steps.
     pub(crate) fn verdict_within(
         program: &[Instruction],
         number: i64,
@@ -462,7 +455,7 @@ pub(crate) mod tests {
                     let mut args = [1u64; 6];
                     args[MMAP_FLAGS as usize] = libc::MAP_FIXED as u64;
                     if number as i64 == libc::SYS_futex {
-                        // The operation that has all the pointers.
+                        // The operation that uses all pointers.
                         args[FUTEX_OPERATION as usize] = libc::FUTEX_WAIT_REQUEUE_PI as u64;
                     }
                     if number as i64 == libc::SYS_arch_prctl {
@@ -485,7 +478,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// By futex(2): what an operation does not use may hold anything.
+    /// See futex(2): arguments that an operation does not use may have any value.
     #[test]
     fn a_futex_operation_traps_for_its_own_pointers_only() {
         let program = build(BASE, LEN, EXEMPT);
@@ -525,7 +518,7 @@ pub(crate) mod tests {
         };
         let inside = BASE as u64 + 4096;
         let anonymous = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        // The kernel takes the low half of the flags only.
+        // The kernel uses only the low half of the flags.
         for hint in [0, anonymous, 0xffef_ffef, 0x10 << 32, 0x10_0000 << 32] {
             assert_eq!(ask(libc::SYS_mmap, inside, hint), ALLOW, "{hint:#x}");
             assert_eq!(ask(libc::SYS_munmap, inside, hint), TRAP, "{hint:#x}");
@@ -541,7 +534,7 @@ pub(crate) mod tests {
     #[test]
     fn memory_calls_trap_by_where_they_are_made() {
         for count in [1, 4, 5, 9, 372, MOST_CALLERS] {
-            // The second half lies in another 4 GiB.
+            // The second half is in another 4 GiB.
             let callers: Vec<usize> = (0..count)
                 .map(|at| 0x5555_0000_1000 + at * 0x123 + ((at / (count / 2 + 1)) << 32))
                 .collect();
@@ -561,7 +554,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// In a child: a filter stays for good.
+    /// In a child, because a filter cannot be removed.
     #[test]
     fn threads_there_are_already_get_the_filter() {
         use crate::probe::{Ended, in_child};
@@ -572,7 +565,7 @@ pub(crate) mod tests {
             let (start, started) = std::sync::mpsc::channel();
             let earlier = std::thread::spawn(move || {
                 let _ = started.recv();
-                // SAFETY: the function takes nothing, and only tells a number.
+                // SAFETY: the function takes no arguments, and only returns a number.
                 unsafe { libc::getppid() }
             });
             if install(&program).is_err() || start.send(()).is_err() {

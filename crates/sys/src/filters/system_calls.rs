@@ -1,9 +1,9 @@
-//! Every system call of Linux 6.18 for x86_64, and which of its arguments are pointers to how
-//! much.
+//! Every system call of Linux 6.18 for x86_64, with its pointer arguments and the bytes behind
+//! each.
 //!
-//! The guard's filter looks at exactly these arguments, and the guard brings in exactly these
-//! ranges. Pointers within structures are in [`crate::nested_pointers`]. A newer call passes
-//! unseen: with a swapped-out buffer it fails with EFAULT, it never reads wrong data.
+//! The guard's filter checks exactly these arguments, and the guard faults in exactly these ranges.
+//! [`crate::nested_pointers`] has pointers within structures. A newer call is not seen: with a
+//! swapped-out buffer it fails with EFAULT; it never reads wrong data.
 
 use crate::pointee::{Class, Pointee};
 use Class::{Described, Interposed, NoPointer, Refused};
@@ -13,7 +13,7 @@ use Pointee::{
 };
 use libc::*;
 
-// Calls that the libc crate does not name yet.
+// Calls that the libc crate does not define yet.
 const SYS_IO_PGETEVENTS: i64 = 333;
 const SYS_URETPROBE: i64 = 335;
 const SYS_UPROBE: i64 = 336;
@@ -265,7 +265,7 @@ pub(crate) const CALLS: &[(i64, Class)] = &[
     (SYS_msgctl, Described(&[(2, Struct(128))])),
     (SYS_semop, Described(&[(1, Array(2, 6))])),
     (SYS_semtimedop, Described(&[(1, Array(2, 6)), (3, Struct(16))])),
-    // SETALL and GETALL: a short number for each of up to 32,000 semaphores.
+    // SETALL and GETALL: 16 bits for each of up to 32,000 semaphores.
     (SYS_semctl, Described(&[(3, Struct(64000))])),
     (SYS_shmctl, Described(&[(2, Struct(128))])),
     (SYS_mq_open, Described(&[(0, Text), (3, Struct(64))])),
@@ -280,7 +280,7 @@ pub(crate) const CALLS: &[(i64, Class)] = &[
         SYS_keyctl,
         Described(&[(1, Struct(4096)), (2, NextSays(3)), (3, Struct(4096)), (4, Struct(4096))]),
     ),
-    // Memory: the engine answers for the window instead of the kernel.
+    // Memory: the engine handles these for the window instead of the kernel.
     (SYS_mmap, Described(&[(0, Range)])),
     (SYS_munmap, Described(&[(0, Range)])),
     (SYS_mprotect, Described(&[(0, Range)])),
@@ -311,17 +311,18 @@ pub(crate) const CALLS: &[(i64, Class)] = &[
     (SYS_sysfs, Described(&[(1, Text), (2, Struct(4096))])),
     (SYS_lookup_dcookie, Described(&[(1, Bytes(2))])),
     (SYS_kcmp, Described(&[(4, Struct(12))])),
-    // Operations that set a register have a value instead of a pointer: the filter passes them.
+    // Operations that set a register take a value instead of a pointer: the filter allows them.
     (SYS_arch_prctl, Described(&[(1, Struct(32))])),
-    // A child of `clone` would return from the handler on an empty stack. What `sigaltstack` sets
-    // is undone when the handler returns. The other calls store their pointer for the thread's end.
+    // A child of `clone` would return from the handler on an empty stack. The handler's return
+    // undoes `sigaltstack`. The other calls store a pointer that the kernel uses when the thread
+    // exits.
     (SYS_clone, Interposed),
     (SYS_clone3, Interposed),
     (SYS_sigaltstack, Interposed),
     (SYS_set_robust_list, Interposed),
     (SYS_set_tid_address, Interposed),
     (SYS_rseq, Interposed),
-    // No argument that the kernel follows.
+    // The kernel follows no argument.
     (SYS_close, NoPointer),
     (SYS_lseek, NoPointer),
     (SYS_brk, NoPointer),
@@ -441,5 +442,5 @@ pub(crate) const CALLS: &[(i64, Class)] = &[
     (SYS_vserver, NoPointer),
 ];
 
-/// All call numbers in the table are smaller.
+/// Exclusive upper bound of the call numbers in the table.
 pub const MAX_NUMBER: usize = 470;

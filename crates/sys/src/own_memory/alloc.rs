@@ -1,9 +1,9 @@
-//! The engine's own heap, apart from the program's.
+//! The engine's own heap, separate from the program's.
 //!
-//! Inside the preloaded runtime `malloc` is the program's and lies in the
-//! managed window; what the engine itself allocates must never swap. It also
-//! serves the program's earliest allocations, before the engine is up, and what
-//! the C library and the dynamic loader keep for themselves. That is counted.
+//! Inside the preloaded runtime `malloc` is the program's and uses the managed window, but the
+//! engine's allocations must never be swapped out. This heap also serves the program's earliest
+//! allocations, before the engine starts, and internal ones of the C library and the dynamic
+//! loader. Those are counted.
 
 use crate::futex::Lock;
 use crate::{memory, raw, signals};
@@ -11,13 +11,13 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Address space of the heap; populated as used.
+/// Address space of the heap in bytes; populated on use.
 const RESERVED_BYTES: usize = 4 << 30;
-/// At least this much is tried, and of a limited address space at most so many a
-/// part: the window has to lie in it as well.
+/// Minimum size of the heap in bytes. If address space is limited, the heap takes at most
+/// 1/LIMIT_SHARE of it: the window needs space, too.
 const LEAST_RESERVED_BYTES: usize = RESERVED_BYTES / 64;
 const LIMIT_SHARE: usize = 64;
-/// dlmalloc asks for at least this much at a time.
+/// dlmalloc requests at least this many bytes at a time.
 const GRANULE: usize = 64 << 10;
 
 static START: AtomicUsize = AtomicUsize::new(0);
@@ -25,7 +25,7 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 struct Arena;
 
-/// Where the heap lies, reserving it on first use; 0 when that fails.
+/// Returns the heap's address, reserving it on first use; 0 if that fails.
 fn start() -> usize {
     let known = START.load(Ordering::Acquire);
     if known != 0 {
@@ -46,7 +46,7 @@ fn start() -> usize {
 
 static END: AtomicUsize = AtomicUsize::new(0);
 
-/// The thread that is in [`while_blocked`]; 0 for none.
+/// The thread inside [`while_blocked`]; 0 for none.
 static BLOCKED: AtomicUsize = AtomicUsize::new(0);
 
 fn own_thread() -> usize {
@@ -54,8 +54,8 @@ fn own_thread() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
-/// Runs `body`, which allocates often, with all signals blocked once, not for each block.
-/// One thread at a time may be in here; `body` opens no signals.
+/// Runs `body`, which allocates often, with signals blocked once instead of for each allocation.
+/// Only one thread at a time may call this; `body` must not unblock signals.
 pub fn while_blocked<R>(body: impl FnOnce() -> R) -> R {
     signals::with_all_blocked(|| {
         BLOCKED.store(own_thread(), Ordering::Relaxed);
@@ -65,25 +65,25 @@ pub fn while_blocked<R>(body: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Core files have what is in use, since debuggers look for the loader's list of
-/// libraries there, and so much behind it.
+/// Core files contain the used part of the heap, because debuggers look for the loader's list of
+/// libraries there. They are extended in steps of this many bytes.
 const DUMPED_BYTES: usize = 4 << 20;
 static DUMPED: AtomicUsize = AtomicUsize::new(0);
 
-/// Has core files contain the heap up to `end`. Under the heap's lock.
+/// Includes the heap up to `end` in core files. Called under the heap's lock.
 fn dump_up_to(end: usize) {
     let from = DUMPED.load(Ordering::Relaxed).max(START.load(Ordering::Relaxed));
     if end > from {
         let to = (end + DUMPED_BYTES).min(END.load(Ordering::Relaxed));
         DUMPED.store(to, Ordering::Relaxed);
         let args = [from, to - from, libc::MADV_DODUMP as usize, 0, 0, 0];
-        // SAFETY: no content changes, only what a core file has of the heap's pages.
+        // SAFETY: no content changes, only which pages of the heap core files contain.
         unsafe { raw::syscall(libc::SYS_madvise, args) };
     }
 }
 
-// SAFETY: `alloc` hands out disjoint ranges of one private mapping that is
-// never unmapped; nothing is taken back, so the other answers are "no".
+// SAFETY: `alloc` returns disjoint ranges of one private mapping that is never unmapped. Nothing is
+// freed, so the other methods refuse.
 unsafe impl dlmalloc::Allocator for Arena {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let size = size.next_multiple_of(GRANULE);
@@ -114,7 +114,7 @@ unsafe impl dlmalloc::Allocator for Arena {
     }
 }
 
-/// The heap; use as `#[global_allocator]` in the runtime.
+/// The heap; for use as `#[global_allocator]` in the runtime.
 ///
 /// ```
 /// use softswap_sys::alloc::HEAP;
@@ -126,13 +126,13 @@ unsafe impl dlmalloc::Allocator for Arena {
 /// ```
 pub struct Heap {
     locked: Lock,
-    /// Bytes that others than the engine have now, and the most they ever had.
+    /// Bytes in use outside the engine, and their maximum.
     lent: AtomicUsize,
     most_lent: AtomicUsize,
     inner: UnsafeCell<dlmalloc::Dlmalloc<Arena>>,
 }
 
-// SAFETY: `inner` is only reached under `locked`, by one thread at a time; the rest is
+// SAFETY: `inner` is accessed only under `locked`, by one thread at a time; the other fields are
 // atomic.
 unsafe impl Sync for Heap {}
 
@@ -146,13 +146,14 @@ pub static HEAP: Heap = Heap {
 
 impl Heap {
     fn with<R>(&self, body: impl FnOnce(&mut dlmalloc::Dlmalloc<Arena>) -> R) -> R {
-        // A handler that allocated while its own thread held the lock would wait for ever.
+        // Signals are blocked because a handler that allocated while its own thread held the lock
+        // would deadlock.
         let blocked = BLOCKED.load(Ordering::Relaxed);
         let are_blocked = blocked != 0 && blocked == own_thread();
         let locked = || {
             self.lock();
-            // SAFETY: the lock is held, and signals are blocked: no other reference to the
-            // allocator is in use until `body` returns.
+            // SAFETY: the lock is held and signals are blocked: no other reference to the allocator
+            // exists until `body` returns.
             let result = body(unsafe { &mut *self.inner.get() });
             self.unlock();
             result
@@ -160,27 +161,26 @@ impl Heap {
         if are_blocked { locked() } else { signals::with_all_blocked(locked) }
     }
 
-    /// Takes the lock, for fork: the child must not inherit it held by a
-    /// thread that it does not have.
+    /// Takes the lock for fork: otherwise the child could inherit it from a thread that it does not
+    /// have.
     pub fn lock(&self) {
         self.locked.lock();
     }
 
-    /// Releases what [`Heap::lock`] took.
+    /// Releases the lock of [`Heap::lock`].
     pub fn unlock(&self) {
         self.locked.unlock();
     }
 
-    /// Whether `address` was allocated here.
+    /// Returns true if `address` is in this heap.
     #[must_use]
     pub fn owns(&self, address: usize) -> bool {
         let start = START.load(Ordering::Acquire);
         start != 0 && (start..END.load(Ordering::Relaxed)).contains(&address)
     }
 
-    /// Allocates for a caller that will free without telling the size, as C
-    /// does; null when exhausted. `align` is a power of two; `zeroed` memory
-    /// reads as zero.
+    /// Allocates for a caller that frees without the size, as C does; null if the heap is
+    /// exhausted. `align` is a power of two; `zeroed` memory reads as zero.
     pub fn allocate(&self, size: usize, align: usize, zeroed: bool) -> *mut u8 {
         let offset = align.max(size_of::<Header>());
         let Some(total) = size.checked_add(offset) else { return std::ptr::null_mut() };
@@ -189,9 +189,8 @@ impl Heap {
             return block;
         }
         self.lend(total);
-        // SAFETY: the block is `offset + size` bytes long. Its first `offset` bytes end at
-        // the pointer handed out, have room for a header, and are a multiple of its
-        // alignment.
+        // SAFETY: the block is `offset + size` bytes long. Its first `offset` bytes end at the
+        // returned pointer, have space for a header, and are a multiple of its alignment.
         unsafe {
             let pointer = block.add(offset);
             pointer.cast::<Header>().sub(1).write(Header { offset, size });
@@ -201,18 +200,18 @@ impl Heap {
 
     fn block(&self, size: usize, align: usize, zeroed: bool) -> *mut u8 {
         self.with(|heap| {
-            // SAFETY: dlmalloc takes any size, and any alignment that is a power of two.
+            // SAFETY: dlmalloc accepts any size, and any alignment that is a power of two.
             unsafe { if zeroed { heap.calloc(size, align) } else { heap.malloc(size, align) } }
         })
     }
 
-    /// Frees what [`Heap::allocate`] gave.
+    /// Frees a pointer of [`Heap::allocate`].
     ///
     /// # Safety
     /// `pointer` came from [`Heap::allocate`] and is not used afterwards.
     pub unsafe fn release(&self, pointer: *mut u8) {
-        // SAFETY: `allocate` has written a header before every pointer that it gave,
-        // which tells where the block begins and how long it is; nobody uses it any more.
+        // SAFETY: `allocate` wrote a header before every pointer that it returned, with the block's
+        // start and length. The caller promises that the block is not used any more.
         unsafe {
             let Header { offset, size } = pointer.cast::<Header>().sub(1).read();
             self.with(|heap| heap.free(pointer.sub(offset), size + offset, offset));
@@ -220,50 +219,50 @@ impl Heap {
         }
     }
 
-    /// Counts `bytes` that others than the engine have from now on.
+    /// Counts `bytes` as used outside the engine.
     pub fn lend(&self, bytes: usize) {
         let lent = self.lent.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.most_lent.fetch_max(lent, Ordering::Relaxed);
     }
 
-    /// Ends what [`Heap::lend`] began.
+    /// Undoes [`Heap::lend`].
     pub fn take_back(&self, bytes: usize) {
         self.lent.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that others than the engine have.
+    /// Returns the bytes in use outside the engine.
     #[must_use]
     pub fn lent_bytes(&self) -> usize {
         self.lent.load(Ordering::Relaxed)
     }
 
-    /// DRAM that was taken for others than the engine. What they give back stays
-    /// the heap's.
+    /// Returns the maximum number of bytes ever used outside the engine: the heap keeps the DRAM of
+    /// freed blocks.
     #[must_use]
     pub fn taken_bytes(&self) -> usize {
         self.most_lent.load(Ordering::Relaxed)
     }
 
-    /// Bytes usable at `pointer`.
+    /// Returns the usable bytes at `pointer`.
     ///
     /// # Safety
-    /// `pointer` came from [`Heap::allocate`] and is live.
+    /// `pointer` came from [`Heap::allocate`] and was not released.
     #[must_use]
     pub unsafe fn usable(&self, pointer: *mut u8) -> usize {
-        // SAFETY: `allocate` has written a header before every pointer that it gave,
-        // which stays there as long as the block lives.
+        // SAFETY: `allocate` wrote a header before every pointer that it returned, which stays
+        // there until the block is released.
         unsafe { (*pointer.cast::<Header>().sub(1)).size }
     }
 }
 
-/// Precedes what C code gets.
+/// Header before the memory that C code gets.
 #[repr(C)]
 struct Header {
     offset: usize,
     size: usize,
 }
 
-// SAFETY: dlmalloc's blocks are disjoint, as long as asked for and so aligned, and stay
+// SAFETY: dlmalloc's blocks are disjoint, have the requested length and alignment, and stay valid
 // until they are freed; no method unwinds.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -273,13 +272,13 @@ unsafe impl GlobalAlloc for Heap {
         self.block(layout.size(), layout.align(), true)
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `pointer` came from this heap with this layout, and is not used any more:
-        // that is what the trait asks of whoever calls.
+        // SAFETY: the trait's caller promises that `pointer` came from this heap with this layout,
+        // and is not used any more.
         self.with(|heap| unsafe { heap.free(pointer, layout.size(), layout.align()) });
     }
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: `pointer` came from this heap with this layout, and `size` is not zero:
-        // that is what the trait asks of whoever calls.
+        // SAFETY: the trait's caller promises that `pointer` came from this heap with this layout,
+        // and that `size` is not zero.
         self.with(|heap| unsafe { heap.realloc(pointer, layout.size(), layout.align(), size) })
     }
 }
@@ -296,24 +295,24 @@ unsafe impl GlobalAlloc for Heap {
 /// ```
 pub struct HeapHandle;
 
-// SAFETY: all memory is the heap's, which keeps what the trait promises.
+// SAFETY: all memory comes from the heap, which fulfils the trait's contract.
 unsafe impl GlobalAlloc for HeapHandle {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: `layout` has a size, as the trait asks of whoever calls.
+        // SAFETY: the trait's caller promises that `layout` has a size.
         unsafe { HEAP.alloc(layout) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: `layout` has a size, as the trait asks of whoever calls.
+        // SAFETY: the trait's caller promises that `layout` has a size.
         unsafe { HEAP.alloc_zeroed(layout) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `pointer` came from `HEAP` with this layout, since all that this value
-        // gives does, and is not used any more.
+        // SAFETY: `pointer` came from `HEAP` with this layout, because this value returns only such
+        // pointers, and is not used any more.
         unsafe { HEAP.dealloc(pointer, layout) };
     }
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: `pointer` came from `HEAP` with this layout, since all that this value
-        // gives does, and `size` is not zero.
+        // SAFETY: `pointer` came from `HEAP` with this layout, because this value returns only such
+        // pointers, and `size` is not zero.
         unsafe { HEAP.realloc(pointer, layout, size) }
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of the engine's own, which never swaps.
+//! The engine's own memory, which is never swapped.
 
 pub mod alloc;
 pub mod segment;

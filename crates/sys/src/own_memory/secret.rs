@@ -1,9 +1,8 @@
-//! A value that must be seen by nobody else: the key of the swap areas.
+//! Secret values: the keys of the swap areas.
 //!
-//! It has a mapping of its own, so that it can be locked into DRAM and left out
-//! of core dumps without what else is in memory, and be wiped when it goes. What
-//! making it leaves on the stack is wiped, too, and [`wipe_registers`] is for
-//! those who have used it. A [`Secret`] is inherited by a forked child, an [`Unshared`] is not.
+//! A secret has its own mapping, so that it can be locked into DRAM, excluded from core dumps, and
+//! wiped when dropped. The stack used to create it is wiped, too, and [`wipe_registers`] is for
+//! code that has used it. A forked child inherits a [`Secret`], but not an [`Unshared`].
 
 use crate::PAGE_SIZE;
 use crate::raw;
@@ -18,21 +17,21 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use zeroize::{Zeroize, Zeroizing};
 
-/// Stack below a caller that is wiped after a secret was made there.
+/// Bytes of stack below the caller that are wiped after a secret was created there.
 const STACK_BYTES: usize = 16 << 10;
 
-/// Whole pages that nobody else refers to; wiped and unmapped in the end.
+/// Whole pages that nothing else refers to; wiped and unmapped when dropped.
 struct Pages {
     start: *mut u8,
     len: usize,
 }
 
 impl Pages {
-    /// Pages that no core dump has. They may still be swapped out by the kernel.
+    /// Maps pages that are excluded from core dumps. The kernel may still swap them out.
     fn map(len: usize) -> io::Result<Pages> {
         let len = len.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE);
-        // SAFETY: a new private anonymous mapping at an address of the kernel's
-        // choice overlaps nothing.
+        // SAFETY: a new private anonymous mapping at an address of the kernel's choice overlaps
+        // nothing.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -47,36 +46,36 @@ impl Pages {
         Ok(pages)
     }
 
-    /// Lets a forked child have zeroes in their place.
+    /// Replaces the pages by zeroes in forked children.
     fn wipe_on_fork(&self) -> io::Result<()> {
         // SAFETY: this process's content does not change.
         unsafe { rustix::mm::madvise(self.start.cast(), self.len, Advice::LinuxWipeOnFork)? };
         Ok(())
     }
 
-    /// Keeps them in DRAM; whether the limits allow that.
+    /// Locks the pages into DRAM; returns false if the limits forbid that.
     fn lock(&self) -> bool {
         let args = [self.start as usize, self.len, 0, 0, 0, 0];
-        // SAFETY: no content changes; the pages are mapped as long as `self` lives.
+        // SAFETY: no content changes; the pages are mapped while `self` exists.
         unsafe { raw::syscall(libc::SYS_mlock2, args) == 0 }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: `len` writable bytes that nobody refers to any more; as
-        // `MaybeUninit` they may hold anything.
+        // SAFETY: `len` writable bytes without other references; as `MaybeUninit` they may have any
+        // content.
         let bytes: &mut [MaybeUninit<u8>] =
             unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len) };
         bytes.zeroize();
-        // Raw, because the C library's function is the interposed one.
-        // SAFETY: the mapping is this value's own, and nobody refers to it any more.
+        // rustix's raw call, because the C library's function is interposed. SAFETY: the mapping
+        // belongs to this value, and nothing refers to it any more.
         let _ = unsafe { rustix::mm::munmap(self.start.cast(), self.len) };
     }
 }
 
-/// A value that is in no core dump, is not swapped out by the kernel where the
-/// limits allow that, and is wiped when it is dropped.
+/// A value that is excluded from core dumps, is locked into DRAM if the limits allow that, and is
+/// wiped when dropped.
 ///
 /// ```
 /// use softswap_sys::secret::Secret;
@@ -91,33 +90,33 @@ pub struct Secret<T> {
     value: PhantomData<T>,
 }
 
-// SAFETY: the pages hold the `T`, which goes with them to another thread as its type
-// allows; nothing else refers to them.
+// SAFETY: the pages hold the `T`, whose type allows the move to another thread; nothing else refers
+// to them.
 unsafe impl<T: Send> Send for Secret<T> {}
-// SAFETY: a shared `Secret` gives out only `&T`, an atomic flag, and system calls
-// that leave the value as it is.
+// SAFETY: a shared `Secret` gives access only to `&T`, an atomic flag, and system calls that do not
+// change the value.
 unsafe impl<T: Sync> Sync for Secret<T> {}
 
 impl<T> Secret<T> {
-    /// Keeps what `make` returns. The stack that `make` used is wiped.
+    /// Stores the result of `make`. Wipes the stack that `make` used.
     ///
     /// # Errors
-    /// Those of `make`, and when there is no memory.
+    /// Those of `make`, and if there is no memory.
     pub fn new(make: impl FnOnce() -> io::Result<T>) -> io::Result<Secret<T>> {
         const { assert!(align_of::<T>() <= PAGE_SIZE) };
         let pages = Pages::map(size_of::<T>())?;
-        // Before there is anything to be swapped out.
+        // Locked before it holds anything that could be swapped out.
         let is_locked = AtomicBool::new(pages.lock());
         let made = wiping(|| make_at(pages.start.cast(), make));
         made.map(|()| Secret { pages, is_locked, value: PhantomData })
     }
 
-    /// In a forked child, which inherits all but the lock: locks it again.
+    /// Locks the pages again in a forked child, which does not inherit the lock.
     pub fn lock_again(&self) {
         self.is_locked.store(self.pages.lock(), Ordering::Relaxed);
     }
 
-    /// Whether it stays in DRAM. `RLIMIT_MEMLOCK` may forbid that.
+    /// Returns true if it is locked into DRAM. `RLIMIT_MEMLOCK` may forbid that.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.is_locked.load(Ordering::Relaxed)
@@ -128,22 +127,22 @@ impl<T> Deref for Secret<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: `new` has put a `T` there, and there it stays until `self` is
-        // dropped. Only shared references are ever made meanwhile.
+        // SAFETY: `new` stored a `T` there, which stays until `self` is dropped. Meanwhile only
+        // shared references are created.
         unsafe { &*self.pages.start.cast() }
     }
 }
 
 impl<T> Drop for Secret<T> {
     fn drop(&mut self) {
-        // SAFETY: `new` has put a `T` there, and nobody can ask for it any more. The pages
-        // are wiped and unmapped after this.
+        // SAFETY: `new` stored a `T` there, and no reference to it remains. The pages are wiped and
+        // unmapped afterwards.
         unsafe { std::ptr::drop_in_place(self.pages.start.cast::<T>()) };
     }
 }
 
-/// A secret that no forked child inherits, by whichever call it was made. The child finds zeroes
-/// in its place (MADV_WIPEONFORK), and can put a value of its own there.
+/// A secret that no forked child inherits, whichever call forked it. The child finds zeroes
+/// (MADV_WIPEONFORK) and can store a value of its own.
 ///
 /// ```
 /// use softswap_sys::secret::Unshared;
@@ -158,7 +157,7 @@ pub struct Unshared<T> {
     value: PhantomData<T>,
 }
 
-/// Content of the pages. Zeroes are `EMPTY` and no value.
+/// Content of the pages. All zeroes mean `EMPTY` and no value.
 #[repr(C)]
 struct Held<T> {
     state: AtomicU32,
@@ -169,16 +168,17 @@ const EMPTY: u32 = 0;
 const BEING_MADE: u32 = 1;
 const THERE: u32 = 2;
 
-// SAFETY: as for `Secret`.
+// SAFETY: the pages hold the `T`, whose type allows the move to another thread; nothing else refers
+// to them.
 unsafe impl<T: Send> Send for Unshared<T> {}
-// SAFETY: as for `Secret`: a shared value gives out only `&T`.
+// SAFETY: a shared value gives access only to `&T` and atomics.
 unsafe impl<T: Sync> Sync for Unshared<T> {}
 
 impl<T> Unshared<T> {
-    /// Keeps what `make` returns. The stack that `make` used is wiped.
+    /// Stores the result of `make`. Wipes the stack that `make` used.
     ///
     /// # Errors
-    /// Those of `make`, and when there is no such memory.
+    /// Those of `make`, and if the kernel has no such memory.
     pub fn new(make: impl FnOnce() -> io::Result<T>) -> io::Result<Unshared<T>> {
         const { assert!(align_of::<Held<T>>() <= PAGE_SIZE && !std::mem::needs_drop::<T>()) };
         let pages = Pages::map(size_of::<Held<T>>())?;
@@ -189,7 +189,7 @@ impl<T> Unshared<T> {
         Ok(unshared)
     }
 
-    /// Puts a value there if there is none: in a forked child.
+    /// Stores a value if there is none, as in a forked child.
     ///
     /// # Errors
     /// Those of `make`.
@@ -200,21 +200,21 @@ impl<T> Unshared<T> {
         if change.is_err() {
             return Ok(());
         }
-        // SAFETY: the place of the value in the pages, which the state reserves for this call.
+        // SAFETY: the address of the value in the pages, which the state reserves for this call.
         let made = wiping(|| make_at(unsafe { &raw mut (*held).value }.cast::<T>(), make));
         self.state().store(if made.is_ok() { THERE } else { EMPTY }, Ordering::Release);
         made
     }
 
-    /// What `body` returns for the value; `None` in a forked child that has put none there. No
+    /// Returns the result of `body` for the value; `None` in a forked child without a value. No
     /// thread may fork while another is in `body`.
     pub fn with<R>(&self, body: impl FnOnce(&T) -> R) -> Option<R> {
         if self.state().load(Ordering::Acquire) != THERE {
             return None;
         }
         let held = self.pages.start.cast::<Held<T>>();
-        // SAFETY: the state says that a value is there, and it stays until `self` is dropped or,
-        // in a child, until the fork, during which no thread is here.
+        // SAFETY: the state shows that a value exists. It stays until `self` is dropped or, in a
+        // child, until the fork, during which no thread is here.
         Some(body(unsafe { (*held).value.assume_init_ref() }))
     }
 
@@ -230,13 +230,13 @@ impl<T> Unshared<T> {
     }
 
     fn state(&self) -> &AtomicU32 {
-        // SAFETY: the first word of the pages, which are mapped as long as `self` lives; it is
-        // only ever an atomic.
+        // SAFETY: the first word of the pages, which are mapped while `self` exists; it is only
+        // used as an atomic.
         unsafe { &*self.pages.start.cast::<AtomicU32>() }
     }
 }
 
-/// Calls `body`, and wipes the stack and the registers that it used.
+/// Calls `body` and wipes the stack and the registers that it used.
 pub fn wiping<R>(body: impl FnOnce() -> R) -> R {
     let result = call(body);
     wipe_stack();
@@ -245,23 +245,23 @@ pub fn wiping<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// In a frame of its own, so that all of it is below the caller's.
+/// Not inlined, so that the whole frame is below the caller's.
 #[inline(never)]
 fn call<R>(body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// In a frame of its own, so that all of it lies below the caller's.
+/// Not inlined, so that the whole frame is below the caller's.
 #[inline(never)]
 fn make_at<T>(place: *mut T, make: impl FnOnce() -> io::Result<T>) -> io::Result<()> {
     let value = make()?;
-    // SAFETY: `Secret::new`, the only caller, has mapped room for a `T` at a page
-    // boundary, and nothing is there yet.
+    // SAFETY: the callers pass the address of space for a `T` in mapped pages, suitably aligned,
+    // which holds no value yet.
     unsafe { place.write(value) };
     Ok(())
 }
 
-/// Overwrites what earlier calls have left on the stack below the caller.
+/// Overwrites the stack that earlier calls used below the caller.
 #[inline(never)]
 fn wipe_stack() {
     let mut bytes = [0_u8; STACK_BYTES];
@@ -269,12 +269,12 @@ fn wipe_stack() {
     black_box(&mut bytes);
 }
 
-/// Overwrites the vector registers in which ciphers keep their keys: a signal
-/// frame or a core dump has what is in them.
+/// Overwrites the vector registers in which ciphers keep their keys: signal frames and core dumps
+/// contain them.
 pub fn wipe_registers() {
     if is_x86_feature_detected!("avx") {
-        // SAFETY: the processor has the instruction, and all that it changes is
-        // declared. Ciphers use the first 16 registers.
+        // SAFETY: the processor has the instruction, and all changes are declared. Ciphers use the
+        // first 16 registers.
         unsafe {
             std::arch::asm!(
                 "vzeroall",
@@ -287,8 +287,7 @@ pub fn wipe_registers() {
         }
         return;
     }
-    // SAFETY: every x86_64 processor has these instructions, and all that they
-    // change is declared.
+    // SAFETY: every x86_64 processor has these instructions, and all changes are declared.
     unsafe {
         std::arch::asm!(
             "pxor xmm0, xmm0", "pxor xmm1, xmm1", "pxor xmm2, xmm2", "pxor xmm3, xmm3",
@@ -304,11 +303,11 @@ pub fn wipe_registers() {
     }
 }
 
-/// The registers that only AVX-512 has. Ciphers leave them alone, but the C library's `memcpy`
-/// uses them there, and a secret is copied to its place.
+/// Overwrites the registers that only AVX-512 has. Ciphers do not use them, but the C library's
+/// `memcpy` does, which copies a secret to its pages.
 fn wipe_upper_registers() {
     if is_x86_feature_detected!("avx512f") {
-        // SAFETY: the processor and the kernel have these registers, and all that changes is
+        // SAFETY: the processor and the kernel support these registers, and all changes are
         // declared.
         unsafe {
             std::arch::asm!(
@@ -333,7 +332,7 @@ fn wipe_upper_registers() {
 /// Calls `use_them` with random bytes, which are wiped afterwards.
 ///
 /// # Errors
-/// When the kernel has none.
+/// If the kernel provides none.
 pub fn with_random<const N: usize, R>(use_them: impl FnOnce(&[u8; N]) -> R) -> io::Result<R> {
     let mut bytes = Zeroizing::new([0; N]);
     let mut done = 0;
@@ -353,7 +352,7 @@ mod tests {
 
     #[test]
     fn pages_are_wiped_before_they_are_given_up() {
-        // A second mapping of the same memory sees what the first one leaves.
+        // A second mapping of the same memory shows the content after the first was dropped.
         let file = rustix::fs::memfd_create("secret", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, PAGE_SIZE as u64).unwrap();
         let map = || {
@@ -416,12 +415,12 @@ mod tests {
     #[test]
     fn registers_are_wiped() {
         let left: u64;
-        // SAFETY: only the register that is declared changes.
+        // SAFETY: only the declared register changes.
         unsafe {
             std::arch::asm!("movq xmm9, {}", in(reg) u64::MAX, out("xmm9") _);
         }
         wipe_registers();
-        // SAFETY: copies a register into another that is declared.
+        // SAFETY: copies a register into another one, which is declared.
         unsafe {
             std::arch::asm!("movq {}, xmm9", out(reg) left);
         }

@@ -1,13 +1,12 @@
-//! Buffer memory handed out in runs of adjacent slots.
+//! Buffer memory, allocated in runs of adjacent slots.
 //!
-//! A segment is up to 64 slots of a page each, so that one word says which are
-//! taken: finding a run, taking it and giving it back are a few instructions
-//! on that word, and runs given back merge by themselves. Whoever takes slots
-//! gets a [`Run`]: the only way to their bytes, and what gives them back when
-//! it goes. So a run cannot be given back twice, nor to another segment.
+//! A segment has up to 64 slots of a page each, so one word holds the allocated ones. Finding,
+//! allocating and freeing a run are a few instructions on that word, and freed runs merge
+//! automatically. A [`Run`] is the only access to its slots' bytes, and frees them when dropped. So
+//! a run cannot be freed twice, nor to another segment.
 //!
-//! Segments can be closed: nothing is taken from them then, and they have no
-//! memory. They are opened and closed at run time, but never unmapped.
+//! A closed segment allocates no slots and has no memory. Segments are opened and closed at run
+//! time, but never unmapped.
 
 use crate::memory::{PAGE_SIZE, give_back, populate, reserve_bytes};
 use crate::primitive::{AtomicBool, AtomicU64, Ordering};
@@ -33,7 +32,7 @@ pub struct Arena {
     range: StaticRange,
 }
 
-/// Addresses that are readable and writable until the process ends.
+/// Addresses that are readable and writable until the process exits.
 ///
 /// ```
 /// use softswap_sys::segment::Arena;
@@ -50,19 +49,19 @@ pub struct StaticRange {
 }
 
 impl StaticRange {
-    /// The first address.
+    /// Returns the first address.
     #[must_use]
     pub fn base(self) -> usize {
         self.base
     }
 
-    /// How many bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len_bytes(self) -> usize {
         self.len
     }
 
-    /// Whether all of `bytes` lie in it.
+    /// Returns true if it contains all of `bytes`.
     #[must_use]
     pub fn contains(self, bytes: &[u8]) -> bool {
         let offset = bytes.as_ptr().addr().wrapping_sub(self.base);
@@ -71,31 +70,31 @@ impl StaticRange {
 }
 
 impl Arena {
-    /// Reserves room for `slots` slots.
+    /// Reserves address space for `slots` slots.
     ///
     /// # Errors
-    /// When there is no address space for them.
+    /// If there is no address space for them.
     pub fn reserve(slots: usize) -> io::Result<Arena> {
         let rest = reserve_bytes(slots * PAGE_SIZE)?;
         let range = StaticRange { base: rest.as_ptr().addr(), len: rest.len() };
         Ok(Arena { rest, range })
     }
 
-    /// Takes memory for all that was not cut off yet, at once.
+    /// Populates all memory that is not yet part of a segment, at once.
     pub fn populate(&mut self) {
         populate(self.rest);
     }
 
-    /// All of its addresses.
+    /// Returns all of its addresses.
     #[must_use]
     pub fn range(&self) -> StaticRange {
         self.range
     }
 
-    /// Cuts the next segment off, closed.
+    /// Splits off the next segment, closed.
     ///
     /// # Panics
-    /// When it would be too large, or there is not as much left.
+    /// If the segment is too large, or there is not enough memory left.
     pub fn segment(&mut self, slots: usize) -> Segment {
         assert!((1..=SEGMENT_SLOTS).contains(&slots), "a segment of {slots} slots");
         let (memory, rest) = std::mem::take(&mut self.rest).split_at_mut(slots * PAGE_SIZE);
@@ -109,7 +108,7 @@ impl Arena {
     }
 }
 
-/// The lowest `slots` bits.
+/// Returns the lowest `slots` bits.
 #[inline]
 fn run_mask(slots: usize) -> u64 {
     u64::MAX >> (SEGMENT_SLOTS - slots)
@@ -130,28 +129,27 @@ fn run_mask(slots: usize) -> u64 {
 /// ```
 #[derive(Debug)]
 pub struct Segment {
-    /// A bit for each slot that is taken or missing.
+    /// A bit for each slot that is allocated or missing.
     taken: AtomicU64,
-    /// Only whoever takes this away may reach the memory without a run: while
-    /// it is set, every bit of `taken` is, and nobody has a run.
+    /// Only the thread that clears this may access the memory without a run. While it is set, every
+    /// bit of `taken` is set, and no run exists.
     is_closed: AtomicBool,
     missing: u64,
     base: *mut u8,
 }
 
-// SAFETY: the memory is reached through runs only, whose slots are disjoint
-// (bits of `taken` that one thread has set), and by whoever closes the segment,
-// when there is none. Both synchronise through `taken`.
+// SAFETY: the memory is accessed through runs, whose slots are disjoint (each bit of `taken` is set
+// by one thread), and by the thread that opens or closes the segment while no run exists. All
+// synchronise through `taken`.
 unsafe impl Send for Segment {}
-// SAFETY: threads that share a segment take slots by setting bits of `taken`, one thread
-// each bit, so that no two reach the same bytes.
+// SAFETY: threads that share a segment allocate slots by setting bits of `taken`. Each bit is set
+// by one thread, so no two threads access the same bytes.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Takes the first `slots` adjacent slots that are free, but a single one
-    /// from the end: so that it does not break up the room for longer runs.
-    /// What they hold is what their last user left there. `contended` counts
-    /// the times that another thread changed the segment meanwhile.
+    /// Allocates the first free run of `slots` slots. A single slot comes from the end, so that it
+    /// does not split space for longer runs. The slots have the content that their last user left.
+    /// Adds to `contended` each time that another thread changed the segment meanwhile.
     #[must_use]
     #[inline]
     pub fn take(&self, slots: usize, contended: &mut u64) -> Option<Run<'_>> {
@@ -174,9 +172,8 @@ impl Segment {
         }
     }
 
-    /// Takes the first `slots` slots of a segment of which nothing is taken,
-    /// and nobody else takes any meanwhile. Their memory goes back to the
-    /// system with them.
+    /// Allocates the first `slots` slots of a segment without other runs, and prevents others while
+    /// this run exists. Dropping the run returns its memory to the system.
     #[must_use]
     pub fn take_alone(&self, slots: usize) -> Option<Run<'_>> {
         debug_assert!((1..=self.slots()).contains(&slots));
@@ -187,14 +184,14 @@ impl Segment {
         Some(Run { segment: self, first: 0, slots, is_alone: true })
     }
 
-    /// How many slots it has.
+    /// Returns the number of slots.
     #[must_use]
     #[inline]
     pub fn slots(&self) -> usize {
         self.missing.count_zeros() as usize
     }
 
-    /// How many of its slots are taken; none while it is closed.
+    /// Returns the number of allocated slots; 0 while it is closed.
     #[must_use]
     #[inline]
     pub fn used(&self) -> usize {
@@ -204,35 +201,34 @@ impl Segment {
         }
     }
 
-    /// Lets slots be taken. They get memory as they are written to.
+    /// Opens the segment. Slots get memory when they are written.
     pub fn open(&self) {
-        // All bits were set when it was closed, and nobody else opens it now.
+        // All bits were set when it was closed, and no other thread opens it now.
         if self.is_closed.swap(false, Ordering::Acquire) {
             self.taken.store(self.missing, Ordering::Release);
         }
     }
 
-    /// As [`Segment::open`], with memory for all of them.
+    /// As [`Segment::open`], with memory for all slots.
     pub fn open_populated(&self) {
         if self.is_closed.swap(false, Ordering::Acquire) {
             for slot in 0..self.slots() {
-                // SAFETY: the slot lies in the segment's memory, and nobody else reaches it
-                // as long as every bit of `taken` is set.
+                // SAFETY: the slot is in the segment's memory. While every bit of `taken` is set,
+                // no other thread accesses it.
                 unsafe { self.base.add(slot * PAGE_SIZE).write_volatile(0) };
             }
             self.taken.store(self.missing, Ordering::Release);
         }
     }
 
-    /// Closes it if nothing is taken, and returns its memory to the system;
-    /// false when something is, or it is closed already.
+    /// Closes the segment if no slot is allocated, and returns its memory to the system. Returns
+    /// false if a slot is allocated, or it is closed already.
     pub fn close(&self) -> bool {
         if !self.swap_all(self.missing, u64::MAX) {
             return false;
         }
-        // SAFETY: nothing was taken, and now that every bit is set nothing can
-        // be, nor can the segment be opened before `is_closed` is set again:
-        // nobody else reaches the memory.
+        // SAFETY: no slot was allocated, and now that every bit is set, none can be. The segment
+        // cannot be opened before `is_closed` is set again. So no other thread accesses the memory.
         give_back(unsafe { std::slice::from_raw_parts_mut(self.base, self.slots() * PAGE_SIZE) });
         self.is_closed.store(true, Ordering::Release);
         true
@@ -243,16 +239,16 @@ impl Segment {
     }
 }
 
-/// The highest bit that is set.
+/// Returns the highest set bit.
 #[inline]
 fn last(free: u64) -> Option<usize> {
     (free != 0).then(|| free.ilog2() as usize)
 }
 
-/// The lowest bit from which on `count` bits are set.
+/// Returns the lowest bit at which `count` set bits start.
 #[inline]
 fn find(free: u64, count: usize) -> Option<usize> {
-    // After each step a bit is set where `have` bits are from there on.
+    // Invariant: a bit is set if `have` set bits start there.
     let (mut starts, mut have) = (free, 1);
     while have < count {
         let step = have.min(count - have);
@@ -262,7 +258,7 @@ fn find(free: u64, count: usize) -> Option<usize> {
     (starts != 0).then(|| starts.trailing_zeros() as usize)
 }
 
-/// Adjacent slots that somebody has. They go back when this goes.
+/// Adjacent slots with one owner, freed when dropped.
 ///
 /// ```
 /// use softswap_sys::segment::Arena;
@@ -283,7 +279,7 @@ pub struct Run<'s> {
 }
 
 impl Run<'_> {
-    /// How many slots it has.
+    /// Returns the number of slots.
     #[must_use]
     #[inline]
     pub fn slots(&self) -> usize {
@@ -292,8 +288,8 @@ impl Run<'_> {
 
     #[inline]
     fn base(&self) -> *mut u8 {
-        // SAFETY: the segment's memory has at least `first + slots` slots, as the run's
-        // bits were found in it.
+        // SAFETY: the segment has at least `first + slots` slots, because the run's bits were found
+        // in its word.
         unsafe { self.segment.base.add(self.first * PAGE_SIZE) }
     }
 }
@@ -303,8 +299,8 @@ impl Deref for Run<'_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the slots' bits are this run's alone, so nobody else reaches
-        // them; they are never unmapped, and any bytes are valid.
+        // SAFETY: the slots belong to this run alone, so no other thread accesses them; they are
+        // never unmapped, and any bytes are valid.
         unsafe { std::slice::from_raw_parts(self.base(), self.slots * PAGE_SIZE) }
     }
 }
@@ -312,8 +308,8 @@ impl Deref for Run<'_> {
 impl DerefMut for Run<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the slots' bits are this run's alone, and `self` is borrowed exclusively,
-        // so nobody else reaches them; they are never unmapped, and any bytes are valid.
+        // SAFETY: the slots belong to this run alone, and `self` is borrowed exclusively, so
+        // nothing else accesses them; they are never unmapped, and any bytes are valid.
         unsafe { std::slice::from_raw_parts_mut(self.base(), self.slots * PAGE_SIZE) }
     }
 }
@@ -327,8 +323,8 @@ impl Drop for Run<'_> {
         let mask =
             if self.is_alone { !self.segment.missing } else { run_mask(self.slots) << self.first };
         let before = self.segment.taken.fetch_and(!mask, Ordering::Release);
-        // Cannot be, short of memory overwritten: better to stop than to hand
-        // the same bytes to two.
+        // Impossible unless memory was overwritten: panic rather than give the same bytes to two
+        // owners.
         assert_eq!(before & mask, mask, "buffer slots were given back twice");
     }
 }
@@ -368,7 +364,7 @@ mod tests {
             assert!(run.iter().all(|byte| *byte == mark));
         }
         assert_eq!(runs.iter().map(|run| run.len()).sum::<usize>(), SEGMENT_SLOTS * PAGE_SIZE);
-        // Two neighbours: only together they are long enough.
+        // Two neighbours that are long enough only together.
         drop(runs.drain(1..3));
         assert!(segment.take(24, &mut none).is_none());
         assert_eq!(segment.take(23, &mut none).unwrap().slots(), 23);

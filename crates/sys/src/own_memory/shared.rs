@@ -1,8 +1,8 @@
-//! Words of memory shared between `softswap run` and the engine it started.
+//! Words of memory shared between `softswap run` and the engine that it started.
 //!
-//! A sealed memfd: it can neither shrink nor grow, so the words stay valid
-//! whatever the other side does with the descriptor. It has no name in any
-//! file system and is gone with the last process that holds it.
+//! They are in a sealed memfd, which can neither shrink nor grow. So the words stay valid
+//! regardless of what the other process does with the descriptor. It has no name in a file system and disappears with
+//! the last process that uses it.
 
 use crate::PAGE_SIZE;
 use crate::raw;
@@ -16,7 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Makes `words` shared words of zero; the descriptor is close-on-exec.
+/// Creates `words` shared words of zero; the descriptor is close-on-exec.
 pub fn create(words: usize) -> io::Result<(OwnedFd, &'static [AtomicU64])> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = crate::descriptor::move_high(rustix::fs::memfd_create(c"softswap-stats", flags)?);
@@ -40,7 +40,7 @@ fn check_file_size(bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Whether this is what [`create`] makes, with as many words at least.
+/// Returns true for a descriptor of [`create`] with at least `words` words.
 pub fn is_shared(fd: impl AsFd, words: usize) -> bool {
     let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
     words > 0
@@ -48,15 +48,15 @@ pub fn is_shared(fd: impl AsFd, words: usize) -> bool {
         && rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_size >= (words * 8) as i64)
 }
 
-/// Maps all words made by [`create`], however many, as [`open`] does.
+/// Maps all words of a descriptor of [`create`], as [`open`] does.
 pub fn open_all(fd: impl AsFd) -> io::Result<&'static [AtomicU64]> {
     let words = rustix::fs::fstat(&fd)?.st_size as usize / 8;
     open(fd, words)
 }
 
-/// Maps words made by [`create`], for the life of the process.
+/// Maps words of a descriptor of [`create`], until the process exits.
 ///
-/// Refuses (EINVAL) a descriptor that is anything else, or holds fewer words.
+/// Fails with EINVAL for any other descriptor, or if it has fewer words.
 pub fn open(fd: impl AsFd, words: usize) -> io::Result<&'static [AtomicU64]> {
     let len = words * 8;
     if !is_shared(&fd, words) {
@@ -67,26 +67,25 @@ pub fn open(fd: impl AsFd, words: usize) -> io::Result<&'static [AtomicU64]> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0)?
     };
-    // SAFETY: the mapping is page-aligned, `len` bytes long, never unmapped,
-    // and backed throughout (checked size, sealed against shrinking); the
-    // words are only ever used as atomics, here and in the other process.
+    // SAFETY: the mapping is page-aligned, `len` bytes long, never unmapped, and backed throughout
+    // (size checked, sealed against shrinking). Both processes use the words only as atomics.
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), words) })
 }
 
-/// As [`open`], by the number of a descriptor that this process was started with.
+/// As [`open`], by the number of an inherited descriptor.
 pub fn open_inherited(number: i32, words: usize) -> io::Result<&'static [AtomicU64]> {
     if number < 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
-    // SAFETY: borrowed for this call only, and only looked at and mapped: for a number that is
-    // not open the kernel answers EBADF, and any other file is refused.
+    // SAFETY: borrowed for this call only, which only queries and maps it. If the number is not
+    // open the kernel returns EBADF, and any other file is refused.
     open(unsafe { rustix::fd::BorrowedFd::borrow_raw(number) }, words)
 }
 
-/// Makes a file of `words` words of zero and maps it, for the life of the process: what is
-/// stored there stays in the file, however the process ends. A file that is there is replaced
-/// only where it begins with `magic`, as an earlier one of the kind does, and whoever has that
-/// one mapped keeps it; any other is refused (EEXIST) and left as it is.
+/// Creates a file of `words` words of zero and maps it until the process exits. Stored words stay
+/// in the file, however the process exits. An existing file is replaced only if it begins with
+/// `magic`; processes that have mapped it keep the old file. Any other file is left unchanged
+/// (EEXIST).
 pub fn map_new_file(path: &Path, words: usize, magic: u64) -> io::Result<&'static [AtomicU64]> {
     if path.symlink_metadata().is_ok() && !begins_with(path, magic)? {
         return Err(io::ErrorKind::AlreadyExists.into());
@@ -101,27 +100,27 @@ pub fn map_new_file(path: &Path, words: usize, magic: u64) -> io::Result<&'stati
     mapped.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
 }
 
-/// Says in which order the words of [`map_new_file`] are touched from now on.
+/// Announces the order in which the words of [`map_new_file`] are accessed from now on.
 ///
 /// # Errors
-/// The kernel's; the mapping is as it was then.
+/// The kernel's; the mapping then stays as it was.
 pub fn advise_order(words: &'static [AtomicU64], is_random: bool) -> io::Result<()> {
     let advice = if is_random { Advice::Random } else { Advice::Sequential };
     let (start, len) = (words.as_ptr().cast_mut(), size_of_val(words));
-    // SAFETY: advice about readahead changes nothing that the words hold.
+    // SAFETY: advice about readahead does not change the words.
     unsafe { rustix::mm::madvise(start.cast(), len, advice) }.map_err(Into::into)
 }
 
-/// Whether a path leads to a file that begins with a word.
+/// Returns true if the path refers to a file that begins with `word`.
 fn begins_with(path: &Path, word: u64) -> io::Result<bool> {
     let mut first = [0; 8];
-    // Asked before it is opened: to open a pipe would wait for its other end.
+    // Checked before it is opened: opening a pipe would wait for its other end.
     Ok(path.metadata()?.is_file()
         && File::open(path)?.read_at(&mut first, 0)? == first.len()
         && u64::from_le_bytes(first) == word)
 }
 
-/// Makes a file so many words long and maps it.
+/// Sets the length of a file to `words` words and maps it.
 fn map_words(file: &File, words: usize) -> io::Result<&'static [AtomicU64]> {
     let len = words * 8;
     file.set_len(len as u64)?;
@@ -130,27 +129,27 @@ fn map_words(file: &File, words: usize) -> io::Result<&'static [AtomicU64]> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0)?
     };
-    // SAFETY: the mapping is page-aligned, `len` bytes long and never unmapped; the words
-    // are only ever used as atomics. A file that somebody cuts off under it raises a signal,
-    // and hands out nothing else.
+    // SAFETY: the mapping is page-aligned, `len` bytes long and never unmapped; the words are used
+    // only as atomics. If another process truncates the file, an access raises a signal, but reads
+    // no other memory.
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), words) })
 }
 
-/// Memory for [`make_private`] where the kernel maps no more: more than the limit on address
-/// space (RLIMIT_AS) allows is mapped then, but what is there may be moved. 0: none.
+/// Address of spare memory for [`make_private`]; 0 for none. If more is mapped by then than the
+/// limit on address space (RLIMIT_AS) allows, the kernel maps no more, but still moves mappings.
 static SPARE: AtomicUsize = AtomicUsize::new(0);
-/// Where words lie that are private already: what a child's child has is its own anyway.
+/// Address of words that are private already: they are also private in children of this process.
 static PRIVATE: AtomicUsize = AtomicUsize::new(0);
 
-/// The whole pages in which words lie: the first address, and how many bytes.
+/// Returns the address and length in bytes of the whole pages that contain words.
 fn pages_of(words: &[AtomicU64]) -> (usize, usize) {
     let start = words.as_ptr() as usize & !(PAGE_SIZE - 1);
     let end = words.as_ptr() as usize + size_of_val(words);
     (start, (end - start).next_multiple_of(PAGE_SIZE))
 }
 
-/// Makes sure that [`make_private`] can be done in a forked child, whatever limits there are
-/// by then. For one set of words in a process.
+/// Ensures that [`make_private`] succeeds in a forked child under any limits. For one set of words
+/// per process.
 pub fn prepare_private(words: &[AtomicU64]) -> io::Result<()> {
     let (_, len) = pages_of(words);
     let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -162,8 +161,8 @@ pub fn prepare_private(words: &[AtomicU64]) -> io::Result<()> {
     Ok(())
 }
 
-/// Replaces words made by [`create`] by a private copy at the same place: for
-/// a forked child, whose counts are not its parent's.
+/// Replaces words of [`create`] by a private copy at the same address, for a forked child, which
+/// counts for itself.
 pub fn make_private(words: &'static [AtomicU64]) -> io::Result<()> {
     let (start, len) = pages_of(words);
     if PRIVATE.load(Relaxed) == start {
@@ -171,9 +170,9 @@ pub fn make_private(words: &'static [AtomicU64]) -> io::Result<()> {
     }
     let values: Vec<u64> = words.iter().map(|word| word.load(Relaxed)).collect();
     let spare = SPARE.swap(0, Relaxed);
-    // SAFETY: the pages hold these words alone (a mapping of their own, or whole pages
-    // reserved for them), and stay words that may be read and written; the child has one
-    // thread, so nobody looks in between. The spare memory is as long, and nobody's.
+    // SAFETY: the pages hold only these words (a mapping of their own, or whole pages reserved for
+    // them), and stay readable and writable words. The child has one thread, so no access happens
+    // in between. The spare memory has the same length, and nothing else uses it.
     unsafe {
         let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as usize;

@@ -1,5 +1,5 @@
-//! What a process that stands in for its child needs: signals as a queue, a
-//! child that dies with its parent, and dying of the child's signal.
+//! Support for a process that stands in for its child: signals as a queue, a child that dies with
+//! its parent, and termination by the child's signal.
 
 use crate::raw;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -24,16 +24,16 @@ use std::time::Duration;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrived {
-    /// Its number.
+    /// The signal's number.
     pub signal: i32,
-    /// Sent by a process (`kill`, `tgkill`, `sigqueue`), not by the kernel or
-    /// the terminal, which reach a whole process group by themselves.
+    /// True if a process sent it (`kill`, `tgkill`, `sigqueue`). False if the kernel or the
+    /// terminal did, which signal a whole process group themselves.
     pub from_process: bool,
-    /// That process, if it is one that can be seen from here; else 0.
+    /// The sending process's ID; 0 if it is not visible from here.
     pub sender: i32,
 }
 
-/// Signals held back from this thread and read from a descriptor instead.
+/// Signals that are blocked in this thread and read from a descriptor instead.
 ///
 /// ```no_run
 /// use softswap_sys::child::{self, SignalQueue};
@@ -54,13 +54,13 @@ pub struct SignalQueue {
 }
 
 impl SignalQueue {
-    /// Holds back `signals` and SIGCHLD. Call while there is one thread only,
-    /// or others may still be interrupted.
+    /// Blocks `signals` and SIGCHLD. Must be called while the process has one thread; otherwise
+    /// other threads can still be interrupted.
     pub fn hold(signals: &[i32]) -> io::Result<SignalQueue> {
         let child_signal_was_ignored = set_default(libc::SIGCHLD)?;
         let mut held = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: both functions write to `held`, which is initialised by the first; a
-        // number that is no signal's only makes the second fail.
+        // SAFETY: both functions write to `held`, which the first initialises; an invalid signal
+        // number only makes the second fail.
         let held = unsafe {
             libc::sigemptyset(held.as_mut_ptr());
             for &signal in signals.iter().chain(&[libc::SIGCHLD]) {
@@ -75,12 +75,12 @@ impl SignalQueue {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was opened just now, and is owned by nobody else.
+        // SAFETY: the descriptor was opened just now and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(SignalQueue { fd, mask_before, child_signal_was_ignored })
     }
 
-    /// Sleeps until a signal is there, at most so long.
+    /// Waits for a signal, for at most `at_most`.
     pub fn wait(&self, at_most: Duration) -> io::Result<()> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let at_most = Timespec::try_from(at_most).ok();
@@ -90,11 +90,11 @@ impl SignalQueue {
         }
     }
 
-    /// The next signal, if one is there.
+    /// Returns the next pending signal, if any.
     pub fn next(&self) -> io::Result<Option<Arrived>> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let size = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: the kernel writes at most `size` bytes to `info`, which is so long.
+        // SAFETY: the kernel writes at most `size` bytes to `info`, which has that size.
         let got = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
         if got < 0 {
             let error = io::Error::last_os_error();
@@ -110,9 +110,9 @@ impl SignalQueue {
         Ok(Some(Arrived { signal: info.ssi_signo as i32, from_process, sender }))
     }
 
-    /// Prepares `command` so that its process starts with the signal mask and
-    /// SIGCHLD disposition from before [`SignalQueue::hold`], inherits those `kept`,
-    /// and is killed when the calling thread ends, however it ends.
+    /// Prepares `command` so that its process starts with the signal mask and SIGCHLD disposition
+    /// from before [`SignalQueue::hold`], inherits the descriptors `kept`, and is killed when the
+    /// calling thread exits for any reason.
     pub fn prepare(&self, command: &mut Command, kept: &[BorrowedFd<'_>]) {
         let parent = std::process::id();
         let mask = self.mask_before;
@@ -121,37 +121,36 @@ impl SignalQueue {
         let in_child = move || -> io::Result<()> {
             let death = Some(rustix::process::Signal::KILL);
             rustix::process::set_parent_process_death_signal(death)?;
-            // The parent may have ended before the line above took effect.
+            // The parent may have exited before the line above took effect.
             let now = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
             if now as u32 != parent {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
             for &number in &kept {
-                // SAFETY: this runs in the child, whose own copy of the descriptor nobody
-                // closes before exec: it was open when it was borrowed, and a caller that
-                // closes it before the fork makes the child fail by EBADF only.
+                // SAFETY: this runs in the child, which has its own copy of the descriptor and does
+                // not close it before exec. If the caller closed the descriptor before the fork,
+                // the child only fails with EBADF.
                 let fd = unsafe { BorrowedFd::borrow_raw(number) };
                 rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::empty())?;
             }
             if ignore_child_signal {
-                // SAFETY: a signal that is ignored runs no code of this program.
+                // SAFETY: an ignored signal runs no code of this program.
                 unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
             }
             set_mask(libc::SIG_SETMASK, &mask).map(drop)
         };
-        // SAFETY: between fork and exec the closure only makes system calls; it neither
-        // allocates nor takes locks that another thread may have held.
+        // SAFETY: between fork and exec the closure only makes system calls; it neither allocates
+        // nor takes locks that another thread may have held.
         unsafe { command.pre_exec(in_child) };
     }
 
-    /// Ends this process by `signal` as if nothing had held it back, so that
-    /// whoever waits sees the same status; where the signal cannot do that
-    /// (first process of a container), by exit status 128 + `signal`.
+    /// Terminates this process by `signal`, so that its parent sees the same status. If the signal
+    /// cannot do that (first process of a container), exits with status 128 + `signal`.
     pub fn die_by(self, signal: i32) -> ! {
         let _ = set_default(signal);
         let mut only = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: the first two functions write to `only`; the third takes a number, and
-        // by the default action no code of this program runs.
+        // SAFETY: the first two functions write to `only`; the third takes a number, and the
+        // default action runs no code of this program.
         unsafe {
             libc::sigemptyset(only.as_mut_ptr());
             libc::sigaddset(only.as_mut_ptr(), signal);
@@ -164,22 +163,22 @@ impl SignalQueue {
     }
 }
 
-/// Prepares `command` so that its process stands by itself: in a session of its own, which no
-/// terminal's signals reach, with no signal held back, and with those descriptors `kept`.
+/// Prepares `command` so that its process is independent: in a session of its own, without signals
+/// from a terminal, with no blocked signals, and with the descriptors `kept`.
 pub fn stand_alone(command: &mut Command, kept: &[BorrowedFd<'_>]) {
     let kept: Vec<i32> = kept.iter().map(AsRawFd::as_raw_fd).collect();
     let in_child = move || -> io::Result<()> {
         rustix::process::setsid()?;
-        // Also what is to go on to every program: what one that is managed has from its tree. A
-        // kernel or filter that refuses leaves that to it.
+        // Also closes descriptors that a managed program passes on to all programs of its tree. If
+        // a kernel or filter refuses the call, the new program inherits them.
         let others = [3, u32::MAX as usize, libc::CLOSE_RANGE_CLOEXEC as usize, 0, 0, 0];
-        // SAFETY: the call takes numbers, and changes flags of descriptors of this child only,
-        // which is about to become another program.
+        // SAFETY: the call takes numbers, and changes only flags of descriptors of this child,
+        // which is about to call exec.
         let _ = raw::check(unsafe { raw::syscall(libc::SYS_close_range, others) });
         for &number in &kept {
-            // SAFETY: this runs in the child, whose own copy of the descriptor nobody closes
-            // before exec: it was open when it was borrowed, and a caller that closes it before
-            // the fork makes the child fail by EBADF only.
+            // SAFETY: this runs in the child, which has its own copy of the descriptor and does not
+            // close it before exec. If the caller closed the descriptor before the fork, the child
+            // only fails with EBADF.
             let fd = unsafe { BorrowedFd::borrow_raw(number) };
             rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::empty())?;
         }
@@ -196,7 +195,7 @@ pub fn stand_alone(command: &mut Command, kept: &[BorrowedFd<'_>]) {
     unsafe { command.pre_exec(in_child) };
 }
 
-/// Sends `signal` to `pid`; real-time signals too.
+/// Sends `signal`, which may be a real-time signal, to `pid`.
 pub fn send(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: the call takes numbers, and changes no memory of this process.
     match unsafe { libc::kill(pid, signal) } {
@@ -205,10 +204,10 @@ pub fn send(pid: i32, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Closes what this process inherited beyond the standard streams.
+/// Closes descriptors that this process inherited, except the standard streams.
 ///
-/// Inherited descriptors are told by not being close-on-exec: everything that
-/// Rust's library and this project open is.
+/// Inherited descriptors are those without close-on-exec: Rust's library and this project set it on
+/// all that they open.
 pub fn close_inherited() {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
         return;
@@ -218,24 +217,23 @@ pub fn close_inherited() {
         .filter(|&number| number > 2)
         .collect();
     for number in numbers {
-        // SAFETY: F_GETFD only tells a flag; for a number that is not open the kernel
-        // answers EBADF.
+        // SAFETY: F_GETFD only returns a flag. If the number is not open the kernel returns EBADF.
         let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
         if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-            // SAFETY: what Rust code opens is close-on-exec, so nothing in this process
+            // SAFETY: Rust code sets close-on-exec on what it opens, so nothing in this process
             // owns the descriptor.
             unsafe { libc::close(number) };
         }
     }
 }
 
-/// The range of real-time signals free for programs.
+/// Returns the range of real-time signals that programs may use.
 #[must_use]
 pub fn real_time_signals() -> std::ops::RangeInclusive<i32> {
     libc::SIGRTMIN()..=libc::SIGRTMAX()
 }
 
-/// Sets a signal's disposition to its default; whether it was ignored before.
+/// Resets a signal to its default; returns true if it was ignored before.
 fn set_default(signal: i32) -> io::Result<bool> {
     // SAFETY: the default action runs no code of this program.
     match unsafe { libc::signal(signal, libc::SIG_DFL) } {
@@ -248,7 +246,7 @@ fn set_mask(how: i32, mask: &libc::sigset_t) -> io::Result<libc::sigset_t> {
     let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: the function reads `mask`, and writes a set to `before`.
     match unsafe { libc::pthread_sigmask(how, mask, before.as_mut_ptr()) } {
-        // SAFETY: the function has succeeded, and so written it.
+        // SAFETY: the function has succeeded, so it has initialized `before`.
         0 => Ok(unsafe { before.assume_init() }),
         error => Err(io::Error::from_raw_os_error(error)),
     }

@@ -1,24 +1,23 @@
-//! Machine code that was loaded already, changed in place.
+//! Changes loaded machine code in place.
 
 use crate::memory::PAGE_SIZE;
 use crate::raw;
 use std::io;
 use std::ops::Range;
 
-/// `jmp` to a distance of 32 bits, from the instruction's end.
+/// Bytes of `jmp` with a 32-bit distance from the instruction's end.
 const NEAR_BYTES: usize = 5;
-/// `jmp [rip]`, and the address.
+/// Bytes of `jmp [rip]` and the address.
 const FAR_BYTES: usize = 14;
 
-/// Lets functions begin with a jump to others: `(from, to)` each.
+/// Overwrites the start of functions with a jump: `(from, to)` each.
 ///
 /// # Errors
-/// When the system does not let code be changed; then nothing was.
+/// If the system does not allow code to be changed; then nothing was changed.
 ///
 /// # Safety
-/// Each `from` is the address of a function, at a multiple of 16, and each `to` that
-/// of one that can be called in its place. No thread is about to run the first bytes
-/// of one meanwhile.
+/// Each `from` is the address of a function, at a multiple of 16. The function at `to` can be
+/// called in its place. No thread is about to execute the first bytes of `from` meanwhile.
 pub unsafe fn redirect(jumps: &[(usize, usize)]) -> io::Result<()> {
     const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     let mut open: Vec<Range<usize>> = Vec::new();
@@ -36,29 +35,28 @@ pub unsafe fn redirect(jumps: &[(usize, usize)]) -> io::Result<()> {
     }
     if done.is_ok() {
         for (from, to) in jumps {
-            // SAFETY: the pages are writable now; there is a function at `from`, which `to`
-            // can stand for, and which nobody runs meanwhile, as asked for above.
+            // SAFETY: the pages are writable now. The caller promises that a function is at `from`,
+            // that `to` can replace it, and that no thread executes it meanwhile.
             unsafe { write_jump(*from, *to) };
         }
     }
     for range in &open {
-        // Also those that were not opened: they are as they were.
+        // Includes ranges that were not made writable, which does not change them.
         let _ = protect(range, libc::PROT_READ | libc::PROT_EXEC);
     }
     done
 }
 
-/// Sets the protection of whole pages of code.
 fn protect(range: &Range<usize>, prot: i32) -> io::Result<()> {
     let arguments = [range.start, range.end - range.start, prot as usize, 0, 0, 0];
-    // SAFETY: the call takes no pointers that are followed. Code stays executable and
-    // readable whatever `redirect`, the only caller, asks for.
+    // SAFETY: the kernel follows no pointers here. `redirect`, the only caller, always keeps code
+    // executable and readable.
     raw::check(unsafe { raw::syscall(libc::SYS_mprotect, arguments) }).map(drop)
 }
 
 /// # Safety
-/// `from` is the address of a function, at a multiple of 16, that can be written to and
-/// that no thread runs meanwhile; the function at `to` can be called in its place.
+/// `from` is the address of a function, at a multiple of 16, that is writable and that no thread
+/// executes meanwhile. The function at `to` can be called in its place.
 unsafe fn write_jump(from: usize, to: usize) {
     let mut jump = [0; FAR_BYTES];
     let distance = to.wrapping_sub(from + NEAR_BYTES) as isize;
@@ -71,9 +69,9 @@ unsafe fn write_jump(from: usize, to: usize) {
         jump[FAR_BYTES - 8..].copy_from_slice(&to.to_le_bytes());
         FAR_BYTES
     };
-    // Functions begin at multiples of 16, so this reaches into no other one.
-    // SAFETY: the code at `from` can be written to, for 16 bytes at least, and nobody runs
-    // it meanwhile, as asked for above.
+    // Functions start at multiples of 16, so this does not overwrite another one. SAFETY: the
+    // caller promises that at least 16 bytes of code at `from` are writable, and that no thread
+    // executes them meanwhile.
     unsafe { std::ptr::copy_nonoverlapping(jump.as_ptr(), from as *mut u8, len) };
 }
 
@@ -95,8 +93,7 @@ mod tests {
     static OTHER: [u8; 16] = answering(2);
 
     fn call(address: usize) -> i32 {
-        // SAFETY: at the address is the code of a function that takes nothing and returns
-        // a number.
+        // SAFETY: the address is that of a function that takes no arguments and returns a number.
         unsafe { std::mem::transmute::<usize, extern "C" fn() -> i32>(address)() }
     }
 
@@ -105,13 +102,13 @@ mod tests {
         let address = |index: usize| (&raw const FUNCTIONS.0[index]) as usize;
         let other = (&raw const OTHER) as usize;
         assert_eq!(call(address(3)), 1);
-        // SAFETY: functions of this test's own, which nobody else runs.
+        // SAFETY: functions of this test, which no other thread executes.
         unsafe { redirect(&[(address(3), other), (address(255), other)]) }.unwrap();
         assert_eq!((call(address(3)), call(address(255))), (2, 2));
         assert_eq!((call(address(2)), call(address(4))), (1, 1));
         // Too far for a short jump.
         let far = memory_far_away();
-        // SAFETY: a function of this test's own, which nobody else runs.
+        // SAFETY: a function of this test, which no other thread executes.
         unsafe { redirect(&[(address(7), far)]) }.unwrap();
         assert_eq!((call(address(7)), call(address(8))), (2, 1));
     }
@@ -123,7 +120,7 @@ mod tests {
         let arguments = [at, PAGE_SIZE, prot, flags, usize::MAX, 0];
         // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.
         raw::check(unsafe { raw::syscall(libc::SYS_mmap, arguments) }).unwrap();
-        // SAFETY: the page was mapped just now, to be written and run.
+        // SAFETY: the page was mapped just now, writable and executable.
         unsafe { (at as *mut [u8; 16]).write(OTHER) };
         at
     }

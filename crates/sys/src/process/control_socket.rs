@@ -1,9 +1,8 @@
-//! The socket through which a running program is asked and told: where it
-//! lies, who is at the other end, and talking over it within bounds.
+//! The control socket of a running program: its path, the identity of the peer, and bounded
+//! communication.
 //!
-//! Each user has a directory that nobody else can enter, with one socket per
-//! process, `<pid>.sock`. Nothing here waits longer, or takes in more, than
-//! its caller allows.
+//! Each user has a private directory with one socket per process, `<pid>.sock`. All functions wait
+//! no longer, and read no more, than their caller allows.
 
 use crate::raw;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,20 +15,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Names the directory outright.
+/// Sets the directory itself.
 pub const DIR_VARIABLE: &str = "SOFTSWAP_RUNTIME_DIR";
-/// A user's own directory, made when they log in.
+/// A user's own directory, created at log-in.
 const SESSION_VARIABLE: &str = "XDG_RUNTIME_DIR";
-/// What [`directories`] asks for.
+/// The variables that [`directories`] reads.
 pub const DIR_VARIABLES: [&str; 2] = [DIR_VARIABLE, SESSION_VARIABLE];
-/// A socket's path has at most 107 bytes; process numbers have up to 7 digits.
+/// A socket's path has at most 107 bytes, and a PID at most 7 digits.
 const LONGEST_DIR_BYTES: usize = 107 - "/1234567.sock".len();
 /// Clients that may wait while another one is served.
 const BACKLOG: i32 = 16;
-/// How long a client that finds too many others waits before it tries again.
+/// Interval at which a client retries if the queue is full.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Why there is no socket in a directory.
+/// Reasons why a directory cannot hold the socket.
 ///
 /// ```
 /// use softswap_sys::control_socket::{self, Unusable};
@@ -39,25 +38,25 @@ const RETRY: Duration = Duration::from_millis(5);
 /// ```
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
-    /// A program may change its directory; the socket must be found all the same.
+    /// A program may change its working directory, but the socket must stay reachable.
     #[error("is not an absolute path")]
     Relative,
-    /// Nor is a symbolic link one: it may lead anywhere.
+    /// Includes symbolic links, which may lead anywhere.
     #[error("is not a directory")]
     NotADirectory,
-    /// Its owner could put another socket there.
+    /// Its owner could replace the socket.
     #[error("belongs to uid {0}")]
     Foreign(u32),
-    /// So could others.
+    /// Other users could replace the socket.
     #[error("can be written to by others (mode {0:03o}); `chmod 700` closes it")]
     Open(u32),
-    /// The kernel takes at most 107 bytes for a socket's path.
+    /// The kernel's limit of a socket's path is 107 bytes.
     #[error("is too long a path for a socket")]
     TooLong,
-    /// By a process of another container, say.
+    /// A process of another container, for example, uses the socket.
     #[error("has a socket of that number, which another process answers")]
     Taken,
-    /// The kernel's reason.
+    /// The kernel's error.
     #[error(transparent)]
     Refused(#[from] io::Error),
 }
@@ -68,36 +67,36 @@ impl From<Errno> for Unusable {
     }
 }
 
-/// The directories in which a process of `uid` with these variables may have
-/// its socket, best first.
+/// Returns the directories in which a process of `uid` with these variables may have its socket,
+/// best first.
 pub fn directories(lookup: impl Fn(&str) -> Option<OsString>, uid: u32) -> Vec<PathBuf> {
     let named = |name| lookup(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
     if let Some(dir) = named(DIR_VARIABLE) {
         return vec![dir];
     }
-    // What `su` or `sudo` left in the environment belongs to somebody else.
+    // After `su` or `sudo` the variable may name another user's directory.
     let is_ones_own = |dir: &PathBuf| rustix::fs::stat(dir).is_ok_and(|found| found.st_uid == uid);
     let session = named(SESSION_VARIABLE).filter(|dir| dir.is_absolute()).filter(is_ones_own);
     let session = session.map(|dir| dir.join("softswap"));
     session.into_iter().chain([fallback(uid)]).collect()
 }
 
-/// Where a user without a session directory has sockets.
+/// Returns the socket directory of a user without a session directory.
 #[must_use]
 pub fn fallback(uid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/softswap-{uid}"))
 }
 
-/// Whether a user number is this process's user's own. In a name space that does not
-/// map that user the kernel tells another one's: a directory of that name would be in
-/// the way of whom it belongs to.
+/// Returns true if a UID belongs to this process's user. In a user namespace that does not map the
+/// user, the kernel reports the overflow UID, which belongs to another user, and a directory of
+/// that name would block that user's.
 #[must_use]
 pub fn is_own_number(uid: u32) -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map");
     map.map_or(true, |map| is_mapped(&map, uid))
 }
 
-/// Lines of: first number inside, first outside, how many.
+/// Parses lines of: first number inside, first outside, count.
 fn is_mapped(map: &str, uid: u32) -> bool {
     map.lines().any(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u64>);
@@ -108,16 +107,16 @@ fn is_mapped(map: &str, uid: u32) -> bool {
     })
 }
 
-/// The path of a process's socket.
+/// Returns the path of a process's socket.
 #[must_use]
 pub fn socket_path(dir: &Path, pid: u32) -> PathBuf {
     dir.join(format!("{pid}.sock"))
 }
 
-/// Checks that a directory is a user's own.
+/// Checks that a directory belongs to a user and only that user can write to it.
 ///
 /// # Errors
-/// What is wrong with it, or that it is not there.
+/// The reason if it is unsuitable or missing.
 pub fn check(dir: &Path, uid: u32) -> Result<(), Unusable> {
     check_name(dir)?;
     let found = rustix::fs::lstat(dir)?;
@@ -141,25 +140,24 @@ fn check_name(dir: &Path) -> Result<(), Unusable> {
     }
 }
 
-/// Makes the directory if it is not there, and checks it.
+/// Creates the directory if it is missing, and checks it.
 ///
 /// # Errors
 /// As for [`check`].
 pub fn make(dir: &Path, uid: u32) -> Result<(), Unusable> {
     check_name(dir)?;
     match rustix::fs::mkdir(dir, Mode::RWXU) {
-        // Whatever the program's umask is.
+        // Independent of the program's umask.
         Ok(()) => rustix::fs::chmod(dir, Mode::RWXU)?,
         Err(Errno::EXIST) => {}
-        // A file system that is read-only says so first.
+        // On a read-only file system mkdir may report that instead of EEXIST.
         Err(error) => check(dir, uid).map_err(|_| error)?,
     }
     check(dir, uid)
 }
 
-/// Removes a socket that nobody answers any more; whether it did. A socket
-/// gets its name a moment before it is answered, so the caller makes sure
-/// that no process is just starting to.
+/// Removes a socket that no process serves any more; returns true if it did. A socket gets its name
+/// before it is served, so the caller must ensure that no process is just starting.
 pub fn remove_stale(path: &Path) -> bool {
     let is_socket = rustix::fs::lstat(path)
         .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Socket);
@@ -170,7 +168,7 @@ pub fn remove_stale(path: &Path) -> bool {
     is_socket && is_refused() && rustix::fs::unlink(path).is_ok()
 }
 
-/// A socket with its name, open for clients.
+/// A named socket that accepts clients.
 ///
 /// ```
 /// use softswap_sys::control_socket::{self, Listener};
@@ -192,17 +190,17 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Opens the socket of process `pid` in `dir`, in place of one that a
-    /// process of the same number left behind.
+    /// Opens the socket of process `pid` in `dir`, and replaces that of an earlier process with the
+    /// same PID.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why it cannot be opened.
     pub fn open(dir: &Path, uid: u32, pid: u32) -> Result<Listener, Unusable> {
         make(dir, uid)?;
         let path = socket_path(dir, pid);
         let address = SocketAddrUnix::new(&path)?;
         let fd = socket()?;
-        // The name appears with this mode, or less by the program's umask.
+        // The name appears with this mode, or less according to the program's umask.
         let only_ours = Mode::RUSR | Mode::WUSR;
         rustix::fs::fchmod(&fd, only_ours)?;
         match net::bind(&fd, &address) {
@@ -217,17 +215,17 @@ impl Listener {
         Ok(Listener { fd, path })
     }
 
-    /// The socket's name.
+    /// Returns the socket's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Sleeps until a client is there.
+    /// Waits for a client.
     ///
     /// # Errors
-    /// `Interrupted` when a signal came before; the kernel's, and then the next
-    /// client may fare better.
+    /// `Interrupted` if a signal arrived first; otherwise the kernel's error, after which the next
+    /// client may succeed.
     pub fn accept(&self) -> io::Result<Peer> {
         poll(&mut [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN)], None)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -235,9 +233,8 @@ impl Listener {
     }
 }
 
-/// Removes what has this process's name and is not answered, or is answered
-/// by this process: by what it was before it called exec, where somebody it
-/// started still holds that open.
+/// Removes a socket with this process's name if it is not served, or if this process serves it: as
+/// the program before exec, if a child of that program still holds it open.
 fn take_over(path: &Path, pid: u32) -> Result<(), Unusable> {
     if let Ok(peer) = connect(path, Duration::ZERO)
         && peer.credentials()?.pid == pid as i32
@@ -252,7 +249,7 @@ fn socket() -> rustix::io::Result<OwnedFd> {
     net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// Who is at the other end.
+/// Identity of the peer.
 ///
 /// ```
 /// use softswap_sys::control_socket::{Credentials, Peer};
@@ -265,13 +262,13 @@ fn socket() -> rustix::io::Result<OwnedFd> {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {
-    /// Its process; 0 where that is not visible from here.
+    /// The process's ID; 0 if it is not visible from here.
     pub pid: i32,
-    /// The user it acts for.
+    /// The effective user ID.
     pub uid: u32,
 }
 
-/// The other end of a connection.
+/// A connection to the other process.
 ///
 /// ```
 /// use softswap_sys::control_socket::Peer;
@@ -286,11 +283,10 @@ pub struct Credentials {
 #[derive(Debug)]
 pub struct Peer(OwnedFd);
 
-/// Connects to the process that answers at `path`; waits for at most `limit`
-/// where others are ahead.
+/// Connects to the process that serves `path`; waits at most `limit` if the queue is full.
 ///
 /// # Errors
-/// `ConnectionRefused` when nobody answers there; `TimedOut` when too many wait.
+/// `ConnectionRefused` if no process serves it; `TimedOut` if the queue stays full.
 pub fn connect(path: &Path, limit: Duration) -> io::Result<Peer> {
     let address = SocketAddrUnix::new(path)?;
     let until = Instant::now() + limit;
@@ -307,29 +303,29 @@ pub fn connect(path: &Path, limit: Duration) -> io::Result<Peer> {
 }
 
 impl Peer {
-    /// Who is at the other end: of a client, who connected; of a server, who
-    /// opened the socket.
+    /// Returns the identity of the peer: the process that connected, or the one that opened the
+    /// socket.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn credentials(&self) -> io::Result<Credentials> {
-        // Not by rustix, which has no process number 0.
+        // Not through rustix, which cannot represent PID 0.
         let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
         let [level, name] = [libc::SOL_SOCKET as usize, libc::SO_PEERCRED as usize];
         let fd = self.0.as_raw_fd() as usize;
         let arguments = [fd, level, name, &raw mut found as usize, &raw mut len as usize, 0];
-        // SAFETY: the kernel writes at most `len` bytes to `found`, which is so long, and to
-        // `len` how many.
+        // SAFETY: the kernel writes at most `len` bytes to `found`, which has that size, and the
+        // number of bytes to `len`.
         raw::check(unsafe { raw::syscall(libc::SYS_getsockopt, arguments) })?;
         Ok(Credentials { pid: found.pid, uid: found.uid })
     }
 
-    /// Reads up to a newline, which is left out.
+    /// Reads up to a newline, which is not returned.
     ///
     /// # Errors
-    /// `TimedOut` when it does not come within `limit`, `InvalidData` when not
-    /// within `buffer`, `UnexpectedEof` when not at all.
+    /// `TimedOut` if it does not arrive within `limit`, `InvalidData` if the line is longer than
+    /// `buffer`, `UnexpectedEof` if the connection is closed.
     pub fn read_line<'b>(&self, buffer: &'b mut [u8], limit: Duration) -> io::Result<&'b [u8]> {
         let until = Instant::now() + limit;
         let mut len = 0;
@@ -352,8 +348,8 @@ impl Peer {
     /// Reads until the other end closes.
     ///
     /// # Errors
-    /// `TimedOut` when that is not within `limit`, `InvalidData` when not
-    /// within `most` bytes.
+    /// `TimedOut` if that takes longer than `limit`, `InvalidData` if there are more than `most`
+    /// bytes.
     pub fn read_to_end(&self, most: usize, limit: Duration) -> io::Result<Vec<u8>> {
         let until = Instant::now() + limit;
         let mut all = Vec::new();
@@ -381,7 +377,7 @@ impl Peer {
     /// Writes all of `bytes`.
     ///
     /// # Errors
-    /// `TimedOut` when the other end does not take them within `limit`.
+    /// `TimedOut` if the other end does not accept them within `limit`.
     pub fn write_all(&self, bytes: &[u8], limit: Duration) -> io::Result<()> {
         let until = Instant::now() + limit;
         let mut rest = bytes;
@@ -397,7 +393,7 @@ impl Peer {
     }
 }
 
-/// Sleeps until `fd` is ready or has failed; `TimedOut` at `until`.
+/// Waits until `fd` is ready or has failed; `TimedOut` at `until`.
 fn wait_for(fd: BorrowedFd<'_>, flags: PollFlags, until: Instant) -> io::Result<()> {
     loop {
         let left = until.saturating_duration_since(Instant::now());

@@ -1,4 +1,4 @@
-//! Sockets in directories of all kinds, and ends that do not behave.
+//! Tests sockets in directories of all kinds, and misbehaving peers.
 
 use super::*;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -93,7 +93,7 @@ fn a_socket_left_behind_is_replaced_and_one_in_use_is_not() {
     assert!(socket_path(&scratch.0, 7).exists(), "closing leaves the name");
     let second = Listener::open(&scratch.0, uid(), 7).unwrap();
     assert!(!remove_stale(second.path()), "it is answered");
-    // Answered by this process, whose number is not 7.
+    // This process serves it, but its PID is not 7.
     assert!(matches!(Listener::open(&scratch.0, uid(), 7), Err(Unusable::Taken)));
     let own = Listener::open(&scratch.0, uid(), pid).unwrap();
     Listener::open(&scratch.0, uid(), pid).unwrap();
@@ -148,7 +148,7 @@ fn an_end_that_keeps_still_or_says_too_much_is_given_up() {
     client.write_all(&[b'x'; 1000], LONG).unwrap();
     assert_eq!(kind(server.read_line(&mut buffer, LONG)), io::ErrorKind::InvalidData);
     assert_eq!(server.read_to_end(10, LONG).unwrap_err().kind(), io::ErrorKind::InvalidData);
-    // Nobody reads: the socket fills.
+    // No process reads, so the socket fills up.
     let much = vec![0; 64 << 20];
     assert_eq!(server.write_all(&much, SHORT).unwrap_err().kind(), io::ErrorKind::TimedOut);
     drop(client);

@@ -1,11 +1,11 @@
-//! Objects that map memory by system-call instructions of their own, and not through the C
+//! Finds objects that map memory by system-call instructions of their own instead of through the C
 //! library: Rust code that uses rustix, such as wasmtime.
 //!
-//! To search all code would slow down the start of each program. Only objects that look like Rust
-//! are searched: they need the unwinder's library but not that of C++, and have at most
-//! [`MOST_CODE_BYTES`] of code. Executables at a fixed address are not searched: the filter that
-//! the caller installs survives `exec`, and the next program may have the same address. For the
-//! same reason the result is the address of each instruction, not the range of the code.
+//! Searching all code would slow down the start of each program. So this searches only objects that
+//! look like Rust: they need the unwinder's library but not that of C++, and have at most
+//! [`MOST_CODE_BYTES`] of code. It skips executables at a fixed address: the filter that the caller
+//! installs survives `exec`, and the next program may have the same address. For the same reason
+//! the result is the address of each instruction, not the range of the code.
 
 use super::linked::Linked;
 use std::ffi::{CStr, c_void};
@@ -25,7 +25,8 @@ const NEAR_BYTES: usize = 96;
 pub struct Objects {
     /// Address of each object's program headers.
     seen: Vec<usize>,
-    /// The loader's count of unloaded objects: another object may reuse the address of one.
+    /// The loader's count of unloaded objects: another object may reuse the address of an unloaded
+    /// one.
     unloaded: u64,
 }
 
@@ -41,15 +42,15 @@ impl Objects {
         self.visit(|_| ());
     }
 
-    /// Searches new objects. Returns the addresses after the `syscall` instructions of each object
-    /// that calls `mmap` by one, in ascending order. Some may be no instructions.
+    /// Searches new objects. Returns, for each object that calls `mmap` by an instruction, the
+    /// addresses after its `syscall` instructions in ascending order. Some may not be instructions.
     pub fn find(&mut self) -> Vec<Vec<usize>> {
         let mut found = Vec::new();
         self.visit(|object| {
             if object.base() != 0 && object.needs(UNWINDER) && !object.needs(CPP_LIBRARY) {
                 found.extend(object.code().filter_map(|range| {
-                    // SAFETY: the loader's lock keeps the object loaded, and its code is not
-                    // written to.
+                    // SAFETY: the loader's lock keeps the object loaded, and no thread writes to
+                    // its code.
                     let code = unsafe {
                         std::slice::from_raw_parts(range.start as *const u8, range.len())
                     };
@@ -61,7 +62,7 @@ impl Objects {
         found
     }
 
-    /// Calls `visitor` with each object that is new, under the loader's lock.
+    /// Calls `visitor` with each new object, under the loader's lock.
     fn visit(&mut self, mut visitor: impl FnMut(&Linked)) {
         struct Visit<'a> {
             objects: &'a mut Objects,

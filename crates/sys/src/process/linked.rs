@@ -1,5 +1,4 @@
-//! What the loader has put together: a library's segments, and the words in them
-//! through which it calls others.
+//! Loaded objects: their segments, and the words in them through which they call other objects.
 
 use crate::memory::PAGE_SIZE;
 use crate::raw;
@@ -7,17 +6,17 @@ use std::ffi::{CStr, c_void};
 use std::io;
 use std::ops::Range;
 
-/// Where an address of another's symbol is put: <elf.h>.
+/// Kinds of relocations that store a symbol's address: <elf.h>.
 const GLOBAL_DATA: u32 = 6;
 const JUMP_SLOT: u32 = 7;
-/// Entries of a dynamic section.
+/// Tags of a dynamic section.
 const NEEDED: i64 = 1;
 const HASH_TABLE: i64 = 4;
 const STRING_TABLE: i64 = 5;
 const SYMBOL_TABLE: i64 = 6;
 const GNU_HASH_TABLE: i64 = 0x6fff_fef5;
 
-/// A library, or the executable: it stays loaded as long as this is used.
+/// A library or the executable. It must stay loaded while this is used.
 ///
 /// ```
 /// use softswap_sys::linked::Linked;
@@ -57,32 +56,31 @@ unsafe extern "C" {
     ) -> i32;
 }
 
-/// Whether an address stands for a function that is elsewhere: an executable for a fixed
-/// place has such words of code, and all who ask for the function are told of them.
+/// Returns true if an address is a stub in a non-PIE executable for a function that is elsewhere.
+/// In such a program, look-ups of the function return the stub.
 fn is_stub(address: usize) -> bool {
     const SYMBOL: i32 = 1;
     let mut symbol: *mut c_void = std::ptr::null_mut();
-    // SAFETY: pointers, for which null is valid.
+    // SAFETY: all fields are pointers, for which null is valid.
     let mut about = unsafe { std::mem::zeroed() };
-    // SAFETY: the function may be asked about any address, and writes to `about` and
-    // `symbol`.
+    // SAFETY: the function accepts any address, and writes to `about` and `symbol`.
     let found = unsafe { dladdr1(address as *const _, &raw mut about, &raw mut symbol, SYMBOL) };
-    // SAFETY: null, or an entry of the symbol table of a library, which stays loaded.
+    // SAFETY: null, or an entry of a library's symbol table, which stays loaded.
     let symbol = unsafe { symbol.cast::<libc::Elf64_Sym>().as_ref() };
     found != 0 && symbol.is_some_and(|symbol| symbol.st_shndx == 0 && symbol.st_value != 0)
 }
 
-/// Returns the address that programs get if they ask for a function: 0 if there is none. In an
-/// executable for a fixed place that is the address of a stub in it.
+/// Returns the address that `dlsym` reports for a function, or 0. In an executable at a fixed
+/// address that may be a stub.
 #[must_use]
 pub fn address(name: &CStr) -> usize {
     // SAFETY: the function reads a C string.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
 }
 
-/// Returns the address of the code of a function: 0 if there is none.
+/// Returns the address of a function's code, or 0.
 ///
-/// A function that is found costs no memory. `dlsym` allocates its error message for each library
+/// Does not allocate if the function exists. `dlsym` allocates an error message for each library
 /// without the function, so the libraries behind a stub are searched by their own tables.
 #[must_use]
 pub fn definition(name: &CStr) -> usize {
@@ -91,9 +89,9 @@ pub fn definition(name: &CStr) -> usize {
         found: usize,
     }
     extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> i32 {
-        // SAFETY: the loader gives a description of one library, with its name, a C string,
-        // and its program headers, as many as it says. `search` is what `dl_iterate_phdr`
-        // was given below, a local that nothing else refers to meanwhile.
+        // SAFETY: the loader describes one library, with its name as a C string, and its program
+        // headers with their number. `search` is the local below, to which nothing else refers
+        // meanwhile.
         unsafe {
             let (info, search) = (&*info, &mut *search.cast::<Search>());
             // Only the executable has no name.
@@ -110,28 +108,27 @@ pub fn definition(name: &CStr) -> usize {
         return found;
     }
     let mut search = Search { name, found: 0 };
-    // SAFETY: `look` takes what the loader calls it with; its last argument is the
-    // `Search` that it makes of it.
+    // SAFETY: `look` has the type that the loader calls, and its last argument is the `Search`.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
     search.found
 }
 
-/// The hash of a name in `DT_GNU_HASH` tables.
+/// Returns the hash of a name in `DT_GNU_HASH` tables.
 fn gnu_hash(name: &CStr) -> u32 {
     let add = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
     name.to_bytes().iter().fold(5381, add)
 }
 
-/// Whether the C library knows of one thread only (glibc 2.32).
+/// Returns true if the C library knows of one thread only (glibc 2.32).
 #[must_use]
 pub fn is_single_threaded() -> bool {
     // SAFETY: a valid C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
-    // SAFETY: null, or a `char` of the C library's, which stays.
+    // SAFETY: null, or a `char` of the C library, which stays loaded.
     unsafe { found.cast::<u8>().as_ref() }.is_some_and(|only| *only != 0)
 }
 
-/// Whether Go's linker has made the program: then it makes system calls by instructions of
+/// Returns true for a Go program: Go's linker made it, so it makes system calls by instructions of
 /// its own.
 #[must_use]
 pub fn is_go_program() -> bool {
@@ -140,13 +137,13 @@ pub fn is_go_program() -> bool {
     let is_go = |note: &[u8]| {
         matches!(note, [NAME_BYTES, 0, 0, 0, _, _, _, _, BUILD_ID, 0, 0, 0, b'G', b'o', 0, 0, ..])
     };
-    // A C linker puts others in front of it.
+    // A C linker places other notes before it.
     let has_go = |notes: &[u8]| (0..notes.len()).step_by(4).any(|at| is_go(&notes[at..]));
     Linked::executable().has_segment(libc::PT_NOTE, has_go)
 }
 
-/// Returns true for a Go program that can start others. Go's linker drops unused functions and
-/// keeps the names of all others.
+/// Returns true for a Go program that can start other programs. Go's linker drops unused functions
+/// and keeps the names of all others.
 #[must_use]
 pub fn is_go_program_that_forks() -> bool {
     const NAME: &[u8] = b"syscall.forkAndExecInChild\0";
@@ -157,13 +154,13 @@ pub fn is_go_program_that_forks() -> bool {
 /// Returns the indices of the symbols with this hash in a `DT_GNU_HASH` table.
 ///
 /// # Safety
-/// The table is at this address, and stays as long as the iterator is used.
+/// The table is at this address, and stays valid while the iterator is used.
 unsafe fn named_in_gnu_hash(table: usize, hash: u32) -> impl Iterator<Item = usize> {
     const HEADER_WORDS: usize = 4;
     let words = table as *const u32;
-    // SAFETY: the words of the table, as asked for above: a header with the number of buckets, the
-    // index of the first symbol and the length of the filter in words of 64 bits; the filter; the
-    // buckets, which have the index of their first symbol or 0; a word for each symbol.
+    // SAFETY: the caller promises that the table is valid. It consists of a header with the number
+    // of buckets, the index of the first symbol and the length of the filter in 64-bit words; the
+    // filter; the buckets, each with the index of its first symbol or 0; a word for each symbol.
     let (first, chain) = unsafe {
         let (buckets, first) = (words.read() as usize, words.add(1).read() as usize);
         let bucket = words.add(HEADER_WORDS + 2 * words.add(2).read() as usize);
@@ -178,7 +175,7 @@ unsafe fn named_in_gnu_hash(table: usize, hash: u32) -> impl Iterator<Item = usi
 }
 
 impl Linked {
-    /// The object that the loader describes.
+    /// Returns the object that the loader describes.
     ///
     /// # Safety
     /// `info` comes from the loader, and the object stays loaded while the result is used.
@@ -189,7 +186,7 @@ impl Linked {
         Linked { base: info.dlpi_addr as usize, headers }
     }
 
-    /// The executable, which stays loaded.
+    /// Returns the executable, which stays loaded.
     fn executable() -> Linked {
         extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> i32 {
             // SAFETY: the loader describes the executable first. `found` is the local below.
@@ -197,25 +194,26 @@ impl Linked {
             1
         }
         let mut found = Linked { base: 0, headers: &[] };
-        // SAFETY: `look` takes what the loader calls it with, and the local.
+        // SAFETY: `look` has the type that the loader calls, and its last argument is the local.
         unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
         found
     }
 
-    /// Returns true if a readable segment of a kind has content that `has` looks for.
+    /// Returns true if `has` accepts the content of a readable segment of a kind.
     fn has_segment(&self, kind: u32, has: impl Fn(&[u8]) -> bool) -> bool {
         self.segments(kind, libc::PF_R).any(|segment| {
-            // SAFETY: a segment that the loader has mapped to be read, which stays.
+            // SAFETY: the loader has mapped the segment readable, and it stays mapped.
             has(unsafe { std::slice::from_raw_parts(segment.start as *const u8, segment.len()) })
         })
     }
 
-    /// The load address that is added to its addresses: 0 for an executable at a fixed address.
+    /// Returns the load address, which is added to the object's addresses: 0 for an executable at a
+    /// fixed address.
     pub(crate) fn base(&self) -> usize {
         self.base
     }
 
-    /// The addresses of its code.
+    /// Returns the address ranges of the object's code.
     pub(crate) fn code(&self) -> impl Iterator<Item = Range<usize>> {
         self.segments(libc::PT_LOAD, libc::PF_X)
     }
@@ -224,12 +222,12 @@ impl Linked {
     pub(crate) fn needs(&self, name: &CStr) -> bool {
         let Some(strings) = self.table(STRING_TABLE) else { return false };
         let mut needed = self.entries().iter().filter(|entry| entry.tag == NEEDED);
-        // SAFETY: the entry is an offset in the object's string table, which stays valid while
-        // the object is loaded.
+        // SAFETY: the entry is an offset in the object's string table, which stays valid while the
+        // object is loaded.
         needed.any(|entry| unsafe { CStr::from_ptr((strings + entry.value) as *const _) } == name)
     }
 
-    /// The library whose code `inside` lies in.
+    /// Returns the object whose code contains the address `inside`.
     #[must_use]
     pub fn around(inside: usize) -> Option<Linked> {
         struct Search {
@@ -237,9 +235,8 @@ impl Linked {
             found: Option<Linked>,
         }
         extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> i32 {
-            // SAFETY: the loader gives a description of one library. `search` is what
-            // `dl_iterate_phdr` was given below, a local that nothing else refers to
-            // meanwhile.
+            // SAFETY: the loader describes one library. `search` is the local below, to which
+            // nothing else refers meanwhile.
             let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
             // SAFETY: the caller keeps the library loaded.
             let linked = unsafe { Linked::described(info) };
@@ -248,13 +245,12 @@ impl Linked {
             i32::from(is_it)
         }
         let mut search = Search { inside, found: None };
-        // SAFETY: `look` takes what the loader calls it with; its last argument is the
-        // `Search` that it makes of it.
+        // SAFETY: `look` has the type that the loader calls, and its last argument is the `Search`.
         unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
         search.found
     }
 
-    /// The addresses of its segments with these flags.
+    /// Returns the address ranges of segments of a kind with these flags.
     fn segments(&self, kind: u32, flags: u32) -> impl Iterator<Item = Range<usize>> {
         let base = self.base;
         let wanted = move |header: &&libc::Elf64_Phdr| {
@@ -266,27 +262,26 @@ impl Linked {
         })
     }
 
-    /// Its code that `inside` lies in.
+    /// Returns the range of the object's code that contains the address `inside`.
     #[must_use]
     pub fn code_around(&self, inside: usize) -> Option<Range<usize>> {
         self.segments(libc::PT_LOAD, libc::PF_X).find(|code| code.contains(&inside))
     }
 
-    /// The words of its data that hold `value`.
+    /// Returns the addresses of the words in its data that hold `value`.
     #[must_use]
     pub fn words_with(&self, value: usize) -> Vec<usize> {
         let words = self.segments(libc::PT_LOAD, libc::PF_W).flat_map(|data| {
             let first = data.start.next_multiple_of(size_of::<usize>());
             (first..data.end - (size_of::<usize>() - 1)).step_by(size_of::<usize>())
         });
-        // SAFETY: each word lies in data of a library that stays loaded, aligned. Other
-        // threads may write it: the read is volatile, of a word that the processor reads
-        // whole.
+        // SAFETY: each word is aligned and in data of a library that stays loaded. Other threads
+        // may write it: the read is volatile, and the processor reads a word atomically.
         words.filter(|word| unsafe { (*word as *const usize).read_volatile() } == value).collect()
     }
 
-    /// The words through which it reaches the symbols of these names: each word, and
-    /// the name's place in the list.
+    /// Returns the words through which it accesses the symbols of these names: the address of each
+    /// word, and the name's index in the list.
     #[must_use]
     pub fn words_for(&self, names: &[&CStr]) -> Vec<(usize, usize)> {
         const TABLES: [(i64, i64); 2] = [(7, 8), (23, 2)];
@@ -298,9 +293,9 @@ impl Linked {
         for (table, len) in TABLES {
             let (Some(table), Some(len)) = (self.table(table), self.tagged(len)) else { continue };
             for index in 0..len / size_of::<Relocation>() {
-                // SAFETY: the entry lies in the library's table of relocations, which is as
-                // long as the library says. It and the tables of symbols and of names,
-                // C strings, stay as long as the library is loaded.
+                // SAFETY: the entry is in the library's relocation table, whose length the library
+                // gives. The table and those of symbols and names (C strings) stay valid while the
+                // library is loaded.
                 let (entry, name) = unsafe {
                     let entry = (table as *const Relocation).add(index).read();
                     let symbol = (symbols as *const libc::Elf64_Sym).add(entry.symbol as usize);
@@ -317,13 +312,14 @@ impl Linked {
         words
     }
 
-    /// Returns the address of the function that the library itself defines by this name.
+    /// Returns the address of the function of this name that the library itself defines.
     fn function(&self, name: &CStr) -> Option<usize> {
         const FUNCTION: u8 = 2;
         let (symbols, strings) = (self.table(SYMBOL_TABLE)?, self.table(STRING_TABLE)?);
         let is_it = |index: &usize| {
-            // SAFETY: an index of the library's hash table is one of its table of symbols. That
-            // and the table of names, C strings, stay as long as the library is loaded.
+            // SAFETY: the index comes from the library's hash table, so it is valid in its symbol
+            // table. That and the table of names (C strings) stay valid while the library is
+            // loaded.
             unsafe {
                 let symbol = &*(symbols as *const libc::Elf64_Sym).add(*index);
                 symbol.st_shndx != 0
@@ -332,7 +328,7 @@ impl Linked {
             }
         };
         let index = match self.table(GNU_HASH_TABLE) {
-            // SAFETY: the library has a table of this kind there.
+            // SAFETY: the library's dynamic section gives the address of a table of this kind.
             Some(table) => unsafe { named_in_gnu_hash(table, gnu_hash(name)) }.find(is_it)?,
             None => {
                 let table = self.table(HASH_TABLE)? as *const u32;
@@ -340,12 +336,12 @@ impl Linked {
                 (0..unsafe { table.add(1).read() } as usize).find(is_it)?
             }
         };
-        // SAFETY: as above.
+        // SAFETY: the index is valid in the symbol table, as `is_it` has read it there.
         let value = unsafe { (*(symbols as *const libc::Elf64_Sym).add(index)).st_value };
         Some(self.base + value as usize)
     }
 
-    /// The entries of its dynamic section.
+    /// Returns the entries of its dynamic section.
     fn entries(&self) -> &'static [Tagged] {
         let Some(section) = self.segments(libc::PT_DYNAMIC, 0).next() else { return &[] };
         let count = (section.end - section.start) / size_of::<Tagged>();
@@ -356,25 +352,25 @@ impl Linked {
         &entries[..end.unwrap_or(entries.len())]
     }
 
-    /// What its dynamic section says.
+    /// Returns the value of an entry in its dynamic section.
     fn tagged(&self, tag: i64) -> Option<usize> {
         self.entries().iter().find(|entry| entry.tag == tag).map(|entry| entry.value)
     }
 
-    /// A table's address: the loader may have added where the library lies.
+    /// Returns a table's address. The loader may have added the load address to the entry.
     fn table(&self, tag: i64) -> Option<usize> {
         let value = self.tagged(tag)?;
         Some(if value < self.base { self.base + value } else { value })
     }
 
-    /// Puts a value into each of these words: `(word, value)`.
+    /// Stores a value in each of these words: `(word, value)`.
     ///
     /// # Errors
-    /// When the system does not let what the loader has protected be changed.
+    /// If the system refuses to make words writable that the loader has protected.
     ///
     /// # Safety
-    /// The words were found by the above, and what is called through them can be
-    /// called in place of what there was.
+    /// The methods above found the words, and a function called through a new value can be called
+    /// in place of the previous one.
     pub unsafe fn replace(&self, words: &[(usize, usize)]) -> io::Result<()> {
         const WRITABLE: i32 = libc::PROT_READ | libc::PROT_WRITE;
         let whole_pages =
@@ -384,9 +380,8 @@ impl Linked {
             protect(range, WRITABLE)?;
         }
         for (word, value) in words {
-            // SAFETY: the word was found in the library's data, and can be written to now;
-            // what is called through it may be called in place of what there was, as asked
-            // for above.
+            // SAFETY: the word was found in the library's data, and is writable now. The caller
+            // promises that the new function can be called in place of the previous one.
             unsafe { (*word as *mut usize).write_volatile(*value) };
         }
         read_only.iter().try_for_each(|range| protect(range, libc::PROT_READ))
@@ -395,26 +390,27 @@ impl Linked {
 
 fn protect(range: &Range<usize>, prot: i32) -> io::Result<()> {
     let arguments = [range.start, range.end - range.start, prot as usize, 0, 0, 0];
-    // SAFETY: data of a library's, which stays readable, and which nobody but the loader
-    // wrote to before it was protected.
+    // SAFETY: data of a library, which stays readable, and which only the loader wrote before it
+    // was protected.
     raw::check(unsafe { raw::syscall(libc::SYS_mprotect, arguments) }).map(drop)
 }
 
-/// Of which library, or executable, some code is: `struct dl_find_object` of <dlfcn.h>.
+/// Result of `_dl_find_object`, the object that contains some code: `struct dl_find_object` of
+/// <dlfcn.h>.
 #[repr(C)]
 struct FoundObject {
     flags: u64,
     start: usize,
     end: usize,
     link_map: usize,
-    /// Where it says how its frames are unwound.
+    /// Address of the index of unwind information.
     frames: usize,
     reserved: [u64; 7],
 }
 
-/// Stands in for the C library's `_dl_find_object`, which is all that would ask for its version
-/// 2.35: the unwinder that the runtime is linked with finds by it what code it is in. Returns 0,
-/// or -1 where there is none.
+/// Replaces the C library's `_dl_find_object`, the only symbol for which the runtime would need
+/// glibc 2.35: the unwinder that is linked into the runtime finds the object of an address by it.
+/// Returns 0, or -1 if there is no object.
 ///
 /// # Safety
 /// `found` is writable.
@@ -428,7 +424,7 @@ unsafe extern "C" fn softswap_find_object(inside: *const c_void, found: *mut Fou
     });
     let object =
         FoundObject { flags: 0, start, end, link_map: 0, frames: frames.start, reserved: [0; 7] };
-    // SAFETY: writable, as asked for above.
+    // SAFETY: the caller promises that `found` is writable.
     unsafe { found.write(object) };
     0
 }
@@ -438,7 +434,7 @@ mod tests {
     #[test]
     fn an_object_is_found_as_by_the_c_library() {
         type Find = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> i32;
-        // SAFETY: a C string.
+        // SAFETY: the function reads a C string.
         let theirs = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
         if theirs.is_null() {
             println!("skipped: the C library has no _dl_find_object");
@@ -449,7 +445,7 @@ mod tests {
         let here = an_object_is_found_as_by_the_c_library as *const c_void;
         for inside in [here, libc::getpid as *const c_void] {
             let ask = |find: Find| {
-                // SAFETY: integers, for which zero is valid.
+                // SAFETY: all fields are integers, for which zero is valid.
                 let mut found: FoundObject = unsafe { std::mem::zeroed() };
                 // SAFETY: the function writes to the local.
                 assert_eq!(unsafe { find(inside, &raw mut found) }, 0);
@@ -457,7 +453,7 @@ mod tests {
             };
             assert_eq!(ask(softswap_find_object), ask(theirs));
         }
-        // SAFETY: nothing is written where nothing is found.
+        // SAFETY: the function writes nothing if it finds no object.
         let none = unsafe { softswap_find_object(16 as *const _, std::ptr::null_mut()) };
         assert_eq!(none, -1);
     }
@@ -501,23 +497,23 @@ mod tests {
         }
         let words = own().words_for(&[c"no such name", c"getppid"]);
         assert!(!words.is_empty() && words.iter().all(|(_, which)| *which == 1));
-        // SAFETY: the function takes nothing, and only tells a number.
+        // SAFETY: the function takes no arguments, and only returns a number.
         let before = unsafe { getppid() };
         let was: Vec<_> = words
             .iter()
-            // SAFETY: the word lies in this executable's data, aligned.
+            // SAFETY: the word is aligned and in this executable's data.
             .map(|(word, _)| (*word, unsafe { (*word as *const usize).read() }))
             .collect();
         let new: Vec<_> =
             words.iter().map(|(word, _)| (*word, instead as *const () as usize)).collect();
-        // SAFETY: `instead` has the type of `getppid`, and all words are put back.
+        // SAFETY: `instead` has the type of `getppid`, and all words are restored.
         let changed = unsafe {
             own().replace(&new).unwrap();
             let changed = getppid();
             own().replace(&was).unwrap();
             changed
         };
-        // SAFETY: the function takes nothing, and only tells a number.
+        // SAFETY: the function takes no arguments, and only returns a number.
         assert_eq!((changed, unsafe { getppid() }), (-7, before));
         assert!(own().words_with(instead as *const () as usize).is_empty());
     }

@@ -1,8 +1,8 @@
-//! How many threads want to run, of all programs.
+//! Number of runnable threads of the machine.
 
 use crate::descriptor::KeptFile;
 
-/// What the kernel says of its run queues.
+/// The kernel's account of its run queues.
 ///
 /// ```
 /// use softswap_sys::load::Load;
@@ -18,30 +18,30 @@ pub struct Load {
 }
 
 impl Load {
-    /// `None` where /proc does not tell.
+    /// Returns `None` if /proc does not provide it.
     #[must_use]
     pub fn open() -> Option<Load> {
-        // SAFETY: the function takes a number, and tells one.
+        // SAFETY: the function takes and returns a number.
         let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
         let processors = u32::try_from(online).ok()?;
         let load = Load { file: KeptFile::open("/proc/loadavg").ok()?, processors };
         load.runnable().map(|_| load)
     }
 
-    /// Processors that are online, whether or not this process may use them.
+    /// Returns the number of processors that are online, even if this process may not use them all.
     #[must_use]
     pub fn processors(&self) -> u32 {
         self.processors
     }
 
-    /// Threads that run or wait for a processor, the calling one among them.
+    /// Returns the number of threads that run or wait for a processor, including the calling one.
     #[must_use]
     pub fn runnable(&self) -> Option<u32> {
         parse(self.file.read(&mut [0; 128])?)
     }
 }
 
-/// "0.31 2.08 2.71 2/345 6789": the figure before the stroke.
+/// Parses "0.31 2.08 2.71 2/345 6789": returns the number before the slash.
 #[must_use]
 pub fn parse(text: &[u8]) -> Option<u32> {
     let fourth = std::str::from_utf8(text).ok()?.split(' ').nth(3)?;

@@ -1,4 +1,4 @@
-//! This process, others, and the machine they run on.
+//! This process, other processes, and the machine that they run on.
 
 pub mod load;
 pub mod threads;

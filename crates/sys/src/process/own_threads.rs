@@ -1,8 +1,8 @@
-//! Threads that are begun by the C library's functions alone.
+//! Threads created by the C library's functions alone.
 //!
-//! The standard library has every thread of its own take a lock when it begins. A process that
-//! forks just then leaves that lock held in its child for ever, and the child's threads, begun by
-//! the standard library, wait for it.
+//! The standard library takes a lock at the start of each of its threads. If a process forks at
+//! that moment, the lock stays held in the child for ever, and threads that the child creates with
+//! the standard library block on it.
 
 use std::ffi::CStr;
 use std::io::{self, Write};
@@ -10,12 +10,12 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 
-/// As much as the standard library gives its own.
+/// The standard library's default, in bytes.
 const STACK_BYTES: usize = 2 << 20;
 
 type Body = Box<dyn FnOnce() + Send>;
 
-/// A thread that is to be joined. One that is dropped goes on.
+/// A joinable thread. Dropping this does not stop it.
 ///
 /// ```
 /// use softswap_sys::own_threads::Thread;
@@ -31,32 +31,32 @@ type Body = Box<dyn FnOnce() + Send>;
 pub struct Thread(libc::pthread_t);
 
 impl Thread {
-    /// Begins a thread with this name, of which 15 bytes count. A panic there ends it, and is told
-    /// on standard error.
+    /// Starts a thread with this name, of which the kernel keeps 15 bytes. A panic ends the thread
+    /// and is reported on standard error.
     ///
     /// # Errors
-    /// The C library's refusal, `EAGAIN` most likely.
+    /// The C library's refusal, usually `EAGAIN`.
     pub fn begin(name: &'static CStr, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
         let named = move || {
-            // SAFETY: the name is the kernel's to read, which cuts it off where it is too long.
+            // SAFETY: the kernel reads the name, a C string, and truncates it.
             unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
             if catch_unwind(AssertUnwindSafe(body)).is_err() {
-                // The hook has told what, but knows no name.
+                // The panic hook has reported the message, but does not know the name.
                 let name = name.to_string_lossy();
                 let _ = writeln!(io::stderr(), "softswap: that was the thread {name}");
             }
         };
         let argument: *mut Body = Box::into_raw(Box::new(Box::new(named)));
         create(argument).map(Thread).inspect_err(|_| {
-            // SAFETY: made above, and there is no thread that would use it.
+            // SAFETY: created above, and no thread exists that uses it.
             drop(unsafe { Box::from_raw(argument) });
         })
     }
 
-    /// Waits until it has ended. In a forked child, which has no such thread, it must not be
-    /// called.
+    /// Waits until the thread has exited. Must not be called in a forked child, which has no such
+    /// thread.
     pub fn join(self) {
-        // SAFETY: the thread was made to be joined, and is joined once, as this takes `self`.
+        // SAFETY: the thread is joinable, and joined once, because this takes `self`.
         unsafe { libc::pthread_join(self.0, null_mut()) };
     }
 }
@@ -68,11 +68,11 @@ fn create(argument: *mut Body) -> io::Result<libc::pthread_t> {
     };
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let attributes = attributes.as_mut_ptr();
-    // SAFETY: the attributes are a local, which this makes ready to be used.
+    // SAFETY: the attributes are a local, which this initializes.
     check(unsafe { libc::pthread_attr_init(attributes) })?;
     let mut thread = 0;
-    // SAFETY: the attributes were made ready, and are ended here. `run` gets an argument of the
-    // type that it asks for, and is the only one to use it.
+    // SAFETY: the attributes are initialized, and destroyed here. `run` gets an argument of its
+    // expected type, which only it uses.
     let begun = unsafe {
         let sized = check(libc::pthread_attr_setstacksize(attributes, STACK_BYTES));
         let created = sized.and_then(|()| {
@@ -85,7 +85,7 @@ fn create(argument: *mut Body) -> io::Result<libc::pthread_t> {
 }
 
 extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: `begin` has made it by `into_raw` for this thread alone.
+    // SAFETY: `begin` created it by `into_raw` for this thread alone.
     let body = unsafe { Box::from_raw(argument.cast::<Body>()) };
     body();
     null_mut()

@@ -1,5 +1,5 @@
-//! Who else than the program's own instructions may reach its memory: mappings
-//! tell of asynchronous I/O and of devices.
+//! Detects other users of the program's memory than its own instructions: mappings reveal
+//! asynchronous I/O and devices.
 
 use crate::descriptor::KeptFile;
 use crate::own_descriptors;
@@ -22,7 +22,7 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// `None` where /proc does not tell.
+    /// Returns `None` if /proc cannot be read.
     #[must_use]
     pub fn open() -> Option<Mappings> {
         let file = KeptFile::open("/proc/self/maps").ok()?;
@@ -31,9 +31,9 @@ impl Mappings {
         Some(Mappings { file })
     }
 
-    /// How many mappings there are by which the kernel or a device may come to pin
-    /// memory for longer than a system call: rings of io_uring, contexts of Linux's
-    /// asynchronous I/O, devices. One caller at a time.
+    /// Returns the number of mappings through which the kernel or a device may pin memory for
+    /// longer than a system call: rings of io_uring, contexts of Linux's asynchronous I/O, devices.
+    /// One caller at a time.
     #[must_use]
     pub fn pinners(&self) -> Option<usize> {
         let mut text = [0; 8192];
@@ -50,7 +50,7 @@ impl Mappings {
                 count += usize::from(is_pinner(&text[start..start + line]));
                 start += line + 1;
             }
-            // A line longer than that is a path that is none of these.
+            // A longer line is a path that is none of these.
             let start = if start == 0 && end == text.len() { end } else { start };
             text.copy_within(start..end, 0);
             held = end - start;
@@ -58,8 +58,8 @@ impl Mappings {
     }
 }
 
-/// "7f00-7f01 rw-s 00000000 00:0f 2083 anon_inode:[io_uring]": what is mapped comes
-/// sixth.
+/// Parses "7f00-7f01 rw-s 00000000 00:0f 2083 anon_inode:[io_uring]": the sixth field is the mapped
+/// object.
 #[must_use]
 pub fn is_pinner(line: &[u8]) -> bool {
     let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());

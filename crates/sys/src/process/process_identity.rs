@@ -1,8 +1,8 @@
-//! Identity of a process, and the rule by which others decide that it is dead.
+//! Identity of a process, and the rule by which other processes decide that it is dead.
 //!
-//! PIDs are reused, and a PID means nothing in another PID namespace. An identity therefore has
-//! the start time and the namespaces, too. It belongs to one process: a forked child has another.
-//! [`crate::open_mark`] is the rule for what a forked child keeps alive.
+//! PIDs are reused, and are different in another PID namespace. So an identity includes the start
+//! time and the namespaces. It belongs to one process: a forked child has another.
+//! [`crate::open_mark`] is the rule for resources that a forked child keeps alive.
 
 use crate::{program_filter, raw};
 use std::fs;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 /// Bits of [`ProcessIdentity::namespace`].
 pub const NAMESPACE_BITS: u32 = 18;
 
-/// One process, for other processes.
+/// Identity of a process, for other processes.
 ///
 /// ```
 /// use softswap_sys::process_identity::ProcessIdentity;
@@ -38,22 +38,22 @@ pub struct ProcessIdentity {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Liveness {
-    /// It runs, or is stopped.
+    /// It runs or is stopped.
     Alive,
     /// It has exited (also as a zombie: its memory is freed), or its PID was reused.
     Dead,
-    /// It is in another namespace, or `/proc` cannot be read: no descriptor is free, or it is not
-    /// mounted, hides the process, or belongs to another namespace. Only the dead are reaped.
+    /// It is in another namespace, or `/proc` is unusable: no free descriptor, not mounted, hiding
+    /// the process, or of another namespace. Only dead processes are reaped.
     Unknown,
 }
 
-/// Identity of this process once it is known; the PID is 0 before.
+/// Identity of this process; the PID is 0 until it is known.
 static PID: AtomicU32 = AtomicU32::new(0);
 static START: AtomicU64 = AtomicU64::new(0);
 static NAMESPACE: AtomicU32 = AtomicU32::new(0);
 
-/// Forgets the identity of this process, and returns it: in a forked child it is the parent's. The
-/// child may have the same PID in a namespace of its own.
+/// Clears the cached identity and returns it. In a forked child it is the parent's; the child may
+/// have the same PID in a namespace of its own.
 pub fn forget() -> Option<ProcessIdentity> {
     let pid = PID.swap(0, Acquire);
     let (start, namespace) = (START.load(Relaxed), NAMESPACE.load(Relaxed));
@@ -62,8 +62,8 @@ pub fn forget() -> Option<ProcessIdentity> {
 
 impl ProcessIdentity {
     /// Returns this process, or `None` if its namespace is unknown. If only its start time is
-    /// unknown, other processes judge it by its PID. The first call in a process opens files, so it
-    /// must not run in a fault.
+    /// unknown, other processes identify it by its PID. The first call in a process opens files, so
+    /// it must not be in a fault.
     #[must_use]
     pub fn current() -> Option<ProcessIdentity> {
         if let Some(me) = ProcessIdentity::known() {
@@ -78,7 +78,7 @@ impl ProcessIdentity {
         Some(me)
     }
 
-    /// Returns this process if [`ProcessIdentity::current`] has found it before.
+    /// Returns this process if [`ProcessIdentity::current`] has determined it before.
     #[must_use]
     pub fn known() -> Option<ProcessIdentity> {
         let pid = raw::current_process();
@@ -88,7 +88,8 @@ impl ProcessIdentity {
         })
     }
 
-    /// Returns whether the process is alive. Without a start time, any process with this PID is it.
+    /// Returns the state of the process. Without a start time, any process with this PID counts as
+    /// alive.
     #[must_use]
     pub fn liveness(&self) -> Liveness {
         if namespace() != Some(self.namespace) {
@@ -141,7 +142,7 @@ fn is_proc_of_own_namespace() -> bool {
 
 /// Returns the state and the start time in a `/proc/PID/stat`.
 fn parse_stat(stat: &[u8]) -> Option<(&str, u64)> {
-    // The name may contain any byte, also parentheses.
+    // The name may contain any byte, including parentheses.
     let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let mut fields = str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace();
     Some((fields.next()?, fields.nth(18)?.parse().ok()?))

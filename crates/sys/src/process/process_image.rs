@@ -1,8 +1,9 @@
-//! Where the kernel and the loader have put this program.
+//! Addresses at which the kernel and the loader have mapped this program.
 
 use std::sync::OnceLock;
 
-/// An address in the program's code, and one in the code of the library that this is part of.
+/// Returns an address in the program's code, and one in the code of the library that contains this
+/// function.
 ///
 /// ```
 /// use softswap_sys::process_image;
@@ -12,12 +13,13 @@ use std::sync::OnceLock;
 /// ```
 #[must_use]
 pub fn code() -> [usize; 2] {
-    // SAFETY: the function takes a number, and reads what the kernel has handed to the program.
+    // SAFETY: the function takes a number, and reads the auxiliary vector.
     let entry = unsafe { libc::getauxval(libc::AT_ENTRY) } as usize;
     [entry, code as *const () as usize]
 }
 
-/// The end of the program's data segment; `None` if the kernel has not told of its headers.
+/// Returns the end of the program's data segment; `None` if the kernel did not provide the program
+/// headers.
 ///
 /// ```
 /// use softswap_sys::process_image;
@@ -41,7 +43,7 @@ pub fn data_end() -> Option<usize> {
 }
 
 fn headers() -> Option<&'static [libc::Elf64_Phdr]> {
-    // SAFETY: the function takes a number, and reads what the kernel has handed to the program.
+    // SAFETY: the function takes a number, and reads the auxiliary vector.
     let [at, count, size] = [libc::AT_PHDR, libc::AT_PHNUM, libc::AT_PHENT]
         .map(|kind| unsafe { libc::getauxval(kind) } as usize);
     if at == 0 || size != size_of::<libc::Elf64_Phdr>() {

@@ -1,22 +1,22 @@
-//! Sanitizers that the file of a program, or LD_PRELOAD, names.
+//! Detects sanitizers in a program's file or in LD_PRELOAD.
 //!
-//! These functions allocate nothing: `exec` calls them, also in the child of a `vfork`.
+//! These functions do not allocate: `exec` calls them, also in the child of a `vfork`.
 
 use std::fmt;
 
-/// A tool that the compiler has put into a program. Its runtime replaces `malloc` and maps most of
-/// the address space for its shadow memory, so softswap cannot manage the program.
+/// A tool that the compiler has built into a program. Its runtime replaces `malloc` and maps most
+/// of the address space for its shadow memory, so softswap cannot manage the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sanitizer {
-    /// AddressSanitizer, also the one that the processor helps.
+    /// AddressSanitizer, including the hardware-assisted one.
     Address,
     /// ThreadSanitizer.
     Thread,
     /// MemorySanitizer.
     Memory,
-    /// LeakSanitizer by itself.
+    /// LeakSanitizer alone.
     Leak,
-    /// One of them, linked statically.
+    /// A statically linked sanitizer of unknown kind.
     Unnamed,
 }
 
@@ -32,29 +32,28 @@ impl fmt::Display for Sanitizer {
     }
 }
 
-/// Names of symbols that only such programs have in their dynamic string table, with the zeroes
-/// around them.
+/// Symbol names, with surrounding zeroes, that only such programs have in their dynamic string
+/// table.
 const MARKS: [(&[u8], Sanitizer); 6] = [
     (b"\0__asan_init\0", Sanitizer::Address),
     (b"\0__hwasan_init\0", Sanitizer::Address),
     (b"\0__tsan_init\0", Sanitizer::Thread),
     (b"\0__msan_init\0", Sanitizer::Memory),
     (b"\0__lsan_init\0", Sanitizer::Leak),
-    // The static runtimes call it if the program defines it.
+    // The static runtimes call this function if the program defines it.
     (b"\0__sanitizer_symbolize_code\0", Sanitizer::Unnamed),
 ];
-/// A part of each symbol name above.
 const COMMON: &[u8] = b"san";
 const LONGEST_MARK: usize = 32;
 
-/// The shortest buffer in which [`sanitizer`] finds what common linkers write.
+/// Smallest buffer size for [`sanitizer`] to work with the output of common linkers.
 pub const BUFFER_BYTES: usize = 1024;
-/// The ELF header, one of the program headers, and an entry of the dynamic section.
+/// Sizes of the ELF header, a program header, and an entry of the dynamic section.
 const HEAD_BYTES: usize = 64;
 const HEADER_BYTES: usize = 56;
 const ENTRY_BYTES: usize = 16;
 
-/// The names of shared runtimes, as LD_PRELOAD has them.
+/// Names of shared runtimes in LD_PRELOAD.
 const RUNTIMES: [(&[u8], Sanitizer); 8] = [
     (b"libasan.so", Sanitizer::Address),
     (b"libhwasan.so", Sanitizer::Address),
@@ -83,8 +82,8 @@ pub fn preloaded_sanitizer(preload: &[u8]) -> Option<Sanitizer> {
     names.filter_map(named).map(|(_, sanitizer)| *sanitizer).next()
 }
 
-/// Returns the sanitizer that a 64-bit ELF program is built with. `read_at` reads a part of its file
-/// into the start of `buffer`, which has room for [`BUFFER_BYTES`] or more, and returns the length.
+/// Returns the sanitizer that a 64-bit ELF program is built with. `read_at` reads a part of its
+/// file into the start of `buffer`, of at least [`BUFFER_BYTES`], and returns the length.
 pub fn sanitizer(
     buffer: &mut [u8],
     read_at: impl Fn(&mut [u8], u64) -> Option<usize>,
@@ -96,7 +95,7 @@ pub fn sanitizer(
         if let Some(sanitizer) = marked(&buffer[..got]) {
             return Some(sanitizer);
         }
-        // The next piece begins with the end of this one, where a mark may begin.
+        // The next piece starts with the end of this one, where a mark may begin.
         let is_last = at + got as u64 >= end;
         at += got.checked_sub(LONGEST_MARK).filter(|more| *more > 0 && !is_last)? as u64;
     }
@@ -112,7 +111,7 @@ fn marked(strings: &[u8]) -> Option<Sanitizer> {
     })
 }
 
-/// A loaded part of a file: its first address, its length in the file, and where it begins there.
+/// A loaded segment: address, length in the file, and file offset.
 #[derive(Clone, Copy, Default)]
 struct Loaded {
     address: u64,
@@ -120,7 +119,7 @@ struct Loaded {
     at: u64,
 }
 
-/// Returns where the dynamic string table begins and ends in the file.
+/// Returns the start and end of the dynamic string table in the file.
 fn dynamic_strings(
     buffer: &mut [u8],
     read_at: &impl Fn(&mut [u8], u64) -> Option<usize>,
@@ -129,7 +128,7 @@ fn dynamic_strings(
     const COUNT_AT: usize = 56;
     const STRINGS: u64 = 5;
     const STRINGS_BYTES: u64 = 10;
-    /// Longer tables are not searched to their end.
+    /// Longer tables are searched only up to this size.
     const MOST_STRINGS_BYTES: u64 = 16 << 20;
     let got = read_at(buffer, 0)?;
     let head = buffer[..got].first_chunk::<HEAD_BYTES>()?;

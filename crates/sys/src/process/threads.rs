@@ -1,15 +1,15 @@
-//! Threads of this process, by the kernel's numbers.
+//! Threads of this process, by their kernel IDs.
 
 use crate::futex;
 use crate::raw;
 use crate::signals::{self, Mask, SIGBUS, SIGSYS, siginfo_t};
 use std::io;
 
-/// What tells a signal that only interrupts: nobody else queues a SIGSYS with it.
+/// Value of a SIGSYS that only interrupts; no other code queues one with it.
 const INTERRUPTS: usize = 0x736f_6674_7377_6170;
-/// The same of one that asks a sleeping process to wake.
+/// Value of a SIGSYS that asks a sleeping process to wake.
 const WAKES: usize = 0x736f_6674_7761_6b65;
-/// What tells a SIGBUS by which a thread is asked whether it is out of the kernel.
+/// Value of a SIGBUS that asks a thread to show that it is not in the kernel.
 const ASKS: usize = 0x736f_6674_6173_6b73;
 
 fn queue(thread: i32, info: &siginfo_t) {
@@ -21,63 +21,63 @@ fn queue(thread: i32, info: &siginfo_t) {
 }
 
 /// # Safety
-/// `info` is what a handler was given.
+/// `info` is a handler's argument.
 unsafe fn has_value(info: *const siginfo_t, value: usize) -> bool {
-    // SAFETY: details that a handler was given can be read, and do not change meanwhile.
+    // SAFETY: a handler's details are readable and do not change meanwhile.
     let info = unsafe { &*info };
     info.si_code == libc::SI_QUEUE && signals::queued_value(info) == value
 }
 
-/// Has the handler of SIGSYS in this thread find [`is_request_to_wake`], on the signal stack.
+/// Sends this thread a SIGSYS for which [`is_request_to_wake`] holds; its handler runs on the
+/// signal stack.
 pub fn request_to_wake() {
     queue(raw::current_thread(), &signals::own_info(SIGSYS, WAKES));
 }
 
-/// Whether a SIGSYS came from [`request_to_wake`].
+/// Returns true if a SIGSYS came from [`request_to_wake`].
 ///
 /// # Safety
-/// `info` is what a handler was given.
+/// `info` is a handler's argument.
 #[must_use]
 pub unsafe fn is_request_to_wake(info: *const siginfo_t) -> bool {
-    // SAFETY: details that a handler was given can be read, and do not change meanwhile.
+    // SAFETY: a handler's details are readable and do not change meanwhile.
     signals::is_own(unsafe { &*info }, WAKES)
 }
 
-/// Interrupts the thread's system call, if it is in one that can be. The
-/// handler of SIGSYS asks [`is_interruption`] and returns. The details may be lost
-/// ([`signals::has_lost_details`]).
+/// Interrupts the thread's system call, if that is possible. The handler of SIGSYS checks
+/// [`is_interruption`] and returns. The details may be lost ([`signals::has_lost_details`]).
 pub fn interrupt(thread: i32) {
     queue(thread, &signals::queued_info(SIGSYS, INTERRUPTS));
 }
 
-/// Whether a SIGSYS came from [`interrupt`].
+/// Returns true if a SIGSYS came from [`interrupt`].
 ///
 /// # Safety
-/// `info` is what a handler was given.
+/// `info` is a handler's argument.
 #[must_use]
 pub unsafe fn is_interruption(info: *const siginfo_t) -> bool {
-    // SAFETY: asked for above.
+    // SAFETY: the caller promises that `info` is a handler's argument.
     unsafe { has_value(info, INTERRUPTS) }
 }
 
-/// Has the handler of SIGBUS in another thread find [`is_question`]. Not by SIGSYS: a call that
-/// a filter has just trapped would be lost, as one of a kind is kept pending. A touch is
-/// repeated. The details may be lost ([`signals::has_lost_details`]).
+/// Sends another thread a SIGBUS for which [`is_question`] holds. Not a SIGSYS: only one signal of
+/// a kind can be pending, so the trap of a system call could be lost. A lost fault does not matter,
+/// because its access is repeated. The details may be lost ([`signals::has_lost_details`]).
 pub fn question(thread: i32) {
     queue(thread, &signals::queued_info(SIGBUS, ASKS));
 }
 
-/// Whether a SIGBUS came from [`question`].
+/// Returns true if a SIGBUS came from [`question`].
 ///
 /// # Safety
-/// `info` is what a handler was given.
+/// `info` is a handler's argument.
 #[must_use]
 pub unsafe fn is_question(info: *const siginfo_t) -> bool {
-    // SAFETY: asked for above.
+    // SAFETY: the caller promises that `info` is a handler's argument.
     unsafe { has_value(info, ASKS) }
 }
 
-/// What a thread does, as /proc tells of one that does not run.
+/// Activity of a thread that does not run, as /proc reports it.
 ///
 /// ```
 /// use softswap_sys::{raw, threads};
@@ -92,29 +92,29 @@ pub enum Activity {
     Call {
         /// The call's number.
         number: i64,
-        /// Its arguments.
+        /// The call's arguments.
         arguments: [usize; 6],
     },
-    /// It runs, or waits for something else.
+    /// It runs, or waits for another reason.
     Unknown,
-    /// There is no such thread.
+    /// The thread does not exist.
     Gone,
 }
 
-/// The numbers of this process's threads, as it has them itself.
+/// Returns the IDs of this process's threads in its own PID namespace.
 ///
 /// # Errors
-/// When /proc does not tell.
+/// If /proc cannot be read.
 pub fn all() -> io::Result<Vec<i32>> {
     let names = names()?;
     if is_of_own_namespace() {
         return Ok(names);
     }
-    // One that is gone by now has no number.
+    // A thread that has exited meanwhile has no ID.
     Ok(names.into_iter().filter_map(|name| number_of(name).ok()).collect())
 }
 
-/// What /proc calls this process's threads.
+/// Returns the IDs of this process's threads in /proc.
 fn names() -> io::Result<Vec<i32>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir("/proc/self/task")? {
@@ -123,24 +123,24 @@ fn names() -> io::Result<Vec<i32>> {
     Ok(names)
 }
 
-/// Whether /proc goes by this process's own numbers: one that was mounted outside of its name
-/// space of processes has others.
+/// Returns true if /proc uses this process's PID namespace. A /proc that was mounted outside it
+/// uses other IDs.
 fn is_of_own_namespace() -> bool {
     let name = std::fs::read_link("/proc/thread-self").ok();
     let name = name.as_deref().and_then(|path| path.file_name()?.to_str()?.parse::<i32>().ok());
-    // Where that is not told there are no others to be had, either.
+    // If this cannot be read, no other IDs are available either.
     name.is_none_or(|name| name == raw::current_thread())
 }
 
-/// The number that the thread has for itself which /proc calls so.
+/// Returns the ID in this process's namespace of a thread, from its ID in /proc.
 fn number_of(name: i32) -> io::Result<i32> {
-    // One for each name space, its own last.
+    // One ID for each namespace, the innermost last.
     let numbers = field(name, "NSpid:")?;
     let own = numbers.split_ascii_whitespace().next_back().and_then(|number| number.parse().ok());
     own.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// What /proc calls a thread.
+/// Returns a thread's ID in /proc.
 fn name_of(thread: i32) -> io::Result<i32> {
     if is_of_own_namespace() {
         return Ok(thread);
@@ -150,7 +150,7 @@ fn name_of(thread: i32) -> io::Result<i32> {
     names()?.into_iter().find(is_it).ok_or_else(gone)
 }
 
-/// The signals that a thread of this process blocks.
+/// Returns the signals that a thread of this process blocks.
 ///
 /// ```
 /// use softswap_sys::{raw, signals, threads};
@@ -160,16 +160,16 @@ fn name_of(thread: i32) -> io::Result<i32> {
 /// ```
 ///
 /// # Errors
-/// When /proc does not tell.
+/// If /proc cannot be read.
 pub fn blocked(thread: i32) -> io::Result<Mask> {
     let digits = status(thread, "SigBlk:")?;
     Mask::from_str_radix(&digits, 16).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// What a thread of this process does.
+/// Returns the activity of a thread of this process.
 ///
 /// # Errors
-/// When /proc does not tell.
+/// If /proc cannot be read.
 pub fn activity(thread: i32) -> io::Result<Activity> {
     let read = |name| std::fs::read_to_string(format!("/proc/self/task/{name}/syscall"));
     match name_of(thread).and_then(read) {
@@ -177,7 +177,7 @@ pub fn activity(thread: i32) -> io::Result<Activity> {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
             Ok(Activity::Gone)
         }
-        // Of a first thread that has ended only root is told more.
+        // Once the main thread has exited, only root may read its system call.
         Err(_) if status(thread, "State:").is_ok_and(|state| state.starts_with(['Z', 'X'])) => {
             Ok(Activity::Gone)
         }
@@ -185,23 +185,23 @@ pub fn activity(thread: i32) -> io::Result<Activity> {
     }
 }
 
-/// What the line of a thread's status says that begins with `title`.
+/// Returns the rest of the line of a thread's status that starts with `title`.
 fn status(thread: i32, title: &str) -> io::Result<String> {
     field(name_of(thread)?, title)
 }
 
-/// As [`status`], of the thread that /proc calls so.
+/// As [`status`], for a thread's ID in /proc.
 fn field(name: i32, title: &str) -> io::Result<String> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{name}/status"))?;
     let field = text.lines().find_map(|line| line.strip_prefix(title));
     field.map(|rest| rest.trim().to_string()).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// "running", "-1 SP PC", or "NUMBER A B C D E F SP PC".
+/// Parses "running", "-1 SP PC", or "NUMBER A B C D E F SP PC".
 fn parse_activity(text: &str) -> Activity {
     let mut fields = text.split_ascii_whitespace();
     let number = fields.next().and_then(|field| field.parse::<i64>().ok());
-    // The first thread, which has ended before the others.
+    // The main thread, which has exited before the others.
     if number == Some(-1) && fields.clone().all(|field| field == "0x0") {
         return Activity::Gone;
     }
@@ -217,11 +217,11 @@ fn parse_activity(text: &str) -> Activity {
     Activity::Call { number, arguments }
 }
 
-/// Waits until a thread that ends by itself is gone for the kernel, too.
+/// Waits until an exiting thread no longer exists in the kernel.
 pub fn wait_until_gone(thread: i32) {
     let pid = raw::current_process() as usize;
     let still_there = || {
-        // SAFETY: signal 0 is never delivered; the call only tells whether it could be.
+        // SAFETY: signal 0 is never delivered; the call only returns if it could be.
         unsafe { raw::syscall(libc::SYS_tgkill, [pid, thread as usize, 0, 0, 0, 0]) == 0 }
     };
     let mut turns = 0;
@@ -230,12 +230,13 @@ pub fn wait_until_gone(thread: i32) {
     }
 }
 
-/// What the kernel calls this thread, up to the first 0; for the first one, its program.
+/// Returns the kernel's name of this thread, padded with zeroes; for the main thread, the program's
+/// name.
 #[must_use]
 pub fn own_name() -> [u8; 16] {
     let mut name = [0; 16];
     let place = name.as_mut_ptr() as usize;
-    // SAFETY: the kernel writes 16 bytes at most, into `name`.
+    // SAFETY: the kernel writes at most 16 bytes to `name`.
     let _ =
         unsafe { raw::syscall(libc::SYS_prctl, [libc::PR_GET_NAME as usize, place, 0, 0, 0, 0]) };
     name
@@ -248,7 +249,7 @@ mod tests {
     #[test]
     fn a_thread_that_waits_in_a_call_is_seen_with_its_arguments() {
         let mut ends = [0; 2];
-        // SAFETY: room for two descriptors.
+        // SAFETY: the array has space for two descriptors.
         assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
         let mut byte = [0_u8; 3];
         let at = byte.as_mut_ptr() as usize;
@@ -268,7 +269,7 @@ mod tests {
                 }
             };
             assert_eq!((call[0], call[1], call[2]), (ends[0] as usize, at, 3));
-            // SAFETY: a byte to be read.
+            // SAFETY: the kernel reads one byte of the string.
             assert_eq!(unsafe { libc::write(ends[1], c"x".as_ptr().cast(), 1) }, 1);
         });
         assert_eq!(byte[0], b'x');
