@@ -1,4 +1,4 @@
-//! The library has a name for the loader, and stays: its handler of SIGBUS is in force for good.
+//! Sets the library's SONAME, and keeps it loaded, because its SIGBUS handler stays installed.
 
 fn main() {
     let part = |name: &str| std::env::var(format!("CARGO_PKG_VERSION_{name}")).unwrap_or_default();

@@ -1,8 +1,7 @@
-//! Pools, regions and pins, by what C knows them by.
+//! Pools, regions and pins, by their handles in C.
 //!
-//! A pool and a pin are numbers that are never used again, a region is its address: what is
-//! given up twice, or was never handed out, is refused instead of touching what is somebody
-//! else's.
+//! A pool and a pin are numbers that are never reused, and a region is its address. So a handle
+//! that was released before, or never returned, is refused and affects no other object.
 
 use crate::options::{self, softswap_options};
 use crate::refusal::{Refusal, answer};
@@ -12,7 +11,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A pool, as C knows it.
+/// A pool's handle in C.
 #[repr(C)]
 #[allow(non_camel_case_types, reason = "the name is C's")]
 pub struct softswap_pool {
@@ -30,17 +29,17 @@ pub struct softswap_stats {
     pub budget_bytes: u64,
     /// DRAM in use, in bytes.
     pub used_bytes: u64,
-    /// The most there ever was of that.
+    /// Maximum of `used_bytes`.
     pub used_peak_bytes: u64,
     /// Touches that waited for a page.
     pub faults: u64,
-    /// Of those, pages that were read from the disk.
+    /// Touches that waited for a page from the disk.
     pub faults_disk: u64,
-    /// How long threads waited for pages, in ns.
+    /// Time that threads waited for pages, in ns.
     pub stalled_ns: u64,
-    /// Written to the disk, in bytes.
+    /// Bytes written to the disk.
     pub written_bytes: u64,
-    /// Read from the disk, in bytes.
+    /// Bytes read from the disk.
     pub read_bytes: u64,
 }
 
@@ -53,7 +52,7 @@ fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A number that was never used.
+/// Returns a number that was never used.
 fn number() -> u64 {
     NEXT.fetch_add(1, Relaxed)
 }
@@ -63,7 +62,7 @@ fn pool_of(pool: *const softswap_pool) -> Result<Pool, Refusal> {
     found.ok_or(Refusal::Argument("pool: is none, or was destroyed"))
 }
 
-/// The region in which a range lies, and where in it.
+/// Returns the region that contains a range, and the range's offset in it.
 fn region_of(address: *const c_void, len: usize) -> Result<(Arc<Region>, usize), Refusal> {
     let regions = lock(&REGIONS);
     let (start, region) = regions.range(..=address.addr()).next_back().ok_or(NO_REGION)?;
@@ -74,41 +73,42 @@ fn region_of(address: *const c_void, len: usize) -> Result<(Arc<Region>, usize),
 
 const NO_REGION: Refusal = Refusal::Argument("address, len: do not lie in a region that is mapped");
 
-/// Stores what C asked for.
+/// Stores a result for C.
 ///
 /// # Safety
-/// NULL, or the address of a writable `T`.
+/// `to` is NULL, or the address of a writable `T`.
 unsafe fn put<T>(to: *mut T, value: T) -> Result<(), Refusal> {
     if to.is_null() {
         return Err(Refusal::Argument("the result's address is NULL"));
     }
-    // SAFETY: writable, as asked for above.
+    // SAFETY: `to` is not NULL, so it is writable, as the caller promises.
     unsafe { to.write(value) };
     Ok(())
 }
 
-/// Makes a pool: see `softswap.h`.
+/// Creates a pool: see `softswap.h`.
 ///
 /// # Safety
-/// `options` is NULL or begins with its size, and has as many bytes; `pool` is NULL or writable.
+/// `options` is NULL, or starts with its size and has this many bytes; `pool` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn softswap_pool_create(
     options: *const softswap_options,
     pool: *mut *mut softswap_pool,
 ) -> c_int {
     answer(|| {
-        // SAFETY: as asked for above.
+        // SAFETY: the caller promises that `pool` is NULL or writable.
         unsafe { put(pool, std::ptr::null_mut())? };
-        // SAFETY: as asked for above.
+        // SAFETY: the caller promises that `options` is NULL, or starts with its size and has this
+        // many bytes.
         let made = unsafe { options::builder(options)? }.build()?;
         let handle = number();
         lock(&POOLS).insert(handle, made);
-        // SAFETY: as asked for above.
+        // SAFETY: the caller promises that `pool` is NULL or writable.
         unsafe { put(pool, std::ptr::without_provenance_mut(handle as usize)) }
     })
 }
 
-/// Ends a pool, once its regions are unmapped.
+/// Destroys a pool, whose resources are freed once its regions are unmapped.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_pool_destroy(pool: *mut softswap_pool) -> c_int {
     answer(|| {
@@ -120,7 +120,7 @@ pub extern "C" fn softswap_pool_destroy(pool: *mut softswap_pool) -> c_int {
     })
 }
 
-/// Maps a region of zeroes.
+/// Maps a zeroed region.
 ///
 /// # Safety
 /// `address` is NULL or writable.
@@ -131,17 +131,17 @@ pub unsafe extern "C" fn softswap_map(
     address: *mut *mut c_void,
 ) -> c_int {
     answer(|| {
-        // SAFETY: as asked for above.
+        // SAFETY: the caller promises that `address` is NULL or writable.
         unsafe { put(address, std::ptr::null_mut())? };
         let mut region = pool_of(pool)?.map(len)?;
         let start = region.as_mut_ptr();
         lock(&REGIONS).insert(start.addr(), Arc::new(region));
-        // SAFETY: as asked for above.
+        // SAFETY: the caller promises that `address` is NULL or writable.
         unsafe { put(address, start.cast()) }
     })
 }
 
-/// Unmaps a whole region, by its first address.
+/// Unmaps a whole region, given its first address.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_unmap(address: *mut c_void) -> c_int {
     answer(|| {
@@ -164,7 +164,7 @@ pub extern "C" fn softswap_unmap(address: *mut c_void) -> c_int {
     })
 }
 
-/// Says what is expected of a range of a region.
+/// Announces the use of a range of a region.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_advise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
     answer(|| {
@@ -189,25 +189,25 @@ pub extern "C" fn softswap_advise(address: *mut c_void, len: usize, advice: c_in
     })
 }
 
-/// Keeps a range of a region in DRAM.
+/// Pins a range of a region in DRAM.
 ///
 /// # Safety
 /// `pin` is NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn softswap_pin(address: *mut c_void, len: usize, pin: *mut u64) -> c_int {
     answer(|| {
-        // SAFETY: as asked for above.
+        // SAFETY: the caller promises that `pin` is NULL or writable.
         unsafe { put(pin, 0)? };
         let (region, at) = region_of(address, len)?;
         let made = Region::pin_owned(&region, at..at + len)?;
         let handle = number();
         lock(&PINS).insert(handle, made);
-        // SAFETY: as asked for above.
+        // SAFETY: the caller promises that `pin` is NULL or writable.
         unsafe { put(pin, handle) }
     })
 }
 
-/// Ends a pin.
+/// Releases a pin.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_unpin(pin: u64) -> c_int {
     answer(|| {
@@ -222,10 +222,10 @@ pub extern "C" fn softswap_set_memory(pool: *mut softswap_pool, bytes: u64) -> c
     answer(|| Ok(pool_of(pool)?.set_memory_bytes(bytes)?))
 }
 
-/// Tells figures of a pool.
+/// Returns figures of a pool.
 ///
 /// # Safety
-/// `stats` is NULL or begins with its size, and has as many writable bytes.
+/// `stats` is NULL, or starts with its size and has this many writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn softswap_pool_stats(
     pool: *mut softswap_pool,
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn softswap_pool_stats(
         if stats.is_null() {
             return Err(Refusal::Argument("stats: is NULL"));
         }
-        // SAFETY: it begins with its size, as asked for above.
+        // SAFETY: the caller promises that it starts with its size.
         let size = unsafe { (&raw const (*stats).size).read_unaligned() };
         if !(size_of::<usize>()..=4096).contains(&size) {
             return Err(Refusal::Argument("stats: size is not that of struct softswap_stats"));
@@ -253,13 +253,14 @@ pub unsafe extern "C" fn softswap_pool_stats(
             read_bytes: found.read_bytes,
         };
         let len = size.min(size_of::<softswap_stats>());
-        // SAFETY: `size` bytes are writable, as asked for above; the local has `len`.
+        // SAFETY: the caller promises that `size` bytes are writable; `len` is at most that and at
+        // most the size of the local.
         unsafe { (&raw const told).cast::<u8>().copy_to_nonoverlapping(stats.cast(), len) };
         Ok(())
     })
 }
 
-/// Tells all figures of a pool as one JSON object.
+/// Returns all figures of a pool as one JSON object.
 ///
 /// # Safety
 /// `buffer` has `len` writable bytes; `needed` is NULL or writable.
@@ -273,13 +274,13 @@ pub unsafe extern "C" fn softswap_pool_stats_json(
     answer(|| {
         let text = pool_of(pool)?.snapshot_stats_json();
         if !needed.is_null() {
-            // SAFETY: writable, as asked for above.
+            // SAFETY: `needed` is not NULL, so it is writable, as the caller promises.
             unsafe { needed.write(text.len() + 1) };
         }
         if buffer.is_null() || len <= text.len() {
             return Err(Refusal::Argument("buffer: is too short; see *needed"));
         }
-        // SAFETY: the text and its end fit into the `len` bytes, which are writable.
+        // SAFETY: the text and its terminating zero fit into the `len` bytes, which are writable.
         unsafe {
             text.as_ptr().copy_to_nonoverlapping(buffer.cast(), text.len());
             buffer.add(text.len()).write(0);

@@ -1,8 +1,9 @@
-//! The C library `softswap_c`: what the crate `softswap` offers, for C and what calls C.
+//! The C library `softswap_c`: the functions of the crate `softswap`, for C and languages that call
+//! C.
 //!
-//! Handles are opaque; functions return 0 or a negative `errno`, and keep a text about the last
-//! refusal of the calling thread. The header `include/softswap.h` is the documentation, and is
-//! compared with this by a test.
+//! Handles are opaque. Functions return 0 or a negative `errno`, and keep a text about the calling
+//! thread's last refusal. The header `include/softswap.h` is the documentation; a test compares it
+//! with this code.
 #![warn(missing_docs)]
 
 mod refusal;

@@ -1,4 +1,4 @@
-//! What a refusal is for C: a negative number, and a text kept for the thread.
+//! Errors in C: a negative number, and a text kept for the thread.
 
 use softswap::Error;
 use std::cell::RefCell;
@@ -12,10 +12,10 @@ thread_local! {
 const EINVAL: c_int = 22;
 const ENOTRECOVERABLE: c_int = 131;
 
-/// Why a call is refused.
+/// Reasons why a call is refused.
 pub(crate) enum Refusal {
     Of(Error),
-    /// An argument that cannot be, by its name and what it is to be.
+    /// An invalid argument: its name and what is wrong.
     Argument(&'static str),
 }
 
@@ -27,11 +27,11 @@ impl From<Error> for Refusal {
 
 fn keep(text: String) {
     let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
-    // Not there any more only at the thread's end.
+    // The variable is missing only while the thread exits.
     let _ = DETAIL.try_with(|detail| detail.replace(text));
 }
 
-/// Runs `body`: 0, or a negative `errno` and the text kept. A panic goes no further.
+/// Runs `body`. Returns 0, or a negative `errno` and keeps the text. Catches panics.
 pub(crate) fn answer(body: impl FnOnce() -> Result<(), Refusal>) -> c_int {
     let (number, text) = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
@@ -43,8 +43,8 @@ pub(crate) fn answer(body: impl FnOnce() -> Result<(), Refusal>) -> c_int {
     -number
 }
 
-/// The reason of this thread's last refusal, in English; empty where there was none. It stays
-/// until the thread's next refusal. Do not free it.
+/// Returns the reason of this thread's last refusal, in English; empty if there was none. The text
+/// is valid until the thread's next refusal. Do not free it.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_strerror_detail() -> *const c_char {
     DETAIL.try_with(|detail| detail.borrow().as_ptr()).unwrap_or(c"".as_ptr())

@@ -1,6 +1,6 @@
-//! Writes what is installed below `share` beside the command: a man page for each of its
-//! commands, and completions for bash, zsh and fish. All of it is made of the definitions by
-//! which the command line is read, so it says what they say.
+//! Writes the files to install below `share` with the command: a man page for each of its commands,
+//! and completions for bash, zsh and fish. They are generated from the definitions that parse the
+//! command line, so they always agree with it.
 #![forbid(unsafe_code)]
 
 use clap::builder::{PossibleValuesParser, Resettable};
@@ -19,7 +19,7 @@ use std::{fs, io};
 const NAME: &str = "softswap";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Where each shell looks for its completions by itself, below `share`.
+/// Paths below `share` in which each shell searches for completions.
 const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Bash, "bash-completion/completions/softswap"),
     (Shell::Zsh, "zsh/site-functions/_softswap"),
@@ -55,7 +55,8 @@ fn write(share: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The whole command line: `bench`, `analyze` and `remote` as the programs define them that do them.
+/// Returns the whole command line, with `bench`, `analyze` and `remote` as defined by the programs
+/// that implement them.
 fn definition() -> Command {
     let mut whole = softswap_cli::command();
     for other in softswap_bench::command().get_subcommands() {
@@ -72,12 +73,13 @@ fn shown(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|below| !below.is_hide_set())
 }
 
-/// A copy without what only developers and softswap itself use, which nobody wants completed.
+/// Returns a copy without hidden options and commands, which are for developers and softswap
+/// itself.
 fn without_hidden(command: &Command) -> Command {
-    // clap keeps names for ever; this program ends soon.
+    // clap keeps names until the process exits, which is soon here.
     let name: &'static str = command.get_name().to_string().leak();
     let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set());
-    // What they conflict with may be hidden.
+    // Removes conflicts, because they may be with hidden arguments.
     let apart = |argument: &Arg| argument.clone().conflicts_with(Resettable::<Id>::Reset);
     Command::new(name)
         .about(command.get_about().cloned().unwrap_or_default())
@@ -86,7 +88,7 @@ fn without_hidden(command: &Command) -> Command {
         .subcommands(shown(command).map(without_hidden))
 }
 
-/// The name that a command's page has: `softswap-bench-swap`.
+/// Returns the name of a command's page, such as `softswap-bench-swap`.
 fn page_name(command: &Command) -> &str {
     command.get_display_name().unwrap_or(command.get_name())
 }
@@ -98,7 +100,7 @@ fn write_pages(command: &Command, pages: &Path) -> io::Result<()> {
 }
 
 fn page(command: &Command) -> io::Result<Vec<u8>> {
-    // What the short help leaves out belongs into the page.
+    // The page includes help that the short help omits.
     let whole_help = |argument: Arg| match (argument.get_long_help(), argument.get_help()) {
         (None, Some(help)) => {
             let help = help.clone();
@@ -124,7 +126,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Returns the usage as the help has it, with values.
+/// Returns the usage as in the help, with values.
 fn synopsis(command: &Command) -> Roff {
     let usage = command.clone().render_usage().to_string();
     let mut roff = Roff::new();
@@ -135,8 +137,8 @@ fn synopsis(command: &Command) -> Roff {
     roff
 }
 
-/// Formats the text after the options: prose is refilled, examples are a section of their own and
-/// keep their lines, and `TERM  meaning` becomes an item.
+/// Formats the text after the options. Prose is refilled. Examples become a section and keep their
+/// lines. `TERM  meaning` becomes an item.
 fn notes_section(notes: &str) -> Roff {
     let mut roff = Roff::new();
     let (mut in_example, mut in_items, mut has_heading) = (false, false, false);
@@ -188,7 +190,7 @@ fn values(option: &str) -> Option<Vec<&'static str>> {
 
 /// Commands whose first operand is the PID of a program under softswap.
 const OF_PIDS: [&str; 3] = ["stat", "ctl", "record"];
-/// Prints the PIDs of all `softswap run`.
+/// Shell command that prints the PIDs of all `softswap run`.
 const PIDS: &str = "$(pgrep -x softswap)";
 
 fn with_values(argument: Arg) -> Arg {
@@ -198,7 +200,7 @@ fn with_values(argument: Arg) -> Arg {
     }
 }
 
-/// Adds PIDs and the keys of `ctl` to a script: operands that clap_complete leaves out.
+/// Adds operands that clap_complete omits to a script: PIDs and the keys of `ctl`.
 fn with_operands(shell: Shell, script: &str) -> String {
     let keys = SETTINGS.map(|setting| setting.key).join(" ");
     let mut script = script.to_string();
@@ -211,7 +213,7 @@ fn with_operands(shell: Shell, script: &str) -> String {
             for action in ["get", "set"] {
                 let block = format!("softswap__subcmd__ctl__subcmd__{action})\n");
                 let Some((before, after)) = script.split_once(&block) else { continue };
-                // The PID stands before the action.
+                // The PID precedes the action.
                 let after = after.replacen("-eq 3", "-eq 4", 1);
                 let after = after.replacen("opts=\"", &format!("opts=\"{keys} "), 1);
                 script = format!("{before}{block}{after}");
@@ -236,7 +238,8 @@ fn with_operands(shell: Shell, script: &str) -> String {
     script
 }
 
-/// The page above, and below the first one the documents.
+/// Returns the section that refers to the parent command's page, or for the top command to the
+/// documents.
 fn see_also(command: &Command) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["SEE ALSO"]);
@@ -263,7 +266,7 @@ mod tests {
         shown(command).for_each(|below| names(below, found));
     }
 
-    /// What a tool says; `None` where there is none.
+    /// Returns the output of a tool; `None` if it is not installed.
     fn output(tool: &str, arguments: &[&str], file: &Path) -> Option<Output> {
         let mut process = Process::new(tool);
         process.args(arguments).arg(file).env("LC_ALL", "C.UTF-8").env("MANWIDTH", "80");

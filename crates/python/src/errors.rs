@@ -1,4 +1,4 @@
-//! What a pool refuses, as the exception that Python has for it.
+//! Converts a pool's errors into Python exceptions.
 
 use pyo3::PyErr;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};

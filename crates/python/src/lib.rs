@@ -1,5 +1,5 @@
-//! What the module `softswap` needs of the engine: pools, and regions of them that NumPy makes
-//! arrays of. The rest of it is Python.
+//! The part of the module `softswap` that needs the engine: pools, and regions for NumPy arrays.
+//! The other parts are Python.
 
 mod errors;
 mod pool;

@@ -1,6 +1,6 @@
-//! NumPy's own arrays in a pool (NEP 49): a handler by which NumPy allocates what the arrays
-//! hold. Small ones stay with the C library: a region is whole pages. So do all in a forked child,
-//! which has nothing of the pool.
+//! NumPy's arrays in a pool (NEP 49): a handler by which NumPy allocates the content of arrays.
+//! Small arrays stay in the C library's heap, because a region consists of whole pages. So do all
+//! arrays in a forked child, which has no access to the pool.
 
 use crate::pool::Pool;
 use pyo3::exceptions::PyRuntimeError;
@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 const CAPSULE: &CStr = c"mem_handler";
-/// Where `PyDataMem_SetHandler` is in NumPy's table, in all versions from 1.22 on.
+/// Index of `PyDataMem_SetHandler` in NumPy's table, in all versions since 1.22.
 const SET_HANDLER: usize = 304;
 
 /// `PyDataMemAllocator`.
@@ -35,24 +35,24 @@ struct NumpyHandler {
     allocator: Allocator,
 }
 
-/// What the handler's functions are given.
+/// Context of the handler's functions.
 struct Context {
     pool: softswap::Pool,
-    /// What is smaller stays with the C library.
+    /// Smaller allocations use the C library.
     least_bytes: usize,
-    /// By their addresses.
+    /// Regions by their addresses.
     regions: Mutex<HashMap<usize, Region>>,
 }
 
 impl Context {
     /// # Safety
-    /// `context` is that of a handler of this file, which lasts as long as arrays that it made.
+    /// `context` belongs to a handler of this file, which exists while arrays that it allocated do.
     unsafe fn of<'a>(context: *mut c_void) -> &'a Context {
-        // SAFETY: the caller's promise; a context is never changed but under its lock.
+        // SAFETY: the caller promises that the context is valid; it is changed only under its lock.
         unsafe { &*context.cast::<Context>() }
     }
 
-    /// `plain` is the C library's function for so many bytes, one at least.
+    /// Allocates memory. `plain` is the C library's function for a number of bytes, at least one.
     fn allocate(&self, bytes: usize, plain: impl Fn(usize) -> *mut c_void) -> *mut c_void {
         if bytes < self.least_bytes {
             return plain(bytes.max(1));
@@ -71,16 +71,16 @@ impl Context {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The length of what was allocated in the pool at an address.
+    /// Returns the length of the region at an address, if it is in the pool.
     fn bytes_at(&self, pointer: *mut c_void) -> Option<usize> {
         self.lock().get(&pointer.addr()).map(|region| region.len())
     }
 }
 
 extern "C" fn malloc(context: *mut c_void, bytes: usize) -> *mut c_void {
-    // SAFETY: any size may be asked for.
+    // SAFETY: the function accepts any size.
     let plain = |bytes| unsafe { libc::malloc(bytes) };
-    // SAFETY: NumPy passes the context of the handler whose function this is.
+    // SAFETY: NumPy passes the context of the handler that this function belongs to.
     unsafe { Context::of(context) }.allocate(bytes, plain)
 }
 
@@ -88,10 +88,9 @@ extern "C" fn calloc(context: *mut c_void, count: usize, each: usize) -> *mut c_
     let Some(bytes) = count.checked_mul(each) else {
         return ptr::null_mut();
     };
-    // Regions are zero as they are.
-    // SAFETY: any size may be asked for.
+    // Regions are zero already. SAFETY: the function accepts any size.
     let plain = |bytes| unsafe { libc::calloc(1, bytes) };
-    // SAFETY: NumPy passes the context of the handler whose function this is.
+    // SAFETY: NumPy passes the context of the handler that this function belongs to.
     unsafe { Context::of(context) }.allocate(bytes, plain)
 }
 
@@ -99,19 +98,19 @@ extern "C" fn realloc(context: *mut c_void, old: *mut c_void, bytes: usize) -> *
     if old.is_null() {
         return malloc(context, bytes);
     }
-    // SAFETY: NumPy passes the context of the handler whose function this is.
+    // SAFETY: NumPy passes the context of the handler that this function belongs to.
     let of_handler = unsafe { Context::of(context) };
     let in_pool = of_handler.bytes_at(old);
     if in_pool.is_none() && bytes < of_handler.least_bytes {
-        // SAFETY: what is not in the pool is the C library's.
+        // SAFETY: memory that is not in the pool belongs to the C library.
         return unsafe { libc::realloc(old, bytes.max(1)) };
     }
-    // SAFETY: as above.
+    // SAFETY: memory that is not in the pool belongs to the C library.
     let old_bytes = in_pool.unwrap_or_else(|| unsafe { libc::malloc_usable_size(old) });
     let new = malloc(context, bytes);
     if !new.is_null() {
-        // SAFETY: both are allocated with at least that length, and apart, as the old one is
-        // freed only afterwards.
+        // SAFETY: both have at least that length, and do not overlap, because the old memory is
+        // freed afterwards.
         unsafe { ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast(), old_bytes.min(bytes)) };
         free(context, old, old_bytes);
     }
@@ -119,10 +118,10 @@ extern "C" fn realloc(context: *mut c_void, old: *mut c_void, bytes: usize) -> *
 }
 
 extern "C" fn free(context: *mut c_void, pointer: *mut c_void, _bytes: usize) {
-    // SAFETY: NumPy passes the context of the handler whose function this is.
+    // SAFETY: NumPy passes the context of the handler that this function belongs to.
     let region = unsafe { Context::of(context) }.lock().remove(&pointer.addr());
     if region.is_none() {
-        // SAFETY: what is not in the pool is the C library's, and NumPy frees it once.
+        // SAFETY: memory that is not in the pool belongs to the C library, and NumPy frees it once.
         unsafe { libc::free(pointer) };
     }
 }
@@ -137,7 +136,7 @@ pub(crate) struct Handler {
 impl Handler {
     #[new]
     fn new(py: Python<'_>, pool: &Pool, least_bytes: usize) -> PyResult<Handler> {
-        // A region of no bytes cannot be.
+        // A region cannot be empty.
         let least_bytes = least_bytes.max(1);
         let pool = pool.pool.clone();
         let context = Context { pool, least_bytes, regions: Mutex::default() };
@@ -148,7 +147,7 @@ impl Handler {
             *to = from as c_char;
         }
         let handler = Box::into_raw(Box::new(NumpyHandler { name, version: 1, allocator }));
-        // SAFETY: the handler is given away with its capsule, whose destructor takes it back.
+        // SAFETY: the capsule owns the handler, and its destructor frees it.
         let capsule = unsafe {
             let capsule = ffi::PyCapsule_New(handler.cast(), CAPSULE.as_ptr(), Some(drop_handler));
             Bound::from_owned_ptr_or_err(py, capsule)?.unbind()
@@ -156,22 +155,22 @@ impl Handler {
         Ok(Handler { capsule })
     }
 
-    /// Makes NumPy allocate by it in this context of Python; what it allocated by before comes
-    /// back.
+    /// Makes NumPy use this handler in the current Python context; returns the previous handler.
     fn put_in_force(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         set(py, &self.capsule)
     }
 }
 
-/// Puts a handler in force again that [`Handler::put_in_force`] has returned.
+/// Restores a handler that [`Handler::put_in_force`] returned.
 #[pyfunction]
 pub(crate) fn restore(py: Python<'_>, before: Py<PyAny>) -> PyResult<()> {
     set(py, &before).map(drop)
 }
 
-/// Runs when neither an array nor a [`Handler`] holds the capsule any more.
+/// Runs when neither an array nor a [`Handler`] refers to the capsule any more.
 extern "C" fn drop_handler(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this once, for a capsule of `Handler::new`; nothing uses what is in it.
+    // SAFETY: Python calls this once, for a capsule of `Handler::new`, whose content is not used
+    // any more.
     unsafe {
         let handler = ffi::PyCapsule_GetPointer(capsule, CAPSULE.as_ptr()).cast::<NumpyHandler>();
         let handler = Box::from_raw(handler);
@@ -186,8 +185,9 @@ fn set(py: Python<'_>, capsule: &Py<PyAny>) -> PyResult<Py<PyAny>> {
     if !capsule.bind(py).is_instance_of::<PyCapsule>() {
         return Err(PyRuntimeError::new_err("no handler of NumPy's"));
     }
-    // SAFETY: the capsule, which has no name, holds NumPy's table of functions, of which this is
-    // one with that type; it keeps a reference to the handler and gives up that to the former.
+    // SAFETY: the capsule, which has no name, holds NumPy's table of functions, and this entry has
+    // that type. The function keeps a reference to the new handler and returns its reference to the
+    // previous one.
     unsafe {
         let table = ffi::PyCapsule_GetPointer(table.as_ptr(), ptr::null()).cast::<*mut c_void>();
         let function = *table.add(SET_HANDLER);

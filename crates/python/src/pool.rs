@@ -1,4 +1,4 @@
-//! Pools and their regions. All calls let other threads of Python run meanwhile.
+//! Pools and their regions. All calls release Python's lock meanwhile.
 
 use crate::errors::told;
 use pyo3::exceptions::PyValueError;
@@ -7,7 +7,7 @@ use pyo3::types::PyDict;
 use softswap::{Advice, Error, PinOwned};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A budget of DRAM with disk behind it.
+/// A budget of DRAM with swap space on disk.
 #[pyclass(frozen, module = "softswap._softswap")]
 pub(crate) struct Pool {
     pub(crate) pool: softswap::Pool,
@@ -15,7 +15,7 @@ pub(crate) struct Pool {
 
 #[pymethods]
 impl Pool {
-    /// Without a word about `guard_calls` they are guarded where that can be had.
+    /// If `guard_calls` is not given, calls are guarded if that is possible.
     #[new]
     fn new(
         py: Python<'_>,
@@ -49,26 +49,26 @@ impl Pool {
         py.detach(|| self.pool.set_memory(memory)).map_err(told)
     }
 
-    /// The figures as one JSON object.
+    /// Returns the figures as one JSON object.
     fn stats(&self, py: Python<'_>) -> String {
         py.detach(|| self.pool.snapshot_stats_json())
     }
 }
 
-/// Bytes of a pool, of which NumPy makes an array; they last as long as that does.
+/// Bytes of a pool for a NumPy array, which keeps them alive.
 #[pyclass(frozen, module = "softswap._softswap")]
 pub(crate) struct Region {
     #[pyo3(get)]
     address: usize,
     #[pyo3(get)]
     nbytes: usize,
-    /// Its bytes are touched through arrays only, so nobody holds a Rust reference to them.
+    /// Its bytes are accessed through arrays only, so no Rust reference to them exists.
     region: Mutex<Arc<softswap::Region>>,
 }
 
 #[pymethods]
 impl Region {
-    /// What `numpy.asarray` asks for. Python before 3.11 lets no stable interface have buffers.
+    /// The interface of `numpy.asarray`. Python's stable interface has buffers only since 3.11.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let interface = PyDict::new(py);
@@ -98,7 +98,7 @@ impl Region {
             let mut region = self.region.lock().unwrap_or_else(PoisonError::into_inner);
             match Arc::get_mut(&mut region) {
                 Some(region) => region.advise(start..end, advice),
-                // Part of it is pinned.
+                // A part of it is pinned.
                 None => region.advise_shared(start..end, advice),
             }
         })

@@ -1,9 +1,9 @@
-//! Words that each have one owner, by its tag.
+//! Words that each have one owner, identified by its tag.
 
 use softswap_sys::primitive::AtomicU64;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 
-/// Words that are 0, or the tag of their owner.
+/// Words that are 0 or the tag of their owner.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Claims(pub(crate) &'static [AtomicU64]);
 
@@ -12,17 +12,17 @@ impl Claims {
         self.0.len()
     }
 
-    /// Takes free words, one with each call of `next`: from `from` on, then those before it.
+    /// Takes free words, one with each call of `next`, starting at `from` and wrapping around.
     pub(crate) fn take(&self, tag: u64, from: usize) -> impl Iterator<Item = usize> {
         (from..self.len()).chain(0..from).filter(move |at| self.change(*at, 0, tag))
     }
 
-    /// Frees a word; fails if it is not `tag`'s.
+    /// Frees a word; fails if `tag` does not own it.
     pub(crate) fn free(&self, tag: u64, at: usize) -> bool {
         self.change(at, tag, 0)
     }
 
-    /// Frees words of `tag`, one with each call of `next`, the last one first.
+    /// Frees words of `tag` from the last one downwards, one with each call of `next`.
     pub(crate) fn free_from_end(&self, tag: u64) -> impl Iterator<Item = usize> {
         (0..self.len()).rev().filter(move |at| self.free(tag, *at))
     }
@@ -32,15 +32,15 @@ impl Claims {
         word.load(Acquire) == from && word.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
     }
 
-    /// Returns the number of words that `tag` owns; of 0: that are free.
+    /// Returns the number of words that `tag` owns; for 0, the number of free words.
     pub(crate) fn count(&self, tag: u64) -> usize {
         self.0.iter().filter(|word| word.load(Relaxed) == tag).count()
     }
 
-    /// Frees the words whose owner `is_gone`, and returns their number. Any number of processes may
-    /// reap at once. Allocates nothing.
+    /// Frees the words whose owner `is_gone`, and returns their number. Processes may reap
+    /// concurrently. Does not allocate.
     pub(crate) fn reap(&self, mut is_gone: impl FnMut(u64) -> bool) -> usize {
-        /// Answers to remember, since neighbors often have one owner.
+        /// Number of cached answers: neighbours often have the same owner.
         const ANSWERS: usize = 16;
         let mut answers = [(0, false); ANSWERS];
         let is_freed = |at: &usize| {

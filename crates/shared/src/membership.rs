@@ -1,16 +1,17 @@
 //! Slots that processes own.
 //!
-//! The first word of a slot has its owner and its state, the second one the owner's start time. A
+//! The first word of a slot holds its owner and its state, the second one the owner's start time. A
 //! process takes a free slot by one compare-and-swap of the first word. If it is killed before it
-//! has written the second one, the PID alone decides whether it is dead. A generation rises each
-//! time a slot is taken: neither a late write nor a reaper takes the next owner for the last one.
+//! has written the second word, its PID alone decides if it is dead. A generation increases each
+//! time a slot is taken, so neither a late write nor a reaper mistakes the next owner for the
+//! previous one.
 
 use softswap_sys::primitive::AtomicU64;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 use softswap_sys::process_identity::{Liveness, NAMESPACE_BITS, ProcessIdentity};
 use std::ops::Range;
 
-/// Words of a slot before those of its user.
+/// Words of a slot before its user's words.
 pub(crate) const OWNER_WORDS: usize = 2;
 /// State of a free slot.
 pub(crate) const FREE: u8 = 0;
@@ -19,15 +20,15 @@ const STATE_BITS: u32 = 3;
 /// Bits of the kernel's largest PID.
 const PID_BITS: u32 = 22;
 const GENERATION_BITS: u32 = 64 - STATE_BITS - PID_BITS - NAMESPACE_BITS;
-/// Bits of a start time; the generation is above.
+/// Bits of a start time; the generation is above them.
 const START_BITS: u32 = 64 - GENERATION_BITS;
 
-/// Value of the lowest bits.
+/// Returns the lowest `bits` of a word.
 const fn low(word: u64, bits: u32) -> u64 {
     word & ((1 << bits) - 1)
 }
 
-/// Owner and state of a slot, which are one word: no reader sees half of it.
+/// Owner and state of a slot, in one word, so that they are read and written together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) state: u8,
@@ -58,7 +59,7 @@ impl Owner {
         Owner { state, ..self }
     }
 
-    /// Returns what a slot's word is once this owner has left.
+    /// Returns the slot's word after this owner has left.
     pub(crate) fn freed(self) -> Owner {
         Owner { state: FREE, pid: 0, namespace: 0, ..self }
     }
@@ -86,7 +87,7 @@ impl Membership {
         Membership { words, slots, slot_words }
     }
 
-    /// Returns a word of a slot; those of its user begin at [`OWNER_WORDS`].
+    /// Returns a word of a slot; its user's words start at [`OWNER_WORDS`].
     pub(crate) fn word(&self, at: usize, word: usize) -> &'static AtomicU64 {
         &self.words[at * self.slot_words + word]
     }
@@ -129,8 +130,8 @@ impl Membership {
         })
     }
 
-    /// Returns false if the slot was reaped, because this process was taken for dead: then nothing
-    /// is written to the next owner's.
+    /// Writes the start time. Returns false if the slot was reaped, because this process was
+    /// considered dead: then it does not write to the next owner's slot.
     fn publish_start(&self, at: usize, owner: Owner, start: u64) -> bool {
         let word = self.word(at, 1);
         loop {
@@ -155,7 +156,7 @@ impl Membership {
         ProcessIdentity { pid: owner.pid, start, namespace: owner.namespace }
     }
 
-    /// Calls `free` for each slot of a dead process. Any number of processes may reap at once.
+    /// Calls `free` for each slot of a dead process. Processes may reap concurrently.
     pub(crate) fn reap(
         &self,
         liveness: impl Fn(ProcessIdentity) -> Liveness,

@@ -3,7 +3,7 @@
 use softswap_sys::primitive::AtomicU64;
 use softswap_sys::primitive::Ordering::{Acquire, Release};
 
-/// Shared words; the first one holds the magic number, which also is the version of the layout.
+/// Shared words; the first one holds the magic number, which identifies the version of the layout.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Segment {
     words: &'static [AtomicU64],

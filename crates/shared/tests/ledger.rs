@@ -1,4 +1,4 @@
-//! One ledger and many processes that are killed at any moment.
+//! Tests a ledger with many processes that are killed at any moment.
 
 use softswap_shared::ledger::{Ledger, Member, SHAPE};
 use softswap_sys::process_identity::ProcessIdentity;
@@ -13,14 +13,14 @@ const WHERE: &str = "SOFTSWAP_TEST_LEDGER";
 const LIMIT: usize = 100;
 const LIVES: usize = 100;
 
-/// A process of the tree: takes, releases and requests chunks, until it is killed.
+/// Runs a process of the tree: takes, releases and requests chunks until it is killed.
 fn live(place: &str) -> ! {
     let file = File::options().read(true).write(true).open(place).unwrap();
     let words = shared::open(file, SHAPE.words()).unwrap();
     let me = ProcessIdentity::current().unwrap();
     let member: Member = Ledger::open(words, SHAPE).unwrap().join(me).unwrap();
     for turn in 0_usize.. {
-        // Not for long: a process that waits meets no request.
+        // A short time: a process that waits meets no request.
         let _ = member.obtain(1 + turn % 7, 100_000);
         member.publish((turn % 5) as u64, (member.held() << 20) as u64);
         if let Some(target) = member.release_target() {
@@ -49,9 +49,9 @@ fn chunks_of_killed_processes_are_reaped() {
     let mut alive: Vec<Child> = (0..4).map(|_| start(&place)).collect();
     let mut came = 0;
     for life in 0..LIVES {
-        // At no particular moment, some before they join.
+        // At arbitrary moments, for some before they join.
         std::thread::sleep(Duration::from_micros((life * 7919 % 20_000) as u64));
-        // Now and then once some have joined, however long they take to start.
+        // Sometimes once several have joined, regardless of their start-up time.
         if life % 10 == 9 {
             while ledger.member_count() < 2 {
                 std::thread::yield_now();

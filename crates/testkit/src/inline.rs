@@ -1,8 +1,8 @@
 //! Accesses to managed memory that survive a refused fault: the caller gets `None` or false, and
 //! the process continues.
 //!
-//! [`serve`] gives a window's touches to a function, through the handler of [`touches`] that the
-//! library has, too. A fault that this handler passes on comes to the handler of this module.
+//! [`serve`] resolves a window's faults by a function, through the handler of [`touches`] that the
+//! library uses, too. If that handler passes a fault on, this module's handler gets it.
 
 use softswap_engine::base::access::Access;
 use softswap_engine::door::engine::Engine;
@@ -13,9 +13,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Once};
 
-// Every access of this module is one of these functions. They keep nothing on the stack, so a
-// handler can continue a refused one at `softswap_inline_refused`, which returns for it.
-// Arguments: rdi to, rsi from or value, rdx length. Result: 1 done, 0 refused.
+// All accesses of this module are these functions. They use no stack, so a handler can continue a
+// refused one at `softswap_inline_refused`, which returns for it. Arguments: rdi destination, rsi
+// source or value, rdx length. Result: 1 done, 0 refused.
 core::arch::global_asm!(
     ".hidden softswap_inline_load",
     ".globl softswap_inline_load",
@@ -61,10 +61,10 @@ impl<F: Fn(usize, bool) -> bool + Send + Sync> Resolver for Function<F> {
     }
 }
 
-/// Serves touches of the `len` bytes from `base` until the result is dropped.
+/// Resolves faults on the `len` bytes from `base` until the result is dropped.
 ///
-/// `resolve(address, is_write)` brings the page in and returns true if the access may be
-/// repeated. It runs in a signal handler, under the rules of [`Resolver::resolve`].
+/// `resolve(address, is_write)` faults the page in and returns true if the access can be retried.
+/// It runs in a signal handler, under the rules of [`Resolver::resolve`].
 ///
 /// # Errors
 /// As [`touches::serve`].
@@ -74,7 +74,8 @@ pub fn serve(
     resolve: impl Fn(usize, bool) -> bool + Send + Sync + 'static,
 ) -> io::Result<Served> {
     static INSTALLED: Once = Once::new();
-    // Before the first window is served: the handler of touches passes refused ones on to this.
+    // Before the first window is served, so that the handler of `touches` passes refused faults on
+    // to this one.
     INSTALLED.call_once(|| {
         for signal in [SIGBUS, SIGSEGV] {
             signals::install(signal, on_refused, !0, 0).expect("a signal that can be handled");
@@ -83,7 +84,7 @@ pub fn serve(
     touches::serve(base, len, Box::new(Function(resolve)))
 }
 
-/// Lets an engine serve the touches of its window until the result is dropped.
+/// Makes an engine resolve the faults of its window until the result is dropped.
 ///
 /// # Errors
 /// As [`touches::serve`].
@@ -104,8 +105,7 @@ extern "C" fn on_refused(signal: i32, _info: *mut siginfo_t, context: *mut libc:
     }
 }
 
-/// Makes an interrupted access of this module return 0. Returns false if the thread was not in
-/// one.
+/// Makes an interrupted access of this module return 0. Returns false if the thread was not in one.
 ///
 /// # Safety
 /// `context` is the argument of the running signal handler.
@@ -118,7 +118,7 @@ unsafe fn refuse_access(context: *mut libc::c_void) -> bool {
     if !(first..refused).contains(&at) {
         return false;
     }
-    // The accesses have no stack frame: the return address of their caller is on top.
+    // The functions have no stack frame: the return address of their caller is on top.
     registers[libc::REG_RIP as usize] = refused as i64;
     true
 }
@@ -126,7 +126,7 @@ unsafe fn refuse_access(context: *mut libc::c_void) -> bool {
 /// A range of managed memory. Offsets are in bytes from its start.
 ///
 /// Ranges may overlap: accesses are machine instructions, not Rust's. Aligned words are read and
-/// written whole.
+/// written atomically.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     start: usize,
@@ -137,7 +137,7 @@ impl Memory {
     /// Returns the `len` bytes at `start`, or `None` unless all of them are at addresses reserved
     /// for windows.
     ///
-    /// These addresses have windows only, and no Rust reference points into a window. So a write
+    /// Only windows use these addresses, and no Rust reference points into a window. So a write
     /// changes no object of the process, and an access to unmapped memory is refused.
     #[must_use]
     pub fn new(start: usize, len: usize) -> Option<Memory> {
@@ -220,10 +220,10 @@ impl Memory {
         unsafe { softswap_inline_copy(to, bytes.as_ptr() as usize, bytes.len()) == 1 }
     }
 
-    /// Lets the kernel read from a descriptor into the range. Returns the number of bytes.
+    /// Makes the kernel read from a descriptor into the range. Returns the number of bytes.
     ///
     /// # Errors
-    /// Of the kernel: EFAULT if a page is absent or not writable.
+    /// The kernel's: EFAULT if a page is absent or not writable.
     pub fn read_from(&self, descriptor: &impl AsRawFd) -> io::Result<usize> {
         let args = [descriptor.as_raw_fd() as usize, self.start, self.len, 0, 0, 0];
         // SAFETY: the kernel writes at addresses of windows, which have no Rust references, and
@@ -256,7 +256,7 @@ mod tests {
         let touches = Arc::new(Mutex::new(Vec::new()));
         let resolve = {
             let (window, touches) = (window.clone(), touches.clone());
-            // Refuses the pages from 16 on.
+            // Refuses pages from 16 on.
             move |address: usize, is_write| {
                 let page = (address - window.base()) / PAGE_SIZE;
                 touches.lock().unwrap().push((page, is_write));
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(memory.read(2 * PAGE_SIZE), Some(7));
         assert_eq!(*touches.lock().unwrap(), [(1, false), (2, true)]);
 
-        // Across a page border, and into a page that is refused.
+        // Across a page boundary, and into a refused page.
         let mut bytes = [0; 2 * PAGE_SIZE];
         assert!(memory.read_bytes(3 * PAGE_SIZE + 100, &mut bytes));
         assert!(bytes.iter().all(|byte| *byte == 0x5a));

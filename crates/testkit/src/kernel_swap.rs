@@ -10,19 +10,19 @@ pub const HIGHEST_PRIORITY: u16 = 0x7fff;
 
 const PREFER: libc::c_int = 0x8000;
 
-/// Lets the kernel swap to `path`, which has a swap header. Areas with a higher priority are filled
-/// first. Needs root.
+/// Makes the kernel swap to `path`, which has a swap header. Areas with a higher priority are
+/// filled first. Needs root.
 pub fn swap_on(path: &Path, priority: u16) -> io::Result<()> {
     let path = c_path(path)?;
     let flags = PREFER | libc::c_int::from(priority.min(HIGHEST_PRIORITY));
-    // SAFETY: the function reads a C string, which lives until it returns.
+    // SAFETY: the function reads a C string that is valid until it returns.
     done(unsafe { libc::swapon(path.as_ptr(), flags) })
 }
 
-/// Ends swapping to `path`, after the kernel has read all pages there back into DRAM. Needs root.
+/// Stops swapping to `path`, after the kernel has read all its pages back into DRAM. Needs root.
 pub fn swap_off(path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
-    // SAFETY: the function reads a C string, which lives until it returns.
+    // SAFETY: the function reads a C string that is valid until it returns.
     done(unsafe { libc::swapoff(path.as_ptr()) })
 }
 

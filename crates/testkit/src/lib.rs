@@ -1,13 +1,13 @@
-//! Stand-ins for tests and benchmarks: no program or library for users depends on this crate.
+//! Test doubles for tests and benchmarks: no program or library for users depends on this crate.
 //!
-//! | file            | what it has                                                     |
+//! | file            | content                                                         |
 //! |-----------------|-----------------------------------------------------------------|
 //! | [`sim_device`]  | a device in memory that fails on request                        |
 //! | [`simulator`]   | the policies without a program                                  |
 //! | [`inline`]      | accesses to managed memory that survive a refused fault         |
 //! | [`kernel_swap`] | `swapon` and `swapoff`                                          |
 //! | [`random`]      | pseudo-random numbers                                           |
-//! | [`waiting`]     | waits with a limit                                              |
+//! | [`waiting`]     | waits with a time-out                                           |
 #![cfg(not(feature = "loom"))]
 #![warn(missing_docs)]
 

@@ -1,6 +1,6 @@
 //! Pseudo-random numbers.
 
-/// Returns a number that looks random, different for each `number` (SplitMix64).
+/// Returns a pseudo-random number, different for each `number` (SplitMix64).
 #[must_use]
 pub fn mix64(number: u64) -> u64 {
     let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,8 +1,8 @@
 //! A device in memory that fails on request.
 //!
-//! A test decides which transfers fail and how, how long transfers take, when the device is
-//! full and which bits are flipped. Random faults follow from a seed and the number of the
-//! operation, so a run can be repeated.
+//! A test decides which transfers fail and how, the duration of transfers, when the device is full,
+//! and which bits are flipped. Random faults follow from a seed and the operation's number, so a
+//! run can be repeated.
 //!
 //! The engine's unit tests include this file: they need a device of their own build of the engine.
 
@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes under one lock, so that threads seldom wait for each other.
+/// Bytes under one lock, so that threads rarely contend.
 pub const STRIPE_BYTES: usize = 256 << 10;
 
 /// A fault of one transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Fails with this error number and transfers nothing.
+    /// Fails with this error number, without a transfer.
     Errno(i32),
-    /// Ends after this many bytes and reports their count.
+    /// Stops after this many bytes and reports their number.
     Short(usize),
     /// Flips one bit and reports success.
     FlipBit,
@@ -46,7 +46,7 @@ struct Plan {
     fault: Fault,
 }
 
-/// Numbers of operations, failed ones included. Each part of a continued transfer counts.
+/// Numbers of operations, including failed ones. Each part of a continued transfer counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counts {
@@ -58,7 +58,7 @@ pub struct Counts {
     pub written_bytes: u64,
 }
 
-/// A simulated device. Clones share its content, so a test can watch the device of an area.
+/// A simulated device. Clones share its content, so a test can observe the device of an area.
 ///
 /// ```
 /// use softswap_engine::store::io::{Device, Lane, Operation};
@@ -79,11 +79,11 @@ struct Disk {
     seed: u64,
     latency: Duration,
     grown_bytes: AtomicU64,
-    /// Bytes of those that were discarded.
+    /// Discarded bytes among those.
     hollow_bytes: AtomicU64,
     taken_bytes: AtomicU64,
     plans: Mutex<Vec<Plan>>,
-    /// Empty until something is written there.
+    /// Empty until it is written.
     stripes: Vec<Mutex<Vec<u8>>>,
     reads: AtomicU64,
     writes: AtomicU64,
@@ -94,13 +94,13 @@ struct Disk {
 }
 
 impl SimDevice {
-    /// Returns a device with `capacity_bytes` free.
+    /// Creates a device with `capacity_bytes` free.
     #[must_use]
     pub fn new(capacity_bytes: u64, seed: u64) -> Self {
         SimDevice::with_latency(capacity_bytes, seed, Duration::ZERO)
     }
 
-    /// Returns a device of which each transfer takes `latency` or longer.
+    /// Creates a device whose transfers take at least `latency`.
     #[must_use]
     pub fn with_latency(capacity_bytes: u64, seed: u64, latency: Duration) -> Self {
         let stripes = (capacity_bytes as usize).div_ceil(STRIPE_BYTES);
@@ -126,7 +126,7 @@ impl SimDevice {
         lock(&self.0.plans).clear();
     }
 
-    /// Sets how many bytes of the capacity another program uses.
+    /// Sets the number of bytes of the capacity that another program uses.
     pub fn take_space(&self, bytes: u64) {
         self.0.taken_bytes.store(bytes, Ordering::Relaxed);
     }
@@ -304,7 +304,7 @@ impl Device for SimDevice {
             return fail(errno);
         }
         let grown = self.0.grown_bytes.load(Ordering::Relaxed);
-        // Bytes below the end may have been discarded since they were claimed.
+        // Bytes below the end may have been discarded since they were allocated.
         let again = bytes.min(grown.saturating_sub(from));
         let again = again.min(self.0.hollow_bytes.load(Ordering::Relaxed));
         if (from + bytes).saturating_sub(grown) + again > self.0.room_bytes() {

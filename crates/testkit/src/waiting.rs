@@ -1,13 +1,13 @@
-//! Waits for what another thread or process does.
+//! Waits for other threads and processes.
 
 use std::time::{Duration, Instant};
 
-/// Limit of every wait: a guard against hangs, not an expectation of speed.
+/// Time-out of every wait: a guard against hangs, not an expectation of speed.
 pub const HANG_TIMEOUT: Duration = Duration::from_secs(120);
 
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// Waits until `look` succeeds and returns its result. Its error describes the state found instead.
+/// Waits until `look` succeeds and returns its result. Its error describes the current state.
 ///
 /// # Panics
 /// After [`HANG_TIMEOUT`].

@@ -1,5 +1,5 @@
-//! Codecs and seals allocate nothing: they run in fault handlers that may have interrupted
-//! `malloc`.
+//! Tests that codecs and seals do not allocate: they run in fault handlers that may have
+//! interrupted `malloc`.
 
 use softswap_engine::codec::seal::Sealer;
 use softswap_sys::memory::{PAGE_SIZE, reserve_bytes};
@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
 thread_local! {
-    // Without destructor and lazy initialisation, because `malloc` itself uses it.
+    // No destructor and no lazy initialisation, because `malloc` itself uses it.
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -23,25 +23,25 @@ fn note() {
     CALLS.set(CALLS.get() + 1);
 }
 
-// SAFETY: each of these functions does what the C library's of that name does, by calling it.
+// SAFETY: each of these functions behaves as the C library's of that name, because it calls that.
 #[unsafe(no_mangle)]
 extern "C" fn malloc(len: usize) -> *mut c_void {
     note();
-    // SAFETY: the C library's own function takes any length.
+    // SAFETY: the C library's function accepts any length.
     unsafe { __libc_malloc(len) }
 }
 
-// SAFETY: as `malloc`.
+// SAFETY: behaves as the C library's function, because it calls that.
 #[unsafe(no_mangle)]
 extern "C" fn calloc(count: usize, len: usize) -> *mut c_void {
     note();
-    // SAFETY: the C library's own function takes any lengths.
+    // SAFETY: the C library's function accepts any lengths.
     unsafe { __libc_calloc(count, len) }
 }
 
 /// # Safety
 /// `old` is null, or came from one of these functions and was not freed.
-// SAFETY: as `malloc`.
+// SAFETY: behaves as the C library's function, because it calls that.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(old: *mut c_void, len: usize) -> *mut c_void {
     note();
@@ -50,14 +50,14 @@ unsafe extern "C" fn realloc(old: *mut c_void, len: usize) -> *mut c_void {
 }
 
 /// # Safety
-/// `at` can be written to, and `alignment` is a power of two.
-// SAFETY: as `malloc`.
+/// `at` is writable, and `alignment` is a power of two.
+// SAFETY: behaves as the C library's function, because it calls that.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_memalign(at: *mut *mut c_void, alignment: usize, len: usize) -> c_int {
     note();
     // SAFETY: the alignment is a power of two, as the caller promises.
     let allocated = unsafe { __libc_memalign(alignment, len) };
-    // SAFETY: `at` can be written to, as the caller promises.
+    // SAFETY: `at` is writable, as the caller promises.
     unsafe { at.write(allocated) };
     0
 }
@@ -98,7 +98,7 @@ fn neither_codec_allocates() {
             if let Some(len) = lz4::compress(page, &mut packed, &mut state) {
                 assert_eq!(lz4::decompress(&packed[..len], &mut back), Some(PAGE_SIZE));
             }
-            // Each change of level initializes the context again.
+            // Each change of level reinitializes the context.
             for level in zstd::LEVELS.chain(zstd::LEVELS.rev()) {
                 if let Some(len) = compressor.compress(level, page, &mut packed) {
                     let unpacked = decompressor.decompress(&packed[..len], &mut back);

@@ -1,5 +1,5 @@
-//! The header against the code: what is exported under which name, and of which type. The code's
-//! signatures are written down in C, and a compiler is asked whether the header says the same.
+//! Compares the header with the code: exported names and their types. The code's signatures are
+//! written in C, and a compiler checks that the header agrees.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ fn read(file: &str) -> Option<String> {
     text
 }
 
-/// A type of the code as C has it.
+/// Returns the C name of a Rust type.
 fn in_c(rust: &str) -> String {
     let rust = rust.trim();
     if let Some(pointee) = rust.strip_prefix("*mut ") {
@@ -41,7 +41,7 @@ fn in_c(rust: &str) -> String {
     .into()
 }
 
-/// The functions of the code, by their names, as declarations of C.
+/// Returns the names of the code's functions, with their declarations in C.
 fn functions(code: &str) -> Vec<(String, String)> {
     let signatures = code.split("#[unsafe(no_mangle)]").skip(1).map(|after| {
         let signature = after.split(" {\n").next().unwrap();
@@ -59,7 +59,7 @@ fn functions(code: &str) -> Vec<(String, String)> {
     declarations.collect()
 }
 
-/// The fields of a structure of the code, each with its type.
+/// Returns the fields of a structure of the code, with their types in C.
 fn fields(code: &str, name: &str) -> Vec<(String, String)> {
     let body = code.split(&format!("pub struct {name} {{")).nth(1).unwrap();
     let lines = body.split('}').next().unwrap().lines().map(str::trim);
@@ -81,7 +81,7 @@ fn the_header_says_what_the_code_has() {
     for name in ["softswap_options", "softswap_stats"] {
         let fields = fields(&code, name);
         assert!(fields.len() > 4, "{name}: {fields:?}");
-        // In their order and with their types: then all lie where they are in the header.
+        // Equal order and types imply equal offsets.
         let _ = writeln!(program, "struct {name}_of_the_code {{");
         for (field, kind) in &fields {
             let _ = writeln!(program, "{kind} {field};");

@@ -1,4 +1,4 @@
-//! Programs in C and C++ against the library as it is installed, by each compiler that is there.
+//! Tests programs in C and C++ with the library as it is installed, by each available compiler.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -7,7 +7,7 @@ fn source() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where cargo has put `libsoftswap_c.a`: beside the tests.
+/// Returns the path of `libsoftswap_c.a`, which cargo stores next to the tests.
 fn archive() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().join("libsoftswap_c.a")
@@ -24,8 +24,8 @@ fn said(command: &mut Command) -> Output {
     output
 }
 
-/// The shared library, linked into a directory of its own as `make` does; `None` where there is
-/// nothing to link it of, or by.
+/// Links the shared library into a temporary directory, as `make` does; `None` if a tool or an
+/// input is missing.
 fn library(compiler: &str) -> Option<tempfile::TempDir> {
     let link = source().join("link.sh");
     if !is_there(compiler) || !is_there("cc") || !archive().exists() || !link.exists() {
@@ -37,7 +37,7 @@ fn library(compiler: &str) -> Option<tempfile::TempDir> {
     Some(directory)
 }
 
-/// Compiles a program, and runs it.
+/// Compiles and runs a program.
 fn run(compiler: &str, program: &str, options: &[&str]) {
     let Some(directory) = library(compiler) else { return };
     let directory = directory.path();

@@ -1,20 +1,20 @@
 //! Owners of the clusters of named areas, which a tree of processes shares.
 //!
-//! `softswap run` claims each named area for the tree, and creates this table in shared memory: a word
-//! for each cluster, 0 or the mark of its owner. A process takes a cluster by one compare-and-swap,
-//! and frees clusters without used slots. A slot's number is its place in the area for all
-//! processes. Seals, keys and generations belong to one process, so a page of one is never taken for
-//! another's.
+//! `softswap run` claims each named area for the tree, and creates this table in shared memory: a
+//! word per cluster, 0 or the mark of its owner. A process takes a cluster by one compare-and-swap,
+//! and frees clusters without used slots. A slot has the same number for all processes: its
+//! position in the area. Seals, keys and generations belong to one process, so a page of one
+//! process is never taken for another's.
 //!
-//! Each process opens the area itself and marks its open file ([`softswap_sys::open_mark`]). A forked
-//! child reads its parent's slots through the open file that it inherits, and thereby keeps the
-//! parent's mark; its own pages go to clusters under a mark of its own. So a mark is gone once no
-//! process can read its clusters and no write to them is in flight. A process that finds no free
-//! cluster reaps those of marks that are gone. A process that cannot open the area (it has dropped
-//! root) uses the inherited open file, and its mark.
+//! Each process opens the area itself and marks its open file ([`softswap_sys::open_mark`]). A
+//! forked child reads its parent's slots through the inherited open file, and thereby keeps the
+//! parent's mark. It stores its own pages in clusters under a mark of its own. So a mark is gone
+//! once no process can read its clusters and no write to them is in flight. A process that finds no
+//! free cluster reaps those of marks that are gone. A process that cannot open the area (it has
+//! dropped root) uses the inherited open file and its mark.
 //!
 //! An overwritten word can only make a cluster look free or taken. A process that then reads a page
-//! of another one finds its seal broken.
+//! of another process detects it by the broken seal.
 
 #[cfg(all(test, feature = "loom"))]
 mod model;
@@ -27,14 +27,14 @@ use softswap_sys::open_mark::MOST_MARKS;
 use softswap_sys::primitive::AtomicU64;
 use softswap_sys::primitive::Ordering::Relaxed;
 
-/// Changes with the layout.
+/// Changes with every change of the layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"sswclus1");
 const HEADER_WORDS: usize = 8;
 /// Device, inode, number of clusters, and the next mark to try.
 const AREA_WORDS: usize = 4;
 const FIRST_CLUSTER_WORD: usize = HEADER_WORDS + MOST_AREAS * AREA_WORDS;
 
-/// Most areas of a tree.
+/// Maximum number of named areas of a tree.
 pub const MOST_AREAS: usize = 32;
 /// Mark of the open file that the whole tree inherits.
 pub const MARK_OF_TREE: u64 = 1;
@@ -91,7 +91,7 @@ impl ClusterTables {
         FIRST_CLUSTER_WORD + areas.iter().map(|area| area.clusters).sum::<usize>()
     }
 
-    /// Creates tables in words of 0.
+    /// Creates tables in zeroed words.
     ///
     /// # Panics
     /// If there are more than [`MOST_AREAS`] areas, or too few words.
@@ -109,21 +109,21 @@ impl ClusterTables {
         ClusterTables { segment }
     }
 
-    /// Opens the tables that another process created, or returns `None` if there are none.
+    /// Opens tables that another process created; returns `None` if there are none.
     #[must_use]
     pub fn open(words: &'static [AtomicU64]) -> Option<ClusterTables> {
         let len = words.len().max(FIRST_CLUSTER_WORD);
         Segment::open(words, len, MAGIC).map(|segment| ClusterTables { segment })
     }
 
-    /// Returns true if there is a table of this file.
+    /// Returns true if this file has a table.
     #[must_use]
     pub fn have(&self, device: u64, inode: u64) -> bool {
         let mut areas = self.areas();
         areas.any(|(area, _)| area.clusters > 0 && (area.device, area.inode) == (device, inode))
     }
 
-    /// Returns the table of an area, or `None` if there is none, or it has another size.
+    /// Returns the table of an area; `None` if there is none, or its size differs.
     #[must_use]
     pub fn table(&self, area: SharedArea) -> Option<ClusterTable> {
         let mut first = FIRST_CLUSTER_WORD;
@@ -148,10 +148,10 @@ impl ClusterTables {
 }
 
 impl ClusterTable {
-    /// Returns a mark that `put` has put: one that no other open file has. Returns `None` if that
-    /// fails, or after many tries.
+    /// Puts a mark by `put`, one that no other open file has, and returns it. Returns `None` if
+    /// `put` fails, or after many attempts.
     pub fn mark(&self, put: impl Fn(u64) -> Option<bool>) -> Option<u64> {
-        /// More than the processes that start at the same time.
+        /// Exceeds the number of processes that start at the same time.
         const TRIES: usize = 4096;
         for _ in 0..TRIES {
             let next = self.next_mark.fetch_add(1, Relaxed) % MOST_MARKS;
@@ -163,20 +163,20 @@ impl ClusterTable {
         None
     }
 
-    /// Takes the first free cluster from `from` on, or before it.
+    /// Takes the first free cluster, starting at `from` and wrapping around.
     #[must_use]
     pub fn take(&self, mark: u64, from: u32) -> Option<u32> {
         let from = (from as usize).checked_rem(self.count())?;
         self.clusters.take(mark, from).next().map(|cluster| cluster as u32)
     }
 
-    /// Frees a cluster. Returns false if it is not this mark's.
+    /// Frees a cluster. Returns false if this mark does not own it.
     pub fn free(&self, mark: u64, cluster: u32) -> bool {
         (cluster as usize) < self.count() && self.clusters.free(mark, cluster as usize)
     }
 
-    /// Frees the clusters of marks that are gone, and returns their number. Any number of processes
-    /// may reap at once. Allocates nothing.
+    /// Frees the clusters of marks that are gone, and returns their number. Processes may reap
+    /// concurrently. Does not allocate.
     pub fn reap(&self, mut is_gone: impl FnMut(u64) -> bool) -> usize {
         self.clusters.reap(|mark| mark >= MOST_MARKS || is_gone(mark))
     }

@@ -1,4 +1,4 @@
-//! Interleavings of processes that take, free and reap clusters, by loom.
+//! Interleavings, by loom, of processes that take, free and reap clusters.
 
 use super::*;
 use loom::thread;
@@ -11,7 +11,7 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// Returns a table of two clusters. Loom follows each word, so there are no more.
+/// Returns a table of only two clusters, because loom tracks each word.
 fn table() -> ClusterTable {
     let words = reserve_u64(3).unwrap();
     words[0].store(MARK_OF_TREE + 1, Relaxed);

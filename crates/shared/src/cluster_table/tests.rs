@@ -26,7 +26,7 @@ fn each_area_has_its_own_table_and_no_other_is_found() {
         made.table(areas[0]).unwrap().free_count() == 2
             && made.table(areas[2]).unwrap().free_count() == 1
     );
-    // Another file, and another size.
+    // Neither another file nor another size is found.
     assert!(opened.table(area(4, 1)).is_none() && opened.table(area(2, 6)).is_none());
 }
 
@@ -51,7 +51,7 @@ fn a_mark_is_one_that_no_file_has() {
     assert_eq!(table.mark(|mark| Some(!taken.contains(&mark))), Some(40));
     assert_eq!(table.mark(|_| None), None, "the file system has no locks");
     assert_eq!(table.mark(|_| Some(false)), None, "it gives up");
-    // With any value of the counter.
+    // Works with any value of the counter.
     table.next_mark.store(u64::MAX, Relaxed);
     let mark = table.mark(|mark| Some(mark > MARK_OF_TREE));
     assert!(mark.is_some_and(|mark| mark < MOST_MARKS), "{mark:?}");

@@ -1,4 +1,4 @@
-//! Figures that members publish for reports.
+//! Counters and sizes that members publish for reports.
 
 use super::Ledger;
 use super::layout::{COUNTS, SIZES, TIERS, Word};
@@ -14,9 +14,9 @@ use softswap_sys::primitive::Ordering::Relaxed;
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Faults by tier; the first one is that of pages never touched before.
+    /// Faults by tier; the first one counts pages that were never touched before.
     pub faults: [u64; TIERS],
-    /// Time that threads waited for them, over all threads.
+    /// Time that threads waited for faults, summed over all threads, in ns.
     pub stalled_ns: u64,
     /// Bytes read from the swap areas.
     pub bytes_read: u64,
@@ -36,15 +36,15 @@ pub struct Sizes {
 }
 
 impl Counts {
-    /// Returns the number of faults on pages that had been out.
+    /// Returns the number of faults on evicted pages.
     #[must_use]
     pub fn returns(&self) -> u64 {
-        // Any process of the tree may have written them, so the sum may overflow.
+        // Any process of the tree may have written the counters, so the sum may overflow.
         self.faults[1..].iter().fold(0, |sum, faults| sum.saturating_add(*faults))
     }
 
-    /// Returns what was counted since `before`, or everything if `before` is another program's:
-    /// then some figure is larger in it.
+    /// Returns the difference to `before`, or all counts if any is larger in `before`, which then
+    /// belongs to another program.
     ///
     /// ```
     /// use softswap_shared::ledger::Counts;
@@ -67,7 +67,7 @@ impl Counts {
         self.with(other, u64::saturating_add)
     }
 
-    /// Returns the larger one of each figure.
+    /// Returns the maximum of each count.
     #[must_use]
     pub fn at_least(&self, other: &Counts) -> Counts {
         self.with(other, u64::max)
@@ -116,7 +116,7 @@ impl Member {
         self.store(Word::Sizes, sizes.words());
     }
 
-    /// Publishes the name of the process as the kernel has it.
+    /// Publishes the kernel's name of the process.
     pub fn publish_name(&self, name: [u8; 16]) {
         let (words, _) = name.as_chunks::<8>();
         self.store(Word::Name, [words[0], words[1]].map(u64::from_le_bytes));

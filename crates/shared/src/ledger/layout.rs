@@ -2,31 +2,31 @@
 
 use crate::membership::OWNER_WORDS;
 
-/// Changes with the layout.
+/// Changes with every change of the layout.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"sswledg4");
 pub(super) const HEADER_WORDS: usize = 8;
-/// Three cache lines, so that members that publish do not share one.
+/// Three cache lines, so that publishing members do not share one.
 pub(super) const MEMBER_WORDS: usize = 24;
-/// Tiers by which faults are counted.
+/// Number of tiers by which faults are counted.
 pub const TIERS: usize = 6;
 /// Words of [`super::Counts`] and [`super::Sizes`].
 pub(super) const COUNTS: usize = TIERS + 3;
 pub(super) const SIZES: usize = 3;
 
-/// Size of a ledger.
+/// Dimensions of a ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Largest number of members.
     pub members: usize,
-    /// Chunks of the largest limit.
+    /// Number of chunks of the largest limit.
     pub chunks: usize,
 }
 
-/// Size of a tree's ledger.
+/// Dimensions of a tree's ledger.
 pub const SHAPE: Shape = Shape { members: 1024, chunks: 32_768 };
 
 impl Shape {
-    /// Words of a ledger of this size. Only those in use take DRAM.
+    /// Returns the number of words of a ledger. Only words in use take DRAM.
     #[must_use]
     pub const fn words(self) -> usize {
         self.first_chunk() + self.chunks
@@ -40,12 +40,12 @@ impl Shape {
 /// Words of the header, after the magic number.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Header {
-    /// Chunks that members may hold together.
+    /// Maximum number of chunks that all members may hold together.
     Limit = 1,
     ChunkBytes,
     /// Largest limit so far.
     Extent,
-    /// Rises when chunks are released.
+    /// Increases when chunks are released.
     Releases,
 }
 
@@ -55,35 +55,35 @@ pub(super) const URGENT: u64 = 1 << 63;
 /// Words of a member, after its owner.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Word {
-    /// Chunks to keep and one, below the number of the request; 0: no request.
+    /// Low half: chunks to keep, plus one; 0 without a request. High half: number of the request.
     Target = OWNER_WORDS as isize,
-    /// Rises with each notification.
+    /// Increases with each notification.
     Notifications,
-    /// Chunks that another process is to request for it.
+    /// Chunks that another process should request for this member.
     Demand,
-    /// Time that one MiB more would save, in ns a second.
+    /// Time that one more MiB would save, in ns per second.
     Benefit,
-    /// Bytes in use, and the most so far.
+    /// Bytes in use, and their maximum.
     Used,
     Peak,
-    /// The first of two with its name.
+    /// First of two words with its name.
     Name,
-    /// The first of [`super::Counts`].
+    /// First word of [`super::Counts`].
     Counts = Word::Name as isize + 2,
-    /// The first of [`super::Sizes`].
+    /// First word of [`super::Sizes`].
     Sizes = Word::Counts as isize + COUNTS as isize,
-    /// One after the last word.
+    /// Exclusive end of the words in use.
     End = Word::Sizes as isize + SIZES as isize,
 }
 
 const _: () = assert!(Word::End as usize <= MEMBER_WORDS);
 
-/// Returns the value of a chunk's word if a member of this generation in this slot holds it.
+/// Returns the word of a chunk held by the member of this generation in this slot.
 pub(super) fn tag_of(slot: usize, generation: u32) -> u64 {
     u64::from(generation) << 32 | (slot as u64 + 1)
 }
 
-/// Returns the slot and the generation in a chunk's word.
+/// Returns the slot and the generation of a chunk's holder.
 pub(super) fn holder(tag: u64) -> Option<(usize, u32)> {
     let slot = (tag as u32).checked_sub(1)? as usize;
     Some((slot, (tag >> 32) as u32))

@@ -1,4 +1,4 @@
-//! Membership of a process: the chunks that it holds, takes and releases.
+//! A process's membership: the chunks that it holds, takes and releases.
 
 use super::Ledger;
 use super::layout::{URGENT, Word, holder, tag_of};
@@ -32,7 +32,7 @@ pub struct Member {
     pub(super) pid: u32,
 }
 
-/// Request to a member to release all chunks but some.
+/// A request to a member to release all but some chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReleaseTarget {
     word: u64,
@@ -40,8 +40,8 @@ pub struct ReleaseTarget {
     pub keep: usize,
 }
 
-/// Bits of the chunks to keep and one. The number of the request is above, so that no two requests
-/// are equal.
+/// Bits of the number of chunks to keep, plus one. The request's number is above them, so that no
+/// two requests are equal.
 const KEEP_MASK: u64 = 0xFFFF_FFFF;
 
 impl ReleaseTarget {
@@ -52,8 +52,7 @@ impl ReleaseTarget {
 }
 
 impl Ledger {
-    /// Joins a process, or returns the member that it is already. Returns `None` if the ledger is
-    /// full.
+    /// Joins a process, or returns its existing membership. Returns `None` if the ledger is full.
     #[must_use]
     pub fn join(&self, me: ProcessIdentity) -> Option<Member> {
         let clear = |slot| {
@@ -72,8 +71,7 @@ impl Ledger {
         Member { ledger: *self, slot, generation: owner.generation, pid: owner.pid }
     }
 
-    /// Returns the slot that a process has. A slot that another process with its PID has is freed:
-    /// that one is dead.
+    /// Returns the slot of a process. Frees slots of other processes with its PID, which are dead.
     fn find(&self, me: ProcessIdentity) -> Option<(usize, Owner)> {
         let same_pid =
             |(_, owner): &(usize, Owner)| (owner.pid, owner.namespace) == (me.pid, me.namespace);
@@ -101,7 +99,7 @@ impl Ledger {
 }
 
 impl Member {
-    /// Returns the value of the words of its chunks, for [`Ledger::member`]; never 0.
+    /// Returns the value of its chunks' words, for [`Ledger::member`]; never 0.
     #[must_use]
     pub fn tag(&self) -> u64 {
         tag_of(self.slot, self.generation)
@@ -113,7 +111,8 @@ impl Member {
         &self.ledger
     }
 
-    /// Returns true if the slot is still this process's, and the header has not been overwritten.
+    /// Returns true if the slot still belongs to this process, and the header has not been
+    /// overwritten.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.ledger.is_sound() && self.is_owner(self.ledger.members.owner(self.slot))
@@ -135,13 +134,14 @@ impl Member {
         self.ledger.beyond().count(self.tag())
     }
 
-    /// Takes up to `count` free chunks, and returns how many.
+    /// Takes up to `count` free chunks, and returns their number.
     #[must_use]
     pub fn take(&self, count: usize) -> usize {
         self.ledger.within().take(self.tag(), 0).take(count).count()
     }
 
-    /// Releases up to `count` chunks, those beyond the limit first, and returns how many.
+    /// Releases up to `count` chunks, starting with those beyond the limit, and returns their
+    /// number.
     pub fn release(&self, count: usize) -> usize {
         let released = self.ledger.chunks().free_from_end(self.tag()).take(count).count();
         if released > 0 {
@@ -150,7 +150,7 @@ impl Member {
         released
     }
 
-    /// Publishes the benefit of one MiB more, in ns saved a second, and the bytes in use.
+    /// Publishes the benefit of one more MiB, in ns saved per second, and the bytes in use.
     pub fn publish(&self, benefit: u64, used_bytes: u64) {
         self.ledger.word(self.slot, Word::Benefit).store(benefit, Relaxed);
         self.ledger.word(self.slot, Word::Used).store(used_bytes, Relaxed);
@@ -164,29 +164,32 @@ impl Member {
         ReleaseTarget::of(word, self.ledger.shape.chunks)
     }
 
-    /// Ends a request that was met or cannot be. A later request stays pending, also an equal one.
+    /// Ends a request that was met or cannot be met. A later request stays pending, even an equal
+    /// one.
     pub fn end_release(&self, target: ReleaseTarget) {
         let word = self.ledger.word(self.slot, Word::Target);
         let _ = word.compare_exchange(target.word, target.word & !KEEP_MASK, AcqRel, Relaxed);
     }
 
-    /// Has another process request chunks for this one ([`Ledger::serve_demands`]), up to its floor.
+    /// Makes another process request chunks for this one ([`Ledger::serve_demands`]), up to its
+    /// floor.
     pub fn demand(&self, chunks: usize) {
         self.ledger.word(self.slot, Word::Demand).store(chunks as u64, Relaxed);
     }
 
-    /// As [`Member::demand`], also beyond its floor: it can release nothing itself.
+    /// As [`Member::demand`], also beyond its floor: for a process that cannot release memory
+    /// itself.
     pub fn demand_urgently(&self, chunks: usize) {
         self.demand(chunks | URGENT as usize);
     }
 
-    /// Returns a count that rises with each notification, for [`Member::await_notification`].
+    /// Returns a count that increases with each notification, for [`Member::await_notification`].
     #[must_use]
     pub fn notifications(&self) -> u64 {
         self.ledger.word(self.slot, Word::Notifications).load(Acquire)
     }
 
-    /// Sleeps for up to `ns`, or until a notification after the one that `seen` counts.
+    /// Waits for up to `ns`, or until a notification after those that `seen` counts.
     pub fn await_notification(&self, seen: u64, ns: u64) {
         wait_shared(self.ledger.word(self.slot, Word::Notifications), seen, ns);
     }
@@ -203,8 +206,8 @@ impl Member {
 }
 
 impl Ledger {
-    /// Requests up to `need` chunks of a member that holds `held`, in addition to
-    /// those that other processes have requested, but none below `floor`. Returns the number.
+    /// Requests up to `need` chunks from a member that holds `held`, in addition to earlier
+    /// requests, but none below `floor`. Returns the number of requested chunks.
     pub(super) fn request(&self, slot: usize, held: usize, floor: usize, need: usize) -> usize {
         let mut count = 0;
         let _ = self.word(slot, Word::Target).fetch_update(AcqRel, Acquire, |word| {
@@ -219,7 +222,7 @@ impl Ledger {
         count
     }
 
-    /// Returns how many of `held` chunks remain once the request in `word` is met.
+    /// Returns the number of `held` chunks that remain once the request in `word` is met.
     pub(super) fn left(&self, word: u64, held: usize) -> usize {
         ReleaseTarget::of(word, self.shape.chunks).map_or(held, |target| target.keep.min(held))
     }
@@ -230,7 +233,7 @@ impl Ledger {
         wake_shared(notifications);
     }
 
-    /// Releases a member's chunks, then its slot, and returns the number of chunks.
+    /// Releases a member's chunks, then its slot. Returns the number of chunks.
     pub(super) fn vacate(&self, member: &Member) -> usize {
         let released = self.chunks().free_from_end(member.tag()).count();
         // Last: chunks of the next owner have another generation.

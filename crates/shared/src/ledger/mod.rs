@@ -1,14 +1,14 @@
 //! Memory budget of a tree of processes.
 //!
 //! `softswap run` creates the ledger in shared memory, and each process joins it as a *member*. The
-//! budget is cut into *chunks*; a word of each chunk names the member that holds it. A process takes
-//! a chunk by one compare-and-swap, so no chunk is held twice and no sum can be wrong, wherever a
-//! process is killed. Other processes reap what a dead member holds.
+//! budget is divided into *chunks*; a word per chunk identifies the member that holds it. A process
+//! takes a chunk by one compare-and-swap, so no chunk is held twice, and no sum can be wrong if a
+//! process is killed at any point. Other processes reap the chunks of a dead member.
 //!
 //! A process that finds no free chunk requests a release from the member with the lowest *benefit*
-//! (the time that one MiB more would save) that holds more than its floor.
+//! (the time that one more MiB would save) that holds more than its floor.
 //!
-//! The limit can move. Members that hold chunks beyond it move to other chunks or release them.
+//! The limit can change. Members that hold chunks beyond it move to other chunks or release them.
 //!
 //! If a member's slot was overwritten ([`Member::is_sound`]), the process continues with a fixed
 //! share.
@@ -65,7 +65,7 @@ impl Ledger {
         Ledger { segment, members: Membership::new(members, shape.members, MEMBER_WORDS), shape }
     }
 
-    /// Creates a ledger of `limit` chunks in words of 0.
+    /// Creates a ledger of `limit` chunks in zeroed words.
     ///
     /// # Panics
     /// If there are fewer words than the shape needs.
@@ -83,7 +83,7 @@ impl Ledger {
         ledger
     }
 
-    /// Opens the ledger that another process created, or returns `None` if there is none.
+    /// Opens a ledger that another process created; returns `None` if there is none.
     #[must_use]
     pub fn open(words: &'static [AtomicU64], shape: Shape) -> Option<Ledger> {
         let ledger = Ledger::of(Segment::open(words, shape.words(), MAGIC)?, shape);
@@ -96,19 +96,19 @@ impl Ledger {
         self.segment.is_sound() && self.chunk_bytes() > 0
     }
 
-    /// Returns the bytes of a chunk.
+    /// Returns the size of a chunk in bytes.
     #[must_use]
     pub fn chunk_bytes(&self) -> u64 {
         self.header(Header::ChunkBytes).load(Relaxed)
     }
 
-    /// Returns the number of chunks that all members may hold together.
+    /// Returns the maximum number of chunks that all members may hold together.
     #[must_use]
     pub fn limit(&self) -> usize {
         (self.header(Header::Limit).load(Acquire) as usize).min(self.shape.chunks)
     }
 
-    /// Moves the limit, and notifies the members that hold chunks beyond it.
+    /// Sets the limit, and notifies the members that hold chunks beyond it.
     pub fn set_limit(&self, limit: usize) {
         let limit = limit.min(self.shape.chunks);
         // First, so that the extent covers every chunk below any limit that a process sees.
@@ -124,13 +124,13 @@ impl Ledger {
         self.within().count(0)
     }
 
-    /// Returns a count that rises with each release, for [`Ledger::await_release`].
+    /// Returns a count that increases with each release, for [`Ledger::await_release`].
     #[must_use]
     pub fn releases(&self) -> u64 {
         self.header(Header::Releases).load(Acquire)
     }
 
-    /// Sleeps for up to `ns`, or until a release after the one that `seen` counts.
+    /// Waits for up to `ns`, or until a release after those that `seen` counts.
     pub fn await_release(&self, seen: u64, ns: u64) {
         wait_shared(self.header(Header::Releases), seen, ns);
     }

@@ -1,4 +1,4 @@
-//! Interleavings of members that join, take, release, leave and reap, by loom.
+//! Interleavings, by loom, of members that join, take, release, leave and reap.
 
 use super::*;
 use loom::thread;
@@ -115,7 +115,7 @@ fn a_process_taken_for_dead_while_joining_writes_to_no_other_member() {
 fn a_live_member_is_not_reaped_by_the_start_time_of_the_last_one() {
     check(|| {
         let ledger = ledger_of(Shape { members: 1, chunks: 1 });
-        // As the liveness rule: by PID and start time.
+        // Like the liveness rule: by PID and start time.
         let fate = |who: ProcessIdentity| {
             let is_eight = who.pid == 8 && (who.start == 0 || who.start == process(8).start);
             if is_eight { Liveness::Alive } else { Liveness::Dead }

@@ -1,21 +1,21 @@
-//! Obtaining chunks within a time: free ones, or those that other members release.
+//! Obtains chunks within a time: free ones, or those that other members release.
 
 use super::Member;
 use softswap_sys::raw::now_ns;
 
-/// Time for a member to release something before another one is asked. A stopped process never
-/// does, nor one whose pages have no place to go.
+/// Time for a member to release chunks before another one is asked, in ns. A stopped process never
+/// does, nor one that cannot write pages back.
 const RELEASE_TIMEOUT_NS: u64 = 50_000_000;
 
 impl Member {
     /// Obtains up to `need` chunks: free ones, or those that other members release on request
-    /// within `timeout_ns`. Returns how many.
+    /// within `timeout_ns`. Returns their number.
     #[must_use]
     pub fn obtain(&self, need: usize, timeout_ns: u64) -> usize {
         let until_ns = now_ns().saturating_add(timeout_ns);
         let mut got = self.take(need);
         let (mut pending, mut silent) = (0, Vec::new());
-        // In each turn chunks come, or one member more is skipped.
+        // In each turn chunks arrive, or one more member is skipped.
         while got < need && now_ns() < until_ns {
             if pending == 0 {
                 let request = self.request_release(need - got, |slot| silent.contains(&slot));
@@ -34,7 +34,7 @@ impl Member {
         got
     }
 
-    /// Waits for the first free chunks, and takes up to `need`.
+    /// Waits for free chunks, and takes up to `need` of the first ones.
     fn await_chunks(&self, need: usize, until_ns: u64) -> usize {
         loop {
             let seen = self.ledger.releases();

@@ -1,4 +1,4 @@
-//! The ledger against a sequential one, and with garbage in it.
+//! Compares the ledger with a sequential model, and tests it with garbage in its words.
 
 use super::tests::{LIMIT, SMALL, ledger_of, process};
 use super::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use softswap_sys::process_identity::{Liveness, ProcessIdentity};
 use std::collections::BTreeMap;
 
-/// A sequential ledger: the holder of each chunk.
+/// A sequential ledger, with the holder of each chunk.
 struct Model {
     chunks: Vec<Option<u32>>,
     limit: usize,
@@ -55,7 +55,7 @@ impl Model {
         self.benefit.remove(&pid);
     }
 
-    /// Chunks that remain once the request is met.
+    /// Returns the chunks that remain once the request is met.
     fn left(&self, pid: u32) -> usize {
         self.asked.get(&pid).map_or(self.held(pid), |keep| self.held(pid).min(*keep))
     }
@@ -202,7 +202,7 @@ impl Both {
             prop_assert!(expected.iter().all(|(_, chunks)| *chunks == 0), "{:?}", expected);
             return Ok(());
         };
-        // A killed process is asked, too, until it is reaped.
+        // Until it is reaped, a killed process may be asked, too.
         let mut all = self.members.iter().chain(&self.left);
         let (other, others) = all.find(|(_, member)| member.slot == request.slot).unwrap();
         prop_assert!(
@@ -282,7 +282,7 @@ proptest! {
             do_without_model(ledger, &mut members, &act);
             prop_assert!(ledger.limit() <= SMALL.chunks && ledger.free_chunks() <= ledger.limit());
             let mut sound: Vec<_> = members.values().filter(|member| member.is_sound()).collect();
-            // Of two that took the same member in turn only the last can be sound.
+            // If two members took the same slot in turn, only the later one can be sound.
             sound.dedup_by_key(|member| member.slot);
             let held: usize = sound.iter().map(|member| member.held()).sum();
             prop_assert!(held <= ledger.limit(), "{} of {}", held, ledger.limit());

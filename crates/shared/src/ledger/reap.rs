@@ -1,4 +1,4 @@
-//! Reaping dead members, and reporting all members.
+//! Reaps dead members, and reports all members.
 
 use super::layout::{Word, holder};
 use super::{Counts, Ledger, Sizes};
@@ -6,34 +6,34 @@ use crate::membership::FREE;
 use softswap_sys::primitive::Ordering::Relaxed;
 use softswap_sys::process_identity::{Liveness, ProcessIdentity};
 
-/// A member, as it has published itself.
+/// Published data of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemberInfo {
     /// Its process.
     pub identity: ProcessIdentity,
-    /// Chunks that it holds, also beyond a lowered limit.
+    /// Chunks that it holds, including those beyond a lowered limit.
     pub chunks: usize,
     /// Bytes in use.
     pub used_bytes: u64,
-    /// Most bytes in use so far.
+    /// Maximum of the bytes in use.
     pub peak_bytes: u64,
     /// Events since its start.
     pub counts: Counts,
     /// Memory in use.
     pub sizes: Sizes,
-    /// Name, up to the first 0.
+    /// Name, padded with zeroes.
     pub name: [u8; 16],
 }
 
 impl Ledger {
-    /// Releases what dead processes hold, and chunks whose word names no member. Returns the number
-    /// of released chunks. Any number of processes may reap at once.
+    /// Releases the chunks and slots of dead processes, and chunks whose word identifies no member.
+    /// Returns the number of released chunks. Processes may reap concurrently.
     pub fn reap(&self, liveness: impl Fn(ProcessIdentity) -> Liveness) -> usize {
         let mut released = 0;
         self.members.reap(liveness, |slot, owner| {
             released += self.vacate(&self.member_at(slot, owner));
         });
-        // The chunk is read before the member: a member that holds one joined before.
+        // The chunk is read before the member, and a holder has joined before it takes a chunk.
         let stray = self.chunks().reap(|tag| !holder(tag).is_some_and(|it| self.is_member(it)));
         if stray > 0 {
             self.note_release();
@@ -65,7 +65,7 @@ impl Ledger {
     pub fn members(&self) -> Vec<MemberInfo> {
         let held = self.held_in(self.chunks());
         let info = |(slot, owner)| {
-            // The words are the last owner's until this one has joined.
+            // Until this owner has joined, the words are the previous one's.
             let has_joined = self.members.start(slot, owner).is_some();
             let (counts, sizes) = match has_joined {
                 true => (self.counts(slot), self.sizes(slot)),

@@ -1,15 +1,15 @@
-//! Choice of the member that releases chunks if none is free.
+//! Chooses the member that releases chunks if none is free.
 
 use super::layout::{URGENT, Word};
 use super::{Ledger, Member};
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed};
 
-/// Request to a member to release chunks.
+/// A request to a member to release chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReleaseRequest {
-    /// Slot of the member.
+    /// Slot of the asked member.
     pub slot: usize,
-    /// Requested chunks.
+    /// Number of requested chunks.
     pub chunks: usize,
 }
 
@@ -20,7 +20,7 @@ impl Ledger {
         self.members.owned().count()
     }
 
-    /// Returns the chunks that each member may keep, even if its benefit is the lowest: half of an
+    /// Returns the number of chunks that a member may keep even with the lowest benefit: half of an
     /// equal share.
     #[must_use]
     pub fn floor(&self) -> usize {
@@ -37,15 +37,15 @@ impl Ledger {
         held.iter().enumerate().map(holding).collect()
     }
 
-    /// Notifies the members that hold chunks beyond the limit. Called regularly, since a member may
-    /// have taken chunks by the previous limit.
+    /// Notifies the members that hold chunks beyond the limit. Called regularly, because a member
+    /// may have taken chunks under the previous limit.
     pub fn notify_excess(&self) {
         let held = self.held_in(self.beyond());
         (0..held.len()).filter(|slot| held[*slot] > 0).for_each(|slot| self.notify(slot));
     }
 
     /// Requests chunks for the members that cannot do so themselves ([`Member::demand`]). Returns
-    /// how many.
+    /// their number.
     pub fn serve_demands(&self) -> usize {
         let serve = |(slot, owner)| {
             let word = self.word(slot, Word::Demand);
@@ -63,7 +63,7 @@ impl Ledger {
     }
 }
 
-/// Factor between two benefits that are clearly different: they are estimates.
+/// Minimum ratio of two benefits that are clearly different: they are estimates.
 const CLEARLY: u64 = 2;
 
 /// Chunks of a member, and the benefit that it has published.
@@ -80,20 +80,20 @@ impl Holding {
         self.benefit.saturating_mul(CLEARLY) < than.benefit
     }
 
-    /// Returns true if it has not clearly more benefit, and clearly more chunks.
+    /// Returns true if it has clearly more chunks, and not clearly more benefit.
     fn is_larger(self, than: Holding) -> bool {
         !than.has_clearly_less_benefit(self) && self.left > than.held + than.held / 4 + 1
     }
 }
 
 impl Member {
-    /// Requests up to `need` chunks of another member.
+    /// Requests up to `need` chunks from another member.
     ///
-    /// It is the one with the lowest benefit, if that is clearly lower than this one's, or if this
-    /// one holds less than its floor. Otherwise it is the one with the most chunks among those with
-    /// about the same benefit, if it has clearly more: then up to half of the difference is
-    /// requested, so that none of two equal members starves. No member is asked below its floor, nor
-    /// one that `is_skipped`: it has not met an earlier request.
+    /// Asks the member with the lowest benefit, if that is clearly lower than this one's, or if
+    /// this one holds less than its floor. Otherwise asks the member with the most chunks among
+    /// those with about the same benefit, if it has clearly more: for up to half of the difference,
+    /// so that neither of two equal members starves. Never asks a member to go below its floor, nor
+    /// one that `is_skipped` because it has not met an earlier request.
     #[must_use]
     pub fn request_release(
         &self,

@@ -1,4 +1,4 @@
-//! Members of a ledger, also with threads.
+//! Tests members of a ledger, also in several threads.
 
 use super::*;
 use crate::membership::Owner;
@@ -44,9 +44,9 @@ fn a_demand_is_served_up_to_the_floor_and_beyond_it_if_urgent() {
     assert_eq!((ledger.serve_demands(), keep(&parent)), (0, None));
     child.demand_urgently(3);
     assert_eq!((ledger.serve_demands(), keep(&parent)), (3, Some(9)));
-    // Requested once.
+    // It was requested once.
     assert_eq!(ledger.serve_demands(), 0);
-    // No member is asked below its floor.
+    // No member must release chunks below its floor.
     child.demand_urgently(16);
     assert_eq!((ledger.serve_demands(), keep(&parent)), (5, Some(4)));
 }
@@ -58,14 +58,14 @@ fn a_member_below_its_floor_gets_it_from_the_lowest_benefit() {
     assert_eq!((rich.take(6), richer.take(10)), (6, 10));
     rich.publish(5, 0);
     richer.publish(9, 0);
-    // Half of a third.
+    // Half of a third of the limit.
     assert_eq!(ledger.floor(), 2);
     assert_eq!(
         poor.request_release(8, |_| false),
         Some(ReleaseRequest { slot: rich.slot, chunks: 2 })
     );
     assert_eq!((keep(&rich), keep(&richer)), (Some(4), None));
-    // One that releases nothing, as it is stopped.
+    // A member that releases nothing, because it is stopped, is skipped.
     let is_rich = |slot| slot == rich.slot;
     assert_eq!(
         poor.request_release(8, is_rich),
@@ -110,7 +110,7 @@ fn two_equal_requests_are_both_met() {
     rich.release(2);
     rich.end_release(second);
     assert_eq!(rich.release_target(), None);
-    // The same again, while the one before is being ended.
+    // An equal request, while the previous one is being ended.
     assert_eq!(rich.take(4), 4);
     assert!(one.request_release(2, |_| false).is_some());
     let before = rich.release_target().unwrap();
@@ -129,7 +129,7 @@ fn two_equal_members_share_and_stop_asking() {
     assert_eq!((one.take(12), other.take(4)), (12, 4));
     one.publish(90, 0);
     other.publish(60, 0);
-    // It has clearly more chunks, and not clearly more benefit.
+    // It has clearly more chunks, but not clearly more benefit.
     assert_eq!(
         other.request_release(9, |_| false),
         Some(ReleaseRequest { slot: one.slot, chunks: 4 })
@@ -144,7 +144,7 @@ fn two_equal_members_share_and_stop_asking() {
         (one.request_release(9, |_| false), other.request_release(9, |_| false)),
         (None, None)
     );
-    // Clearly more.
+    // Now the benefit is clearly higher.
     other.publish(121, 0);
     assert_eq!(
         other.request_release(9, |_| false),
@@ -175,7 +175,7 @@ fn a_process_killed_while_joining_is_judged_by_its_pid() {
     let seen = |who: ProcessIdentity| (who.pid, who.start, who.namespace) == (9, 0, 1);
     ledger.reap(|who| if seen(who) { Liveness::Alive } else { Liveness::Dead });
     assert_eq!(ledger.member_count(), 1);
-    // A process with the same PID proves that the first one is dead.
+    // A process with the same PID proves that the previous one is dead.
     let member = ledger.join(process(9)).unwrap();
     assert_eq!((member.slot, member.generation, ledger.member_count()), (0, 6, 1));
     ledger.reap(|_| Liveness::Dead);
@@ -225,7 +225,7 @@ fn a_stopped_member_is_skipped_for_one_that_releases() {
         });
         polite.publish(1, 0);
         asker.publish(9, 0);
-        // All but its floor; none of the stopped member's.
+        // All chunks of the polite member but its floor; none of the stopped member's.
         let got = asker.obtain(12, 10_000_000_000);
         done.store(true, Relaxed);
         assert_eq!(got, 6);
@@ -305,7 +305,7 @@ fn random_writes_to_the_shared_words_block_no_member() {
             random ^= random >> 7;
             random ^= random << 17;
             let word = random as usize % ledger.segment.words().len();
-            // Often one that means something.
+            // Often a meaningful value.
             let value = if random >> 63 == 0 { random } else { random >> 20 & 0xFF };
             ledger.segment.words()[word].store(value, Relaxed);
         }

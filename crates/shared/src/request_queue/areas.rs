@@ -1,8 +1,9 @@
-//! Areas: each process that writes has one, under a number that is never used again, so that pages
-//! of two processes never mix.
+//! Areas: each process that writes has one, with a number that is never reused, so that pages of
+//! two processes never mix.
 //!
 //! The number is a mark of an open file ([`softswap_sys::open_mark`]). The area is in use until the
-//! process and the forked children that read from it have exited. Then the server removes its pages.
+//! process and the forked children that read from it have exited. Then the server removes its
+//! pages.
 
 use super::layout::{HEADER_WORDS, Header};
 use super::{RequestQueue, SHAPE};
@@ -14,15 +15,15 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-/// Mark of the open file that the whole tree inherits. Areas have larger numbers.
+/// Mark of the open file that the whole tree inherits; the numbers of areas are larger.
 const TREE_MARK: u64 = 0;
 
-/// Largest number of an area; [`MOST_AREA_PAGES`] still fits into a word with it.
+/// Largest number of an area; a word has space for it and [`MOST_AREA_PAGES`].
 pub const MOST_NUMBER: u64 = 1 << 27;
-/// Most pages of an area.
+/// Maximum number of pages of an area.
 pub const MOST_AREA_PAGES: u64 = 1 << 36;
 
-/// Reason why a process gets no area.
+/// Reasons why a process gets no area.
 #[derive(Debug, thiserror::Error)]
 pub enum NoArea {
     /// Every entry is taken.
@@ -55,7 +56,7 @@ pub struct Area {
     queue: RequestQueue,
     at: usize,
     number: u64,
-    /// Open file with the mark.
+    /// The open file with the mark.
     _file: SwapFile,
 }
 
@@ -63,7 +64,7 @@ impl Area {
     /// Takes an area. `fd` is the descriptor of the queue's words.
     ///
     /// # Errors
-    /// If none is free, or the shared memory cannot be used.
+    /// If all are taken, or the shared memory cannot be used.
     pub fn take(queue: RequestQueue, fd: i32) -> Result<Area, NoArea> {
         let file = SwapFile::reopened(fd)?;
         let number = queue.header(Header::LastArea).fetch_add(1, AcqRel) + 1;
@@ -87,11 +88,11 @@ impl Area {
         self.number
     }
 
-    /// Claims pages. Returns false if there is no room for them.
+    /// Claims pages. Returns false if the limit does not allow them.
     #[must_use]
     pub fn claim(&self, pages: u64) -> bool {
         let own = self.queue.pages(self.at);
-        // First: of two concurrent claims of the last pages one at most succeeds.
+        // First: of two concurrent claims of the last pages, at most one succeeds.
         own.fetch_add(pages, AcqRel);
         let has_room = self.queue.claimed_pages() <= self.queue.limit_pages();
         if !has_room {
@@ -126,27 +127,27 @@ impl RequestQueue {
         Claims(&self.segment.words()[HEADER_WORDS..][..self.shape.areas])
     }
 
-    /// Returns the word with the claimed pages of an area; 0 if there is none.
+    /// Returns the word that counts the claimed pages of an area, 0 for an unused one.
     fn pages(&self, at: usize) -> &'static AtomicU64 {
         &self.segment.words()[HEADER_WORDS + self.shape.areas + at]
     }
 }
 
-/// Opens the queue behind an inherited descriptor, which started processes inherit, too.
+/// Opens the queue behind an inherited descriptor. Programs that this one starts inherit it, too.
 ///
 /// # Errors
-/// If there is none.
+/// If there is no queue.
 pub fn open_inherited(fd: i32) -> Result<RequestQueue, NoArea> {
     let words = shared::open_inherited(fd, SHAPE.words())?;
     own_descriptors::keep(fd);
     RequestQueue::open(words, SHAPE).ok_or(NoArea::Unsound)
 }
 
-/// Marks the open file that the whole tree inherits, so that the server sees when the tree has
-/// exited. Called by the creator.
+/// Marks the open file that the whole tree inherits, so that the server detects when the tree has
+/// exited. Called by the creator of the queue.
 ///
 /// # Errors
-/// If the kernel refuses.
+/// The kernel's refusal.
 pub fn hold_tree(fd: BorrowedFd<'_>) -> io::Result<bool> {
     open_mark::put(fd, TREE_MARK)
 }
@@ -154,7 +155,7 @@ pub fn hold_tree(fd: BorrowedFd<'_>) -> io::Result<bool> {
 /// An area whose processes have exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeadArea {
-    /// Entry.
+    /// Index of its entry.
     pub at: usize,
     /// Number.
     pub number: u64,
@@ -193,13 +194,13 @@ impl Areas {
         Ok(Areas { queue, file: SwapFile::reopened(fd)? })
     }
 
-    /// Returns true if the tree has a process, or that is unknown.
+    /// Returns true if the tree has a living process, or that is unknown.
     #[must_use]
     pub fn has_tree(&self) -> bool {
         !self.is_gone(TREE_MARK)
     }
 
-    /// Returns true if there is an area, in use or not removed yet.
+    /// Returns true if an area exists, in use or not removed yet.
     #[must_use]
     pub fn has_any(&self) -> bool {
         self.all().next().is_some()
@@ -225,7 +226,7 @@ impl Areas {
 
     /// Frees the entry of an area whose pages have been removed.
     pub fn forget(&self, area: &DeadArea) {
-        // First: the next area of the entry has claimed nothing.
+        // First: the next area of the entry must start with no claimed pages.
         self.queue.pages(area.at).store(0, Release);
         self.queue.numbers().free(area.number, area.at);
     }

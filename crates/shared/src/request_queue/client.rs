@@ -1,6 +1,6 @@
-//! The client takes a request, fills it in, submits it and waits for the answer.
+//! The client's side: takes a request, fills it in, submits it and waits for the answer.
 //!
-//! It runs in faults: it allocates nothing unless it fails, and takes no lock.
+//! It runs in faults: it takes no lock, and allocates only if it fails.
 
 use super::layout::{Header, State, Word, pair, unpair};
 use super::server::OutcomeCode;
@@ -10,23 +10,23 @@ use softswap_sys::primitive::Ordering::{Acquire, Relaxed};
 use softswap_sys::primitive::wait_shared;
 use softswap_sys::process_identity::ProcessIdentity;
 
-/// Part of the requests that only reads may take: writes that wait for a lost server do not delay
-/// reads from other areas.
+/// 1/PART_FOR_READS of the requests are reserved for reads: writes that wait for a lost server do
+/// not delay reads from other areas.
 const PART_FOR_READS: usize = 4;
 
-/// Reason why a request was not carried out.
+/// Reasons why a request was not executed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// There is no room; the text says where.
+    /// There is no free space; the text names the place.
     #[error("{0}")]
     Full(Box<str>),
-    /// There was no answer in time. The operation may have been done, or may be done later.
+    /// No answer arrived in time. The operation may have been executed, or may be later.
     #[error("nobody answered in time")]
     Timeout,
-    /// A page is lost; the text says which, and where it was stored.
+    /// A page is lost; the text names it and where it was stored.
     #[error("{0}")]
     Lost(Box<str>),
-    /// It could not be done; the text says why.
+    /// The operation failed; the text gives the reason.
     #[error("{0}")]
     Failed(Box<str>),
     /// The shared memory has been overwritten.
@@ -117,10 +117,10 @@ impl RequestQueue {
         self.submit(&ticket, State::Posted)
     }
 
-    /// Waits for the answer, and copies pages that are read to `buffers`.
+    /// Waits for the answer, and copies pages that were read to `buffers`.
     ///
     /// # Errors
-    /// If the operation may not have been done. The buffers then hold nothing of use.
+    /// If the operation may not have been executed. The buffers' content is then undefined.
     pub fn finish<'b>(
         &self,
         request: PendingRequest,
@@ -134,7 +134,7 @@ impl RequestQueue {
                 load_bytes(self.buffer(ticket.at, at), bytes);
             }
         }
-        // Last: if it fails, the request was reaped while it was read.
+        // Last: if it fails, the request was reaped during the copy.
         self.free(&ticket)?;
         outcome
     }
@@ -192,7 +192,7 @@ impl RequestQueue {
         Ok(())
     }
 
-    /// Waits for the answer, and withdraws the request if there is none in time.
+    /// Waits for the answer, and withdraws the request if it does not arrive in time.
     pub(super) fn await_answer(
         &self,
         ticket: &Ticket,

@@ -3,23 +3,23 @@
 use crate::membership::{FREE, OWNER_WORDS};
 use softswap_sys::PAGE_SIZE;
 
-/// Changes with the layout.
+/// Changes with every change of the layout.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"sswrequ3");
 pub(super) const HEADER_WORDS: usize = 8;
-/// Words before a request's page numbers, and of its text.
+/// Words before a request's page numbers, and words of its text.
 const FIELD_WORDS: usize = 8;
 const TEXT_WORDS: usize = 64;
-/// Longest text of an answer in bytes.
+/// Maximum length of an answer's text in bytes.
 pub const TEXT_BYTES: usize = TEXT_WORDS * 8;
-/// Most pages of a request.
+/// Maximum number of pages of a request.
 pub const MOST_PAGES: usize = 32;
 
-/// Size of a request queue.
+/// Dimensions of a request queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Largest number of pending requests.
     pub requests: usize,
-    /// Most pages of a request: at most [`MOST_PAGES`].
+    /// Maximum number of pages of a request, at most [`MOST_PAGES`].
     pub pages: usize,
     /// Words of a page.
     pub page_words: usize,
@@ -27,18 +27,18 @@ pub struct Shape {
     pub areas: usize,
 }
 
-/// Size of a tree's request queue.
+/// Dimensions of a tree's request queue.
 pub const SHAPE: Shape =
     Shape { requests: 64, pages: MOST_PAGES, page_words: PAGE_SIZE / 8, areas: 1024 };
 
 impl Shape {
-    /// Words of a queue of this size. Only those in use take DRAM.
+    /// Returns the number of words of a queue. Only words in use take DRAM.
     #[must_use]
     pub const fn words(self) -> usize {
         self.first_request() + self.requests * self.request_words()
     }
 
-    /// Buffers begin at a page boundary.
+    /// Buffers start at a page boundary.
     pub(super) const fn first_request(self) -> usize {
         (HEADER_WORDS + 2 * self.areas).next_multiple_of(self.page_words)
     }
@@ -71,25 +71,25 @@ impl Shape {
 /// Words of the header, after the magic number.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Header {
-    /// Rises with each notification of the server.
+    /// Increases with each notification of the server.
     Notifications = 1,
-    /// Rises when a request becomes free.
+    /// Increases when a request becomes free.
     Freed,
-    /// Number of the last area.
+    /// Number of the latest area.
     LastArea,
-    /// Pages that all areas may have together.
+    /// Maximum number of pages of all areas together.
     LimitPages,
-    /// Time within which a request must be answered.
+    /// Time-out of a request in ns.
     TimeoutNs,
 }
 
 /// Words of a request, after its owner.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Word {
-    /// Operation, and the number of pages.
+    /// Operation and number of pages.
     Operation = OWNER_WORDS as isize,
     Area,
-    /// Outcome, and the bytes of its text.
+    /// Outcome and length of its text in bytes.
     Outcome,
 }
 
@@ -111,7 +111,7 @@ pub(super) enum State {
 }
 
 impl State {
-    /// Returns `None` for a value that is no state: the word was overwritten.
+    /// Returns `None` for an invalid state: the word was overwritten.
     pub(super) fn of(state: u8) -> Option<State> {
         use State::*;
         let all = [Free, Taken, Submitted, Posted, InService, Answered, Abandoned];

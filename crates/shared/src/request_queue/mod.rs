@@ -49,7 +49,7 @@ pub enum Operation {
     Read,
     /// Store the pages.
     Write,
-    /// Discard the pages from the first one named to the last one.
+    /// Discard the pages from the first listed one to the last one.
     Discard,
 }
 
@@ -86,7 +86,7 @@ impl RequestQueue {
         RequestQueue { segment, requests, shape }
     }
 
-    /// Creates a queue in words of 0.
+    /// Creates a queue in zeroed words.
     ///
     /// # Panics
     /// If there are fewer words than the shape needs.
@@ -104,19 +104,19 @@ impl RequestQueue {
         queue
     }
 
-    /// Opens the queue that another process created, or returns `None` if there is none.
+    /// Opens a queue that another process created; returns `None` if there is none.
     #[must_use]
     pub fn open(words: &'static [AtomicU64], shape: Shape) -> Option<RequestQueue> {
         Some(RequestQueue::of(Segment::open(words, shape.words(), MAGIC)?, shape))
     }
 
-    /// Returns the number of pages that all areas may have together.
+    /// Returns the maximum number of pages of all areas together.
     #[must_use]
     pub fn limit_pages(&self) -> u64 {
         self.header(Header::LimitPages).load(Relaxed)
     }
 
-    /// Returns the time within which a request must be answered, an hour at most.
+    /// Returns the time-out of a request in ns, at most an hour.
     #[must_use]
     pub fn timeout_ns(&self) -> u64 {
         const MOST_NS: u64 = 3_600_000_000_000;
@@ -157,7 +157,6 @@ impl RequestQueue {
         rise(self.header(Header::Freed));
     }
 
-    /// Wakes the server.
     pub fn notify_server(&self) {
         rise(self.header(Header::Notifications));
     }

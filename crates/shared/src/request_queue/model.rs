@@ -1,5 +1,5 @@
-//! Interleavings of clients that submit, time out and are killed with servers that answer and are
-//! killed, by loom.
+//! Interleavings, by loom, of clients that submit, time out and are killed with servers that answer
+//! and are killed.
 
 use super::client::Ticket;
 use super::layout::State;
@@ -45,7 +45,7 @@ fn state(queue: &RequestQueue) -> State {
     State::of(owner(queue).state).unwrap()
 }
 
-/// Asserts that page, generation and content belong to one request.
+/// Asserts that page, generation and content come from one request.
 fn assert_whole(job: &Job) {
     let number = job.pages[0].number;
     assert_eq!(job.pages[..], page(number));
@@ -160,7 +160,7 @@ fn the_next_server_repeats_requests_left_in_service() {
     check(|| {
         let queue = queue();
         let ticket = submit(&queue, 7, 3);
-        // The server is killed with this in service.
+        // The server is killed with this request in service.
         drop(queue.next_job(0).unwrap());
         let client = thread::spawn(move || queue.await_answer(&ticket, || 0));
         queue.begin_service();

@@ -1,4 +1,4 @@
-//! The server takes up requests and answers them. There is one server at a time.
+//! The server's side: takes up requests and answers them. There is one server at a time.
 
 use super::layout::{Header, State, Word, pair, unpair};
 use super::{MOST_PAGES, Operation, Page, RequestQueue, TEXT_BYTES, load_bytes, store_bytes};
@@ -10,17 +10,17 @@ use softswap_sys::process_identity::{Liveness, ProcessIdentity};
 /// Outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is done.
+    /// It was executed.
     Done,
-    /// There is no room; the text says where.
+    /// There is no free space; the text names the place.
     Full(String),
-    /// A page is lost; the text says which, and where it was stored.
+    /// A page is lost; the text names it and where it was stored.
     Lost(String),
-    /// It could not be done; the text says why.
+    /// The operation failed; the text gives the reason.
     Failed(String),
 }
 
-/// Outcome in shared memory; 0 is none.
+/// Outcome in shared memory; 0 means none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OutcomeCode {
     Done = 1,
@@ -58,7 +58,7 @@ impl Outcome {
 #[derive(Debug)]
 pub struct Job {
     at: usize,
-    /// Owner and state while it is in service.
+    /// Owner and state while the request is in service.
     owner: Owner,
     /// Operation.
     pub operation: Operation,
@@ -83,14 +83,14 @@ impl RequestQueue {
     pub fn begin_service(&self) {
         for (at, owner) in self.requests.owned() {
             let again = owner.to(State::Submitted as u8);
-            // Its client may abandon it at this moment.
+            // Its client may abandon it concurrently.
             if owner.state != State::InService as u8 || !self.requests.change(at, owner, again) {
                 self.free_from(at, owner.to(State::Abandoned as u8));
             }
         }
     }
 
-    /// Takes up the next submitted request from index `from` on. Invalid ones are refused.
+    /// Takes up the next submitted request from index `from` on. Refuses invalid ones.
     pub fn next_job(&self, from: usize) -> Option<Job> {
         let count = self.shape.requests;
         (0..count).map(|step| (from + step) % count).find_map(|at| self.take_up(at))
@@ -100,7 +100,7 @@ impl RequestQueue {
         let seen = self.requests.owner(at);
         let in_service = match State::of(seen.state)? {
             State::Submitted => State::InService,
-            // As an abandoned one: no client waits for the answer.
+            // Treated as abandoned: no client waits for the answer.
             State::Posted => State::Abandoned,
             _ => return None,
         };
@@ -142,8 +142,8 @@ impl RequestQueue {
         Some(job)
     }
 
-    /// Answers a job, with the `content` of pages that were read. Returns false if the client does
-    /// not wait any more.
+    /// Answers a job, with the `content` of pages that were read. Returns false if the client no
+    /// longer waits.
     pub fn answer(&self, job: &Job, outcome: &Outcome, content: &[u8]) -> bool {
         let pages = content.chunks(self.shape.page_words * 8).take(job.pages.len());
         for (index, bytes) in pages.enumerate() {
@@ -163,7 +163,7 @@ impl RequestQueue {
         is_awaited
     }
 
-    /// Frees a request; fails if its owner or state is another one.
+    /// Frees a request; fails if its owner or state has changed.
     pub(super) fn free_from(&self, at: usize, from: Owner) -> bool {
         let is_freed = self.requests.change(at, from, from.freed());
         if is_freed {
@@ -172,9 +172,9 @@ impl RequestQueue {
         is_freed
     }
 
-    /// Frees the requests of dead clients. If the liveness of a client is unknown (it is in another
-    /// PID namespace), its requests are freed once the area has no process. Returns their number.
-    /// Called regularly by the server, which itself frees the requests that are in service.
+    /// Frees the requests of dead clients, and returns their number. If the liveness of a client is
+    /// unknown (it is in another PID namespace), its requests are freed once no process uses the
+    /// area. The server calls this regularly; requests in service are freed when it answers them.
     pub fn reap(
         &self,
         liveness: impl Fn(ProcessIdentity) -> Liveness,
@@ -199,13 +199,14 @@ impl RequestQueue {
         stray.filter(|(at, owner)| self.free_from(*at, *owner)).count()
     }
 
-    /// Returns a count that rises with each notification, for [`RequestQueue::await_notification`].
+    /// Returns a count that increases with each notification, for
+    /// [`RequestQueue::await_notification`].
     #[must_use]
     pub fn notifications(&self) -> u64 {
         self.header(Header::Notifications).load(Acquire)
     }
 
-    /// Sleeps for up to `ns`, or until a notification after the one that `seen` counts.
+    /// Waits for up to `ns`, or until a notification after those that `seen` counts.
     pub fn await_notification(&self, seen: u64, ns: u64) {
         wait_shared(self.header(Header::Notifications), seen, ns);
     }

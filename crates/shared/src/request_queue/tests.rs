@@ -43,7 +43,7 @@ fn read(
     queue.finish(asked, into.chunks_mut(PAGE))
 }
 
-/// Serves from a map, until `ends`.
+/// Serves requests from a map until `ends`.
 fn serve(queue: &RequestQueue, ends: &AtomicBool) {
     let mut kept = std::collections::HashMap::new();
     while !ends.load(SeqCst) {
@@ -120,10 +120,10 @@ fn a_request_without_an_answer_times_out() {
     let queue = queue(1_000_000);
     let asked = || read(&queue, process(1), &[page(1)], &mut [0; PAGE]);
     assert_eq!(asked(), Err(Failure::Timeout));
-    // None of the three requests is left over.
+    // The time-outs have freed all three requests.
     (0..4).for_each(|_| assert_eq!(asked(), Err(Failure::Timeout)));
     assert_eq!(queue.reap(|_| Liveness::Dead, |_| true), 0);
-    // Also if none is free.
+    // If no request is free, it times out, too.
     assert!((0..3).all(|_| queue.take(Operation::Read, process(2), || 1).is_ok()));
     assert_eq!(asked(), Err(Failure::Timeout));
 }
@@ -199,7 +199,7 @@ fn requests_of_the_unknown_are_freed_with_their_area() {
     };
     submit(7, 1);
     submit(8, 2);
-    // Its area is not known yet.
+    // A client has not yet recorded its area.
     queue.take(Operation::Read, process(9), || 1).unwrap();
     assert_eq!(queue.reap(|_| Liveness::Unknown, |area| area == 1), 1);
     assert_eq!(queue.reap(|_| Liveness::Unknown, |area| area == 1), 0);

@@ -1,8 +1,8 @@
 //! Words of memory shared between `softswap run` and the engine that it started.
 //!
 //! They are in a sealed memfd, which can neither shrink nor grow. So the words stay valid
-//! regardless of what the other process does with the descriptor. It has no name in a file system and disappears with
-//! the last process that uses it.
+//! regardless of what the other process does with the descriptor. It has no name in a file system
+//! and disappears with the last process that uses it.
 
 use crate::PAGE_SIZE;
 use crate::raw;

@@ -1,10 +1,10 @@
 //! The policies without a program: for given touches and compressed sizes they decide as in an
-//! engine, over a pool of sizes without content and an unlimited swap area. Costs of faults are
-//! parameters and no clock is read: the same touches give the same figures on any machine.
+//! engine. The pool stores sizes without content, and the swap area is unlimited. Costs of faults
+//! are parameters and no clock is read, so the same touches give the same results on any machine.
 //!
-//! Pages are evicted in batches, the oldest of the pool are written back in shared slots, and
-//! streams are read ahead. Simpler than an engine: one thread; readahead completes at once; there
-//! is no standby list, offset prefetch, staging or fault-around.
+//! Pages are evicted in batches, the oldest pages of the pool are written back in shared slots, and
+//! streams are read ahead. Simpler than an engine: one thread; readahead completes at once; no
+//! standby list, offset prefetch, staging or fault-around.
 
 mod out;
 
@@ -39,7 +39,7 @@ pub struct Costs {
     pub disk_ns: u64,
     /// Processor time of such a fault.
     pub disk_cpu_ns: u64,
-    /// Each further page that is read with it.
+    /// Each further page that is read along.
     pub along_ns: u64,
     /// The first write to a clean page.
     pub write_fault_ns: u64,
@@ -77,7 +77,7 @@ impl Default for Costs {
 pub struct Setup {
     /// Number of pages.
     pub window_pages: u64,
-    /// Memory of resident pages and the pool together.
+    /// Memory of resident pages and the pool together, in bytes.
     pub memory_bytes: usize,
     /// Costs of faults and evictions.
     pub costs: Costs,
@@ -87,7 +87,7 @@ pub struct Setup {
     pub pool_percent: Option<u8>,
 }
 
-/// Compressed sizes of a page in bytes: 0 of a same-filled page, [`PAGE_SIZE`] of an
+/// Compressed sizes of a page in bytes: 0 for a same-filled page, [`PAGE_SIZE`] for an
 /// incompressible one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Content {
@@ -124,7 +124,7 @@ pub struct Figures {
     pub pool_bytes: u64,
 }
 
-/// A program's memory under an engine's policies, without contents. Its tables are kept until the
+/// A program's memory under an engine's policies, without contents. Its tables exist until the
 /// process exits, as those of an engine.
 ///
 /// ```
@@ -147,7 +147,7 @@ pub struct Simulation {
     setup: Setup,
     contents: Vec<Content>,
     resident: usize,
-    /// Used slots, each with its number of used parts.
+    /// Used slots, with the number of used parts of each.
     slots: HashMap<u64, u32>,
     next_slot: u64,
     faults: u64,
@@ -160,7 +160,7 @@ pub struct Simulation {
 const BALANCE_FAULTS: u64 = 32;
 
 impl Simulation {
-    /// Returns a simulation without any touch yet.
+    /// Creates a simulation without touches.
     ///
     /// # Errors
     /// If there is no address space for the tables.
@@ -173,7 +173,7 @@ impl Simulation {
         let pool_bytes = pool_percent.map_or(most, |percent| limit(PoolLimit::Percent(percent)));
         let is_on = pool_percent.is_none() && !without.has(Mechanism::Partition);
         let partition = Partition::new(is_on, least, most, memory_bytes, 1);
-        // Memory for zstd is not part of the budget here.
+        // Here the budget does not include memory for zstd.
         let contexts = 0;
         let size = window_pages as usize;
         let codec = Choice::Auto;
@@ -202,18 +202,18 @@ impl Simulation {
         Figures { pool_bytes: self.pool.used_bytes() as u64, ..self.figures }
     }
 
-    /// Sets the figures to 0.
+    /// Resets the figures to 0.
     pub fn forget_figures(&mut self) {
         self.figures = Figures::default();
     }
 
-    /// Lets the program use `cpu_ns` of processor time without a fault.
+    /// Accounts for `cpu_ns` of processor time that the program uses without a fault.
     pub fn work(&mut self, cpu_ns: u64) {
         self.now_ns += cpu_ns;
         self.cpu_ns += cpu_ns;
     }
 
-    /// Touches a page, whose compressed sizes become `content` if that is given.
+    /// Touches a page, and sets its compressed sizes to `content` if given.
     ///
     /// # Panics
     /// If its number is too large.
@@ -322,7 +322,7 @@ impl Simulation {
                 (Tier::Filled, &mut figures.filled_faults, costs.filled_ns, costs.filled_ns)
             }
             Place::Pool { handle } => {
-                // Marks its slab as used.
+                // Loads it, which marks its slab as used.
                 let _ = self.pool.load(Handle::from_bits(handle), |_| ());
                 (Tier::Pool, &mut figures.pool_faults, costs.pool_ns, costs.pool_ns)
             }
@@ -337,7 +337,7 @@ impl Simulation {
         tier
     }
 
-    /// Reads a page of the swap area with another one.
+    /// Reads a page of the swap area along with another one.
     fn bring_along(&mut self, page: PageNo, is_stream: bool) {
         let place = if page < self.setup.window_pages {
             self.pages.load(page).place()

@@ -45,7 +45,7 @@ fn what_packs_is_spared_the_disk_and_what_does_not_is_written() {
     let packed = skip_about(&mut simulation(4000, ""), 5000, 200_000, HALF);
     let whole = skip_about(&mut simulation(4000, ""), 5000, 200_000, WHOLE);
     assert!(whole.pool_faults == 0 && whole.disk_faults > 5000, "{whole:?}");
-    // Some, as the partition finds out how small the pool may be.
+    // Not 0, because the partition probes how small the pool may be.
     assert!(2 * packed.disk_faults < whole.disk_faults, "{packed:?} {whole:?}");
     assert!(whole.stalled_ns > 2 * packed.stalled_ns, "{packed:?} {whole:?}");
 }
