@@ -1,18 +1,18 @@
 #!/bin/sh
-# The shared library that is installed, linked from the archive that cargo has built: cargo gives
-# what it links itself a list of symbols without versions, and a second list is refused. So
-# cargo-c, which has cargo link, will not do.
+# Links the shared library to install from the archive that cargo has built. Cargo passes the linker
+# a list of symbols without versions, and the linker refuses a second list. So cargo-c, which links
+# with cargo, cannot be used.
 #
 # usage: link.sh libsoftswap_c.a DIRECTORY
 #
-# DIRECTORY gets the library and the names by which the loader (its soname) and the linker know it.
+# Writes the library to DIRECTORY, with links for the loader (the soname) and the linker.
 set -eu
 
 archive=$1
 directory=$2
 here=$(dirname "$0")
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$here/../../Cargo.toml")
-# Before version 1 a new minor version may change what there is.
+# Before version 1 a new minor version may change the interface.
 soname=libsoftswap_c.so.${version%.*}
 library=libsoftswap_c.so.$version
 

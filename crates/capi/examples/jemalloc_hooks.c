@@ -1,5 +1,5 @@
-/* An arena of jemalloc whose memory is a pool's: what mallocx() gives with MALLOCX_ARENA lies in
- * regions, and leaves DRAM where it is not used.
+/* A jemalloc arena in a pool: blocks that mallocx() returns with MALLOCX_ARENA are in regions, and
+ * are evicted from DRAM if they are not used.
  *
  *     cc jemalloc_hooks.c $(pkg-config --cflags --libs softswap_c jemalloc) */
 #include <jemalloc/jemalloc.h>
@@ -15,7 +15,7 @@ static void *extent_alloc(extent_hooks_t *hooks, void *wanted, size_t len, size_
 {
     (void)hooks, (void)arena;
     void *address;
-    /* Regions lie at pages; large ones at more, but that is not promised. */
+    /* Regions are aligned to pages. Large ones have a larger alignment, but that is not guaranteed. */
     if (wanted != NULL || softswap_map(pool, len, &address) != 0)
         return NULL;
     if ((size_t)address % alignment != 0) {

@@ -1,4 +1,4 @@
-/* An array of four times the memory that it may take. Build and run it with
+/* An array of four times the memory budget. Build and run it with
  *     cc pool.c $(pkg-config --cflags --libs softswap_c) -o pool && ./pool /var/tmp */
 #include <softswap.h>
 #include <stdio.h>

@@ -12,7 +12,6 @@ thread_local! {
 const EINVAL: c_int = 22;
 const ENOTRECOVERABLE: c_int = 131;
 
-/// Reasons why a call is refused.
 pub(crate) enum Refusal {
     Of(Error),
     /// An invalid argument: its name and what is wrong.

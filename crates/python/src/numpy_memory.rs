@@ -35,12 +35,10 @@ struct NumpyHandler {
     allocator: Allocator,
 }
 
-/// Context of the handler's functions.
 struct Context {
     pool: softswap::Pool,
     /// Smaller allocations use the C library.
     least_bytes: usize,
-    /// Regions by their addresses.
     regions: Mutex<HashMap<usize, Region>>,
 }
 

@@ -82,7 +82,7 @@ class Arrays(unittest.TestCase):
             with pyarrow.OSFile(os.path.join(directory, "raw"), "wb") as file:
                 file.write(pyarrow.py_buffer(inside))
             self.equal(numpy.fromfile(os.path.join(directory, "raw")), outside)
-            # Read into the pool itself: Arrow lets nobody bring a memory pool from Python.
+            # Reads into an array of the pool: Arrow accepts no memory pool from Python.
             with pyarrow.OSFile(os.path.join(directory, "raw"), "rb") as file:
                 inside[:] = 0
                 self.assertEqual(file.readinto(inside), inside.nbytes)

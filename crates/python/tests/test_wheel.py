@@ -41,7 +41,7 @@ class TheCommand(unittest.TestCase):
         self.assertLessEqual(figures["used_peak_bytes"], 256 * MIB)
 
     def test_a_notebook_is_told_how_it_fares(self):
-        # Without the first line it sleeps, and there is nothing to tell.
+        # The first line wakes the process: a sleeping one has no figures.
         program = ("kept = bytearray(96 << 20)\nfrom softswap import _magic\n"
                    "bar = _magic.softswap('stats')\nprint(repr(bar))\n"
                    "print(bar._repr_html_())\n_magic.softswap('nonsense')\n"
@@ -149,7 +149,7 @@ class APool(unittest.TestCase):
         self.assertLessEqual(self.pool.stats()["used_peak_bytes"], 16 * MIB)
 
     def test_calls_need_not_be_guarded(self):
-        # A process of its own: the filter of the others is there for good.
+        # In a process of its own, because a filter cannot be removed.
         program = ("import errno, numpy, os, softswap\n"
                    "def filters():\n"
                    "    lines = open('/proc/self/status').readlines()\n"

@@ -1,9 +1,9 @@
-//! Where a secret lies. In a process of its own: other tests' mappings would take the
-//! address that it gives up.
+//! Tests the mapping of a secret, in a process of its own: other tests could map memory at the
+//! freed address.
 
 use softswap_sys::secret::Secret;
 
-/// The flags of the mapping at `address`; `None` when there is none.
+/// Returns the flags of the mapping at `address`; `None` if there is none.
 fn flags_at(address: usize) -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let start = format!("{address:x}-");

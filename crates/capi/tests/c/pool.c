@@ -1,4 +1,4 @@
-/* What softswap.h offers, from C: content over four times the budget, pins, refusals. */
+/* Tests softswap.h in C: content of four times the budget, pins, refusals. */
 #include "softswap.h"
 
 #include <errno.h>
@@ -135,7 +135,7 @@ int main(int argc, char **argv)
     void *address;
     CHECK(softswap_map(pool, 1 << 20, &address) == 0);
     CHECK(softswap_pool_destroy(pool) == 0);
-    memset(address, 1, 1 << 20); /* The region keeps its pool. */
+    memset(address, 1, 1 << 20); /* The region keeps its pool alive. */
     CHECK(softswap_unmap(address) == 0);
     puts("done");
     return 0;

@@ -37,7 +37,6 @@ fn library(compiler: &str) -> Option<tempfile::TempDir> {
     Some(directory)
 }
 
-/// Compiles and runs a program.
 fn run(compiler: &str, program: &str, options: &[&str]) {
     let Some(directory) = library(compiler) else { return };
     let directory = directory.path();

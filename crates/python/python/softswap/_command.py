@@ -7,7 +7,7 @@ import sysconfig
 def command():
     """The path of the command `softswap` that came with this package."""
     places = [sysconfig.get_path("scripts"), sysconfig.get_path("scripts", f"{os.name}_user")]
-    # `pip install --target` has a `bin` beside the modules.
+    # `pip install --target` creates `bin` next to the modules.
     target = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     places.append(os.path.join(target, "bin"))
     for place in places:

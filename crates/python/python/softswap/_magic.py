@@ -45,7 +45,7 @@ class Bar:
 
     def __repr__(self):
         parts = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in self.sizes.items())
-        # Processes share it: while it is asked, `softswap stat` has some as well.
+        # Processes share the budget, and `softswap stat` itself uses some of it during the query.
         once = f" ({self.most / 2**20:,.1f} MiB once)" if self.most > self.budget else ""
         return f"budget {self.budget / 2**20:,.1f} MiB{once}: {parts}"
 

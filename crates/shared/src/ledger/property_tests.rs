@@ -119,7 +119,6 @@ fn acts() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// The ledger, its model, and the members.
 struct Both {
     ledger: Ledger,
     model: Model,

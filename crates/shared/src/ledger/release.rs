@@ -66,7 +66,6 @@ impl Ledger {
 /// Minimum ratio of two benefits that are clearly different: they are estimates.
 const CLEARLY: u64 = 2;
 
-/// Chunks of a member, and the benefit that it has published.
 #[derive(Clone, Copy)]
 struct Holding {
     held: usize,

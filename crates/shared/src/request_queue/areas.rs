@@ -122,7 +122,6 @@ impl RequestQueue {
         self.limit_pages().saturating_sub(self.claimed_pages())
     }
 
-    /// Returns the numbers of the areas.
     fn numbers(&self) -> Claims {
         Claims(&self.segment.words()[HEADER_WORDS..][..self.shape.areas])
     }
@@ -145,9 +144,6 @@ pub fn open_inherited(fd: i32) -> Result<RequestQueue, NoArea> {
 
 /// Marks the open file that the whole tree inherits, so that the server detects when the tree has
 /// exited. Called by the creator of the queue.
-///
-/// # Errors
-/// The kernel's refusal.
 pub fn hold_tree(fd: BorrowedFd<'_>) -> io::Result<bool> {
     open_mark::put(fd, TREE_MARK)
 }

@@ -259,7 +259,6 @@ impl RequestQueue {
     }
 }
 
-/// Time at which a request times out.
 #[derive(Debug)]
 struct Deadline {
     ns: u64,

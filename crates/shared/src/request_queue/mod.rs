@@ -143,7 +143,6 @@ impl RequestQueue {
         generation.store(page.generation, Relaxed);
     }
 
-    /// Returns the buffer of one of a request's pages.
     fn buffer(&self, request: usize, at: usize) -> &'static [AtomicU64] {
         &self.segment.words()[self.shape.buffer_at(request, at)..][..self.shape.page_words]
     }
@@ -177,7 +176,6 @@ fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
-/// Copies bytes from shared words.
 fn load_bytes(words: &[AtomicU64], bytes: &mut [u8]) {
     for (word, bytes) in words.iter().zip(bytes.chunks_mut(8)) {
         bytes.copy_from_slice(&word.load(Relaxed).to_le_bytes()[..bytes.len()]);

@@ -58,7 +58,6 @@ pub fn close_withheld() {
     }
 }
 
-/// Returns the lowest number that was ever kept.
 pub(crate) fn lowest() -> i32 {
     LOWEST.load(Ordering::Acquire)
 }

@@ -22,7 +22,6 @@ pub(crate) fn set_in_force(on: bool) -> bool {
     IN_FORCE.swap(on, Ordering::AcqRel)
 }
 
-/// Returns the ID of the process that the exempted filters know; 0 for none.
 pub(crate) fn known_process() -> u32 {
     KNOWN_PROCESS.load(Ordering::Relaxed)
 }

@@ -207,7 +207,6 @@ pub fn is_in_gate(address: u64) -> bool {
     address & !(APART as u64) == exempt_instruction_pointer()
 }
 
-/// Returns the addresses of the engine's gate and of the program's.
 pub(crate) fn gate_addresses() -> [usize; 2] {
     [gate(0) as usize, gate(APART) as usize]
 }

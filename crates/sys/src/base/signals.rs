@@ -224,8 +224,8 @@ pub fn with_blocked<R>(mask: Mask, body: impl FnOnce() -> R) -> R {
 pub fn with_engine_stack<R>(body: impl FnOnce() -> R) -> R {
     let Some((_, end)) = engine_stack::needed() else { return body() };
     let saved = procmask(libc::SIG_SETMASK, !never_blocked());
-    // SAFETY: the engine runs no code above a managed stack except here, and no signal arrives, so
-    // the signal stack is free.
+    // SAFETY: the engine never calls code on a managed stack from the signal stack, and no signal
+    // arrives: the signal stack is free.
     let result = unsafe { engine_stack::call_on(end, |_| body()) };
     set_mask(saved);
     result
@@ -239,8 +239,8 @@ fn with_blocked_on<R>(
     body: impl FnOnce() -> R,
 ) -> R {
     let saved = procmask(libc::SIG_SETMASK, !never_blocked());
-    // SAFETY: the signal stack is free, as in `with_engine_stack`: it runs no other code, and
-    // signals are blocked.
+    // SAFETY: the signal stack is free at the switch, as in `with_engine_stack`: the engine never
+    // calls code on a managed stack from the signal stack, and all signals are blocked.
     let result = unsafe {
         engine_stack::call_on(end, |left_at| {
             let pinned = (stacks.pin)(left_at);

@@ -233,7 +233,6 @@ const MAGICLESS: i32 = zstd_sys::ZSTD_format_e::ZSTD_f_zstd1_magicless as i32;
 const PACK_LITERALS: i32 = zstd_sys::ZSTD_ParamSwitch_e::ZSTD_ps_enable as i32;
 const AS_THE_LEVEL_HAS_IT: i32 = zstd_sys::ZSTD_ParamSwitch_e::ZSTD_ps_auto as i32;
 
-/// Returns the size of a context for pages.
 fn context_bytes(level: i8) -> usize {
     // SAFETY: both functions only compute with their arguments.
     unsafe {

@@ -50,7 +50,6 @@ enum Is {
     Without(u32),
     /// At least one of these bits.
     With(u32),
-    /// A null pointer.
     Null,
     /// ID of the process that installs the filter, if rules need it.
     Ourselves,

@@ -92,7 +92,6 @@ struct Run {
 }
 
 impl Run {
-    /// Returns true if both need the same check.
     fn is_alike(&self, other: &Run) -> bool {
         (self.pointers, self.kind) == (other.pointers, other.kind)
     }
@@ -283,7 +282,6 @@ fn check_futex(code: &mut Vec<Instruction>, run: Run, this: Match) {
     check(code, with(WORD), this);
 }
 
-/// The memory calls that [`build_for_callers`] traps.
 const MEMORY_CALLS: [i64; 5] =
     [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise];
 

@@ -64,9 +64,6 @@ impl Faults {
     }
 
     /// Checks that this process can have a window with this mechanism.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
     pub fn check(self) -> io::Result<()> {
         match self.settled() {
             Faults::Protection => self_memory::try_out(),

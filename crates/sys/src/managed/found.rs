@@ -107,7 +107,6 @@ pub fn has_locked_memory() -> bool {
 const PAGEMAP_SCAN: usize = 0xc060_6610;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
-/// Runs per request.
 const RUNS: usize = 512;
 /// Pages per call of `mincore`, which costs a tenth of PAGEMAP_SCAN but reports less.
 const LOOKED_AT: usize = 32_768;
@@ -172,9 +171,6 @@ impl Pages {
 
     /// Calls `body` with each run of pages in `range` that are resident or in the kernel's own
     /// swap. The range consists of whole mapped pages.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn each_run(
         &self,
         range: Range<usize>,

@@ -97,7 +97,6 @@ impl SelfMemory {
         SelfFile::open("/proc/thread-self/mem", OFlags::RDWR).map(SelfMemory)
     }
 
-    /// Opens this process's own memory in a forked child, which has one thread.
     pub(crate) fn reopen(&self) {
         self.0.reopen();
     }
@@ -139,12 +138,10 @@ impl SelfMaps {
         SelfFile::open("/proc/thread-self/maps", OFlags::RDONLY).map(SelfMaps)
     }
 
-    /// As [`SelfMemory::reopen`].
     pub(crate) fn reopen(&self) {
         self.0.reopen();
     }
 
-    /// Counts this process's mappings.
     pub(crate) fn count(&self) -> io::Result<usize> {
         let (mut text, mut at, mut lines) = ([0; PAGE_SIZE], 0, 0);
         loop {

@@ -82,7 +82,6 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Signals whose handlers are installed. Held while windows are added or removed.
 static INSTALLED: Mutex<Mask> = Mutex::new(0);
-/// The previous actions of the signals.
 static BEFORE_SIGBUS: Before = Before::new();
 static BEFORE_SIGSEGV: Before = Before::new();
 

@@ -233,7 +233,6 @@ impl Uffd {
         Ok(())
     }
 
-    /// Closes the descriptor if it is open.
     fn close(&self) {
         let number = self.fd.swap(-1, Ordering::AcqRel);
         if number >= 0 {

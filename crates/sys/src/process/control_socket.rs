@@ -305,9 +305,6 @@ pub fn connect(path: &Path, limit: Duration) -> io::Result<Peer> {
 impl Peer {
     /// Returns the identity of the peer: the process that connected, or the one that opened the
     /// socket.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn credentials(&self) -> io::Result<Credentials> {
         // Not through rustix, which cannot represent PID 0.
         let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };

@@ -7,7 +7,6 @@ const SHORT: Duration = Duration::from_millis(50);
 /// A guard against hangs.
 const LONG: Duration = Duration::from_secs(120);
 
-/// A directory that is removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {

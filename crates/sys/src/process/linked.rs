@@ -113,7 +113,6 @@ pub fn definition(name: &CStr) -> usize {
     search.found
 }
 
-/// Returns the hash of a name in `DT_GNU_HASH` tables.
 fn gnu_hash(name: &CStr) -> u32 {
     let add = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add(u32::from(*byte));
     name.to_bytes().iter().fold(5381, add)
@@ -213,7 +212,6 @@ impl Linked {
         self.base
     }
 
-    /// Returns the address ranges of the object's code.
     pub(crate) fn code(&self) -> impl Iterator<Item = Range<usize>> {
         self.segments(libc::PT_LOAD, libc::PF_X)
     }

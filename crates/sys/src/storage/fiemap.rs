@@ -6,12 +6,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// FS_IOC_FIEMAP, as `_IOWR('f', 11, struct fiemap)`.
 const FS_IOC_FIEMAP: usize = 0xC020_660B;
-/// Extents per request.
 const BATCH: usize = 256;
 /// Write delayed allocations to the device first.
 const FLAG_SYNC: u32 = 1;
 
-/// Flags of an extent.
 pub(crate) mod flags {
     pub(crate) const LAST: u32 = 0x1;
     pub(crate) const UNKNOWN: u32 = 0x2;

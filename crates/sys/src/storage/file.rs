@@ -231,9 +231,6 @@ impl SwapFile {
     }
 
     /// Switches to transfers through the page cache.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn leave_direct(&mut self) -> io::Result<()> {
         let flags = rustix::fs::fcntl_getfl(self.descriptor())?;
         rustix::fs::fcntl_setfl(self.descriptor(), flags - OFlags::DIRECT)?;
@@ -268,9 +265,6 @@ impl SwapFile {
     }
 
     /// Writes a page, runs `body`, and truncates the file. Only for an empty file.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn with_a_page<R>(&self, body: impl FnOnce() -> R) -> io::Result<R> {
         let page = Page(PROBE);
         let sent = retry_on_intr(|| rustix::io::pwrite(self.descriptor(), &page.0, 0))?;
@@ -283,9 +277,6 @@ impl SwapFile {
     }
 
     /// Returns the size of the file or device in bytes.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn len_bytes(&self) -> io::Result<u64> {
         // Seeks, because `fstat` reports size 0 for devices.
         Ok(rustix::fs::seek(self.descriptor(), rustix::fs::SeekFrom::End(0))?)
@@ -407,9 +398,6 @@ impl SwapFile {
     }
 
     /// Truncates the file to `offset_bytes`.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn truncate(&self, offset_bytes: u64) -> io::Result<()> {
         let fd = self.for_changing()?;
         ftruncate(fd, offset_bytes)
@@ -435,9 +423,6 @@ impl SwapFile {
     }
 
     /// Returns the bytes that this user may still allocate on the file system.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub fn free_bytes(&self) -> io::Result<u64> {
         // SAFETY: all fields are integers, for which zero is valid.
         let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
@@ -503,7 +488,6 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// A directory for one test, removed when dropped.
     struct Scratch(PathBuf);
 
     impl Scratch {

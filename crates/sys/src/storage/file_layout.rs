@@ -32,10 +32,7 @@ pub enum Flaw {
 }
 
 /// Searches the first `bytes` of a file for a flaw. If there is none, returns the number of
-/// extents, or `None` if the file system does not report extents.
-///
-/// # Errors
-/// The kernel's error.
+/// contiguous pieces, or `None` if the file system does not report extents.
 pub fn examine(file: &SwapFile, bytes: u64) -> io::Result<Result<Option<u64>, Flaw>> {
     match fiemap::extents(file.as_fd()) {
         Ok(extents) => Ok(judge(&extents, bytes).map(Some)),

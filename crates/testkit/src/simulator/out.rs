@@ -15,7 +15,6 @@ use softswap_sys::PAGE_SIZE;
 /// Content of every page in the pool: only its size matters.
 static ANYTHING: [u8; MAX_PACKED_BYTES] = [0; MAX_PACKED_BYTES];
 
-/// Reasons why a page is not in the pool.
 #[derive(PartialEq)]
 enum NotInPool {
     Incompressible,

@@ -72,7 +72,6 @@ enum Mechanism {
 }
 
 impl Mechanism {
-    /// Opens the mechanism for the window of `len` bytes from `base`.
     fn open(base: usize, len: usize) -> Result<Mechanism, WindowError> {
         match faults::in_force() {
             Faults::Protection => PageAccess::open(base, len)
@@ -429,7 +428,6 @@ impl Window {
         (runs, count)
     }
 
-    /// Returns the pages of a run.
     fn numbers_of(&self, run: &libc::iovec) -> Range<usize> {
         numbers(((run.iov_base as usize - self.base) / PAGE_SIZE) as u64, run.iov_len / PAGE_SIZE)
     }

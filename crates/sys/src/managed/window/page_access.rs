@@ -130,17 +130,14 @@ impl PageAccess {
         (first..last).filter(|page| protection(*page) != protection(page + 1)).count()
     }
 
-    /// Returns an upper bound of the mappings that the window's protections create.
     pub(super) fn mappings(&self) -> usize {
         self.boundaries.load(Ordering::Relaxed) + 1
     }
 
-    /// Returns the number of mappings that the window's protections may create.
     pub(super) fn mappings_limit(&self) -> usize {
         self.budget.room()
     }
 
-    /// Returns how close the process is to its limit on mappings.
     pub(super) fn crowding(&self) -> Crowding {
         self.budget.crowding(self.mappings())
     }

@@ -91,7 +91,6 @@ fn takes_writes(window: &Window, page: u64) -> bool {
     raw::check(unsafe { raw::syscall(libc::SYS_read, args) }).is_ok()
 }
 
-/// Runs a test with each fault mechanism.
 fn with_each(test: impl Fn()) {
     for faults in [Faults::Userfaultfd, Faults::Protection] {
         faults::taken(faults, &test);

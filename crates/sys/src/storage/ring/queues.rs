@@ -185,7 +185,6 @@ impl Queues {
         Ok((rings, entries))
     }
 
-    /// Returns the capacity of the submission queue.
     pub(super) fn capacity(&self) -> usize {
         self.parameters.sq_entries as usize
     }
@@ -248,9 +247,6 @@ impl Queues {
 
     /// Submits the queued requests and waits for `want` completions, for at most `limit_ns` if
     /// given.
-    ///
-    /// # Errors
-    /// The kernel's error.
     pub(super) fn enter(&self, want: usize, limit_ns: Option<u64>) -> io::Result<usize> {
         let asks = want > 0
             || self.parameters.flags & SETUP_IOPOLL != 0
