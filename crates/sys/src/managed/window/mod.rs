@@ -1,5 +1,5 @@
 //! The managed window, one large reservation that holds all managed memory, and the staging frames
-//! through which pages leave it.
+//! through which pages are evicted.
 //!
 //! A page has a number in the window. So one mask shows if an address is managed, and a subtraction
 //! and a shift find its entry. The window is at an address that the kernel does not use by itself
