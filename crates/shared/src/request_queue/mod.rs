@@ -156,6 +156,7 @@ impl RequestQueue {
         rise(self.header(Header::Freed));
     }
 
+    /// Wakes the server.
     pub fn notify_server(&self) {
         rise(self.header(Header::Notifications));
     }

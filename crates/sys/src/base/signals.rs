@@ -202,6 +202,7 @@ pub fn set_mask(mask: Mask) {
     procmask(libc::SIG_SETMASK, mask);
 }
 
+/// Runs `body` with all signals blocked.
 pub fn with_all_blocked<R>(body: impl FnOnce() -> R) -> R {
     with_blocked(!0, body)
 }

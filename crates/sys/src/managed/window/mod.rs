@@ -340,6 +340,7 @@ impl Window {
         }
     }
 
+    /// Maps `count` zero pages at `page`.
     pub fn install_zero(&self, page: u64, count: usize) -> Partial {
         let address = self.address(page, count);
         match &self.mechanism {
@@ -348,6 +349,7 @@ impl Window {
         }
     }
 
+    /// Drops the content of `count` pages.
     pub fn discard(&self, page: u64, count: usize) -> io::Result<()> {
         if let Mechanism::Protection(access) = &self.mechanism {
             access.close(&numbers(page, count))?;
