@@ -86,7 +86,8 @@ extern "C" fn calloc(context: *mut c_void, count: usize, each: usize) -> *mut c_
     let Some(bytes) = count.checked_mul(each) else {
         return ptr::null_mut();
     };
-    // Regions are zero already. SAFETY: the function accepts any size.
+    // Regions are zero already.
+    // SAFETY: the function accepts any size.
     let plain = |bytes| unsafe { libc::calloc(1, bytes) };
     // SAFETY: NumPy passes the context of the handler that this function belongs to.
     unsafe { Context::of(context) }.allocate(bytes, plain)

@@ -91,8 +91,8 @@ pub fn fault_as_sigbus() -> io::Result<()> {
         if let Err(error) = unsafe { uffd.register(at as usize, PAGE_SIZE) } {
             return as_status(&error);
         }
-        // The default action must take place, regardless of handlers before the fork. SAFETY: the
-        // default action runs no code of this program.
+        // The default action must take place, regardless of handlers before the fork.
+        // SAFETY: the default action runs no code of this program.
         unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
         // SAFETY: the page is mapped and writable. The write succeeds, or the child is killed by
         // it.

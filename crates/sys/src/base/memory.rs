@@ -137,9 +137,9 @@ pub fn populate(bytes: &mut [u8]) {
 /// The content of `bytes` after the advice is valid for their owner.
 unsafe fn advise(bytes: &mut [u8], advice: i32) -> io::Result<usize> {
     let args = [bytes.as_mut_ptr() as usize, bytes.len(), advice as usize, 0, 0, 0];
-    // Through the engine's gate: the program's own filters may forbid the call elsewhere. SAFETY:
-    // `bytes` are borrowed exclusively, and the caller promises that their content afterwards is
-    // valid for their owner.
+    // Through the engine's gate: the program's own filters may forbid the call elsewhere.
+    // SAFETY: `bytes` are borrowed exclusively, and the caller promises that their content
+    // afterwards is valid for their owner.
     raw::check(unsafe { raw::syscall(libc::SYS_madvise, args) })
 }
 
@@ -205,9 +205,9 @@ pub(crate) fn map_new(len: usize) -> io::Result<usize> {
 
 fn map_anonymous(len: usize) -> io::Result<*mut u8> {
     let base = map_new(len)?;
-    // A huge page would populate, and so charge, memory that was never touched. SAFETY: the range
-    // was mapped just above, and no content changes. A kernel that does not know the advice refuses
-    // it.
+    // A huge page would populate, and so charge, memory that was never touched.
+    // SAFETY: the range was mapped just above, and no content changes. A kernel that does not know
+    // the advice refuses it.
     unsafe {
         raw::syscall(libc::SYS_madvise, [base, len, libc::MADV_NOHUGEPAGE as usize, 0, 0, 0])
     };

@@ -308,8 +308,8 @@ pub fn process_cpu_ns() -> u64 {
 
 fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // A system call, because the vDSO does not read CPU-time clocks. SAFETY: the kernel writes one
-    // `timespec` to `time`.
+    // A system call, because the vDSO does not read CPU-time clocks.
+    // SAFETY: the kernel writes one `timespec` to `time`.
     unsafe {
         syscall(libc::SYS_clock_gettime, [clock as usize, &raw mut time as usize, 0, 0, 0, 0])
     };

@@ -167,8 +167,8 @@ pub fn install(signal: i32, handler: Handler, mask: Mask, flags: i32) -> io::Res
 
 /// Resets a signal to its default action.
 pub fn set_default(signal: i32) {
-    // The kernel refuses only invalid signal numbers. SAFETY: the default action runs no code of
-    // this program.
+    // The kernel refuses only invalid signal numbers.
+    // SAFETY: the default action runs no code of this program.
     let _ = unsafe { change_action(signal, Some(&Action::DEFAULT)) };
 }
 
@@ -275,8 +275,8 @@ pub fn pending() -> Mask {
 /// Allocates an engine signal stack for the calling thread and returns its address.
 pub fn install_stack() -> io::Result<usize> {
     let base = map_new(THREAD_BYTES)?;
-    // The lowest page is a guard: an overflow faults instead of overwriting memory. SAFETY: the
-    // page was mapped just now, and nothing refers to it yet.
+    // The lowest page is a guard: an overflow faults instead of overwriting memory.
+    // SAFETY: the page was mapped just now, and nothing refers to it yet.
     unsafe { raw::syscall(libc::SYS_mprotect, [base, PAGE_SIZE, 0, 0, 0, 0]) };
     use_stack(base);
     Ok(base)

@@ -62,8 +62,8 @@ impl AttachCount {
     /// Sets if children forked from now on inherit the mapping.
     pub fn hand_on(&self, on: bool) {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
-        // If the call fails, children inherit the mapping. SAFETY: no content changes, only the
-        // children's mappings.
+        // If the call fails, children inherit the mapping.
+        // SAFETY: no content changes, only the children's mappings.
         unsafe { call(libc::SYS_madvise, self.address, self.bytes, advice as usize) };
     }
 
@@ -86,8 +86,8 @@ impl AttachCount {
 
 impl Drop for AttachCount {
     fn drop(&mut self) {
-        // munmap instead of shmdt: filters allow it. SAFETY: the mapping belongs to this value, and
-        // nothing refers to it.
+        // munmap instead of shmdt: filters allow it.
+        // SAFETY: the mapping belongs to this value, and nothing refers to it.
         unsafe { call(libc::SYS_munmap, self.address, self.bytes, 0) };
     }
 }

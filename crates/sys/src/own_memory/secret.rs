@@ -68,8 +68,8 @@ impl Drop for Pages {
         let bytes: &mut [MaybeUninit<u8>] =
             unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len) };
         bytes.zeroize();
-        // rustix's raw call, because the C library's function is interposed. SAFETY: the mapping
-        // belongs to this value, and nothing refers to it any more.
+        // rustix's raw call, because the C library's function is interposed.
+        // SAFETY: the mapping belongs to this value, and nothing refers to it any more.
         let _ = unsafe { rustix::mm::munmap(self.start.cast(), self.len) };
     }
 }

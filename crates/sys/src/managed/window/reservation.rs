@@ -244,8 +244,8 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
             match unsafe { mmap(base, len, READ_WRITE, RESERVE | libc::MAP_FIXED_NOREPLACE) } {
                 Ok(address) if address == base => return Ok((base, len)),
                 Ok(elsewhere) => {
-                    // A kernel without NOREPLACE takes the address as a hint. SAFETY: the range was
-                    // mapped just now, and nothing refers to it.
+                    // A kernel without NOREPLACE takes the address as a hint.
+                    // SAFETY: the range was mapped just now, and nothing refers to it.
                     unsafe { raw::syscall(libc::SYS_munmap, [elsewhere, len, 0, 0, 0, 0]) };
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

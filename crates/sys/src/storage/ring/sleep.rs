@@ -7,8 +7,9 @@ pub(super) fn nap(ns: u64) {
         tv_sec: (ns / 1_000_000_000) as i64,
         tv_nsec: (ns % 1_000_000_000) as i64,
     };
-    // A signal may end the sleep early: callers poll again afterwards. SAFETY: the kernel reads
-    // `time`. It writes nothing, because the address for the remaining time is null.
+    // A signal may end the sleep early: callers poll again afterwards.
+    // SAFETY: the kernel reads `time`. It writes nothing, because the address for the remaining
+    // time is null.
     unsafe { raw::syscall(libc::SYS_nanosleep, [&raw const time as usize, 0, 0, 0, 0, 0]) };
 }
 
