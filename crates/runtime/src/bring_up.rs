@@ -1,4 +1,4 @@
-//! An engine for this process: at its start, or when it wakes.
+//! Starts the engine of this process, at load time or when the process wakes.
 
 use crate::base::{instance, signal_stack};
 use crate::guard::sigsys;
@@ -17,18 +17,18 @@ use softswap_sys::signals::{self, SIGBUS, SIGSEGV, SIGSYS};
 use softswap_sys::{exemption, raw, seccomp};
 use std::ffi::CString;
 
-/// softswap's own failures end the program with this status, as `env` does.
+/// Exit status for softswap's own failures, as in `env`.
 const OWN_FAILURE: i32 = 125;
 
-/// Ends the program, of which softswap is half-way up.
+/// Prints an error and exits; the engine is only partly initialized.
 pub(crate) fn fail(why: &str) -> ! {
     raw::write_stderr(format!("softswap: {why}\n").as_bytes());
-    // SAFETY: ends the process; no destructors are wanted half-way up.
+    // SAFETY: exits the process. Destructors must not run on partly initialized state.
     unsafe { libc::_exit(OWN_FAILURE) }
 }
 
-/// What must be so from the start, though there may be no engine yet: where the C library's
-/// own memory lies, and who sees a fork first.
+/// Makes the preparations that are needed even before an engine exists: locates the C library's own
+/// memory and installs the fork handlers.
 pub(crate) fn prepare(config: &Config) -> Result<(), String> {
     if config.faults == Faults::Protection {
         signals::never_block_segv();
@@ -43,13 +43,13 @@ pub(crate) fn prepare(config: &Config) -> Result<(), String> {
     fork::install()
 }
 
-/// Brings the engine up, around what the process had `before`.
+/// Starts the engine. `before` describes the memory that a waking process already has.
 pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<(), String> {
     let stats = statistics::map(config).map_err(|e| format!("cannot map the statistics: {e}"))?;
     let backing = open_areas(config)?;
     let is_first = statistics::is_supervised(config);
-    // The file is the first process's, whatever that becomes by exec: another one that it
-    // starts would begin the recording again.
+    // The recording belongs to the first process, including the programs it becomes by exec. A
+    // child would start the recording again.
     let record = if is_first { config.record.clone() } else { String::new() };
     let shared_bytes = tree::join(config);
     let memory_bytes = shared_bytes.unwrap_or(config.memory_bytes);
@@ -74,8 +74,8 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<(), S
     Ok(())
 }
 
-/// The areas of this process. It does without named ones that it cannot have if others are left:
-/// without `softswap run` they serve one process.
+/// Opens the swap areas of this process. Named areas that cannot be opened are skipped if another
+/// area opens: outside `softswap run` they serve only one process.
 fn open_areas(config: &Config) -> Result<Vec<Backing>, String> {
     let tables = shared_areas::tables(config);
     let opened = open(&config.areas, tables, config.reserve_bytes, config.avoid_io_uring);
@@ -93,7 +93,7 @@ fn open_areas(config: &Config) -> Result<Vec<Backing>, String> {
     }
 }
 
-/// The engine's signals come to it from now on. The process has one thread.
+/// Installs the handlers of the engine's signals. The process has one thread.
 pub(crate) fn take_signals() -> Result<(), String> {
     let bus = page_fault::install().map_err(|e| format!("cannot handle SIGBUS: {e}"))?;
     let segv = match signals::never_blocked() & signals::bit(SIGSEGV) {
@@ -111,36 +111,36 @@ pub(crate) fn take_signals() -> Result<(), String> {
     Ok(())
 }
 
-/// From here on what the program does is seen. The guard last: then calls with managed
+/// Starts the engine's threads and the guard. The guard is last: from then, calls with managed
 /// pointers trap.
 ///
 /// # Errors
-/// Where that cannot be: the program must not go on.
+/// If the guard cannot be installed. The program must not continue.
 pub(crate) fn begin_managing() -> Result<(), String> {
     lifecycle::adopt();
     start_threads();
     install_guard()
 }
 
-/// The engine's own threads. Under a filter of an earlier program's there are none.
+/// Starts the engine's own threads, unless a filter of an earlier program is in force.
 pub(crate) fn start_threads() {
     if !exemption::is_in_force() {
         engine_threads::start();
     }
 }
 
-/// What is noted of the program before it can change it.
+/// Records state of the program before the program can change it.
 pub(crate) fn look_around() -> Result<(), String> {
     other_malloc::install()?;
     control_thread::prepare();
     Ok(())
 }
 
-/// Programs that this one starts run without softswap.
+/// Makes programs that this one starts run without softswap.
 fn leave_children_alone() {
-    // Without a budget there is no configuration. The library itself stays
-    // preloaded and out of the way: other entries of LD_PRELOAD are the user's.
-    // SAFETY: called while loading, before the program has threads.
+    // Without a budget there is no configuration. The library stays in LD_PRELOAD and remains
+    // inactive: the other entries of LD_PRELOAD belong to the user. SAFETY: called while loading,
+    // before the program has threads.
     unsafe { remove_variable("MEMORY") };
 }
 
@@ -162,7 +162,7 @@ fn install_guard() -> Result<(), String> {
     install_filter(base, len)
 }
 
-/// The filter for a window, in all threads.
+/// Installs the filter for a window, in all threads.
 pub(crate) fn install_filter(base: usize, len: usize) -> Result<(), String> {
     let program = seccomp::build(base, len, raw::exempt_instruction_pointer());
     seccomp::install(&program).map_err(|e| {

@@ -1,26 +1,25 @@
-//! `libsoftswap.so`: a swap engine under an unmodified program.
+//! `libsoftswap.so`: runs the swap engine inside an unmodified program.
 //!
-//! Loaded before the C library, it answers for the allocator, the `mmap`
-//! family, and the few calls that would hide managed memory from the engine or
-//! lose it (signals, threads, fork, exec). Everything else reaches the engine
-//! through two signals: SIGBUS when the program touches a page that is out,
-//! SIGSYS when a system call is given a pointer to managed memory.
+//! The library is loaded before the C library. It replaces the allocator, the `mmap` family, and
+//! the calls that could hide managed memory from the engine or lose it (signals, threads, fork,
+//! exec). Everything else reaches the engine through two signals: SIGBUS if the program touches an
+//! absent page, SIGSYS if a system call receives a pointer to managed memory.
 //!
-//! | room      | answers for                                                       |
-//! |-----------|-------------------------------------------------------------------|
-//! | `base`    | what everything else uses: the engine, the C library's functions, raw calls |
-//! | `signals` | masks, actions, pending signals; SIGBUS: bring the page in        |
-//! | `memory`  | pins, `malloc` and `mmap` and their relatives                      |
-//! | `process` | descriptors, threads, fork, exec, asynchronous I/O                |
-//! | `guard`   | SIGSYS: bring the buffers of a system call in, re-issue it        |
-//! | `bring_up` | the engine, handlers and the guard of this process              |
-//! | `waking`  | a process that has none until it needs one                        |
-//! | `start`   | what the loader calls: reads the settings, wires the rooms together |
+//! | module | contents |
+//! |---|---|
+//! | `base` | the engine instance, the C library's functions, raw system calls |
+//! | `signals` | signal masks, actions, pending signals; the SIGBUS handler, which faults pages in |
+//! | `memory` | pins; `malloc`, `mmap` and related functions |
+//! | `process` | descriptors, threads, fork, exec, POSIX asynchronous I/O |
+//! | `guard` | the SIGSYS handler: faults in the buffers of a system call and issues it |
+//! | `bring_up` | starts the engine, the handlers and the guard of this process |
+//! | `waking` | starts the engine of a sleeping process when it needs one |
+//! | `start` | entry point from the loader: reads the settings, initializes the modules |
 //!
-//! A room uses only those above it in this table.
+//! A module uses only those above it in this table.
 //!
-//! This is a binding: nearly every function here is called by C code under
-//! C's rules, and its `SAFETY` comments rest on those.
+//! Nearly every function is called by C code under C's rules, and the `SAFETY` comments rely on
+//! those rules.
 
 #![allow(unreachable_pub, reason = "exported to C, not to Rust")]
 
@@ -33,6 +32,6 @@ mod bring_up;
 mod waking;
 mod start;
 
-/// The engine's own memory must never lie in the window it manages.
+/// Never allocates from the managed window.
 #[global_allocator]
 static ENGINE_HEAP: softswap_sys::alloc::HeapHandle = softswap_sys::alloc::HeapHandle;

@@ -1,4 +1,5 @@
-//! What the loader calls: settings, engine, background threads, handlers, filter.
+//! Initialization when the loader loads the library: settings, engine, background threads,
+//! handlers, filter.
 
 use crate::base::instance;
 use crate::bring_up::{self, fail};
@@ -11,7 +12,7 @@ use softswap_sys::descriptor::with_room;
 use softswap_sys::linked::is_go_program_that_forks;
 use softswap_sys::{aslr, exemption, raw, seccomp, signals, uffd};
 
-/// By this name the command knows the library.
+/// Symbol by which the `softswap` command recognizes the library.
 #[unsafe(export_name = "softswap_runtime")]
 pub static RUNTIME: u8 = 1;
 
@@ -21,8 +22,8 @@ static ON_LOAD: extern "C" fn() = on_load;
 
 extern "C" fn on_load() {
     raw::settle_stderr();
-    // The standard hook allocates and looks at the environment, wherever the
-    // program was interrupted; a message is all that is wanted, however panics are compiled.
+    // The default hook allocates and reads the environment, which is unsafe in interrupted code.
+    // This one only writes a message, whether panics abort or unwind.
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map_or("", |location| location.file());
         raw::write_stderr(b"softswap: internal error in ");
@@ -35,7 +36,8 @@ extern "C" fn on_load() {
     let place = place_of_tree(&lookup);
     if let Some(place) = place {
         aslr::inherit(place);
-        // Before anything that filters of an earlier program's do not let pass.
+        // Must precede all calls that the filter of an earlier program in this process would
+        // reject.
         aslr::settle(place);
         exemption::look();
     }
@@ -65,7 +67,7 @@ extern "C" fn on_load() {
                 false => bring_up::begin_managing(),
             });
         if let Err(why) = managing {
-            // A managed program that starts one which cannot be managed does not expect an error.
+            // Inside a managed tree, an unmanageable program runs unmanaged instead of failing.
             match is_started && instance::is_asleep() {
                 true => instance::settle(false),
                 false => fail(&why),
@@ -75,15 +77,15 @@ extern "C" fn on_load() {
             inline_calls::look();
         }
     } else if let Some(place) = place.filter(|_| !is_emulated) {
-        // In an emulator the range may cost memory for each of its pages.
+        // Not under an emulator: there the reservation may cost memory for each page.
         aslr::hold(place);
     }
     argument_copies::set_up();
     while_blocked(carried::hide);
 }
 
-/// Returns true on the processor that valgrind emulates: it knows no userfaultfd, and prints a
-/// warning if it is asked for one.
+/// Returns true if valgrind runs this process. valgrind has no userfaultfd, and prints a warning if
+/// a process requests it.
 fn is_under_valgrind() -> bool {
     std::env::var("LD_PRELOAD").is_ok_and(|preloaded| preloaded.contains("/vgpreload_"))
 }
@@ -98,11 +100,10 @@ fn report_not_redirected(why: &std::io::Error) {
     );
 }
 
-/// Returns true if there is an emulator between this process and the kernel, which the managed
-/// process that started this one used. An emulator has neither userfaultfd nor the filters that
-/// page protection needs.
+/// Returns true if this process runs in an emulator that its managed parent started. An emulator
+/// has neither userfaultfd nor the seccomp filters that page protection needs.
 fn lacks_calls(faults: Faults) -> bool {
-    // A program with a filter of its own runs on the kernel itself.
+    // A filter installed by the program shows that the process runs directly on the kernel.
     if exemption::is_in_force() || faults == Faults::Auto && uffd::is_allowed() {
         return false;
     }
@@ -112,9 +113,10 @@ fn lacks_calls(faults: Faults) -> bool {
             || Faults::Protection.check().is_err())
 }
 
-/// Brings the engine up, or lets the process sleep. Returns false if the process is unmanaged.
+/// Starts the engine, or puts the process to sleep. Returns false if the process is unmanaged.
 fn start(config: &Config, is_emulated: bool) -> Result<bool, String> {
-    // It calls the kernel by instructions, with all signals blocked, between fork and exec.
+    // Between fork and exec, such a Go program issues system-call instructions with all signals
+    // blocked.
     if is_go_program_that_forks() {
         return Ok(false);
     }

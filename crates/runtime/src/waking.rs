@@ -1,17 +1,21 @@
-//! A process sleeps as long as what it has committed fits its budget: it has no engine, no
-//! handlers, no filter and no threads of ours, and its memory calls are the kernel's
-//! ([`asleep`]). It wakes when a commit would exceed the budget, or before the program does what
-//! would keep it from waking later: a filter of its own, fewer rights.
+//! Starts the engine of a sleeping process.
 //!
-//! Before it has a second thread the engine's signals are emulated ([`prepare`]): nobody else
-//! can give a thread its signal stack and its mask. Nothing else changes.
+//! A process *sleeps* while its committed memory fits the budget. It then has no engine, no
+//! handlers, no filter and no engine threads, and the kernel handles its memory calls ([`asleep`]).
+//! It *wakes* (starts the engine) when a commit would exceed the budget, or before the program
+//! makes a call that would prevent waking later: installing a filter, dropping rights.
 //!
-//! Then it wakes with other threads running ([`wake`]). Memory calls and forks wait
-//! ([`sleep_gate`]). With the filter, calls that are given the window wait, too, in its handler;
-//! of those that are in the kernel already the buffers are kept
-//! ([`calls_under_way`]). Then the window is registered: who touches what is absent waits in the
-//! handler of SIGBUS. All that was present is found there, and charged. In the end there is an
-//! engine, and all go on.
+//! Signal emulation starts before the process has a second thread ([`prepare`]), because a thread's
+//! signal stack and mask can only be set by the thread itself.
+//!
+//! Waking runs while other threads run ([`wake`]):
+//!
+//! 1. Memory calls and forks wait ([`sleep_gate`]).
+//! 2. The filter is installed. Calls with pointers into the window wait in its handler. Buffers of
+//!    calls already in the kernel stay resident ([`calls_under_way`]).
+//! 3. The window is registered. A thread that touches an absent page waits in the SIGBUS handler.
+//! 4. All present pages are found and charged.
+//! 5. The engine is published and the waiting threads continue.
 
 use crate::base::cancellation::uncancelled;
 use crate::base::{instance, signal_stack};
@@ -37,23 +41,24 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 
-/// What an engine takes of a budget, roughly: that is left of it when the process wakes.
+/// Returns about how many bytes of the budget an engine needs. They are kept free for the time of
+/// waking.
 fn left_for_engine(memory_bytes: usize) -> usize {
     const LEAST: usize = 6 << 20;
     LEAST + memory_bytes / 16
 }
 
-/// Lets this process sleep, if it can: whether it does.
+/// Puts this process to sleep if possible. Returns true if it sleeps.
 pub(crate) fn fall_asleep(config: &Config) -> bool {
     let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let mut limit_bytes = memory_bytes.saturating_sub(left_for_engine(memory_bytes));
     let Some(place) = config.place else { return false };
-    // What is for one process alone it has from its start. Where no engine could come up, the
-    // start says so.
+    // An area that serves only this process must be opened at the start, so such a process does not
+    // sleep. If no engine can start, the start reports the error.
     let has_files = |area: &AreaSpec| area.path.is_dir() && may_make_files(&area.path).is_ok();
     let is_usable = |area: &AreaSpec| match area.inherited {
         Some(mirror @ Inherited::Mirror(_)) => {
-            // It does without.
+            // The mirror is optional.
             shared_areas::keep(config, mirror);
             has_files(area)
         }
@@ -66,15 +71,15 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
         || limit_bytes == 0
         || exemption::is_in_force()
         || !is_single_threaded()
-        // What calls the kernel by itself is seen by the filter alone.
+        // Go programs issue system-call instructions, which only the filter sees.
         || is_go_program()
         || !are_usable()
         || config.faults.check().is_err()
     {
         return false;
     }
-    // What is started by a program that is awake has its filter, which must not look at memory
-    // that sleeps: then the next place is as good, and gets a filter of its own on waking.
+    // A program started by an awake one inherits its filter, which must not trap the memory of a
+    // sleeping process. The next place is equally good, and gets its own filter on waking.
     let Some(base) = place.windows().find(|base| !sigsys::is_trapped(*base)) else { return false };
     let Some(len) = longest_at(base) else { return false };
     if config.ledger_fd.is_some() {
@@ -91,9 +96,8 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     true
 }
 
-/// Has the engine's signals emulated from now on, in the only thread that there is. Not in the
-/// child of a `vfork`, nor in a handler on an alternate stack, which the kernel would not let go
-/// of.
+/// Starts signal emulation in the only thread of the process. Does nothing in the child of a
+/// `vfork`, or in a handler on an alternate stack, which the kernel would not release.
 fn prepare() {
     let stack = alternate_stack::in_force();
     if !asleep::is_owner() || stack.ss_flags & libc::SS_ONSTACK != 0 {
@@ -113,7 +117,8 @@ fn prepare() {
     }
 }
 
-/// Better beyond its budget than ended.
+/// Makes this process unmanaged and prints the reason. Exceeding the budget is better than killing
+/// the program.
 fn give_up(why: &str) {
     instance::settle(false);
     raw::write_stderr(
@@ -125,10 +130,11 @@ fn give_up(why: &str) {
     );
 }
 
-/// Wakes this process, or waits until another thread has. Not where that cannot be now: as
-/// [`prepare`], or in the midst of what the waking would wait for. The next commit tries again.
+/// Wakes this process, or waits until another thread has woken it. Does nothing if waking is
+/// impossible now: see [`prepare`], or inside an operation that waking would wait for. The next
+/// commit retries.
 fn wake() {
-    // A thread that was cancelled in the midst would leave the others waiting.
+    // A cancelled thread would leave the others waiting.
     uncancelled(try_to_wake);
 }
 
@@ -139,7 +145,7 @@ fn try_to_wake() {
     }
     if !instance::emulates_signals() {
         if !is_alone() {
-            // Its first thread was made where signals could not be emulated.
+            // Its first additional thread was created while signals could not be emulated.
             give_up("it has threads that were not prepared for it");
             return;
         }
@@ -150,11 +156,11 @@ fn try_to_wake() {
     }
     let local = 0_u8;
     if !signal_stack::contains(&raw const local as usize) && !own_threads::is_this() {
-        // This stack may be small, or just about to be registered: from the handler of a signal.
+        // This stack may be small, or may be about to be registered. Continue in a signal handler.
         threads::request_to_wake();
         return;
     }
-    // Nothing of the program's comes in between that would wait for the end of this.
+    // Signals are blocked: a handler of the program could wait for the end of the waking.
     let is_first = raw::preserving_errno(|| {
         signals::with_all_blocked(|| {
             let is_first = instance::begin_waking();
@@ -190,14 +196,14 @@ fn is_time() -> bool {
     again_at_ns == 0 || raw::now_ns() >= again_at_ns
 }
 
-/// How an attempt to bring the engine up ends.
+/// Result of an attempt to start the engine.
 enum Attempt {
     IsUp,
-    /// Not now: a thread cannot be waited for.
+    /// A thread cannot be waited for; retry later.
     Later,
 }
 
-/// All who wait go on.
+/// Publishes the result of an attempt and wakes the waiting threads.
 fn settle(attempt: Result<Attempt, String>) {
     const PAUSE_NS: u64 = 1_000_000_000;
     match attempt {
@@ -213,10 +219,10 @@ fn settle(attempt: Result<Attempt, String>) {
     }
 }
 
-/// Whether the filter is there: an attempt leaves it.
+/// True if the filter is installed. A failed attempt leaves it installed.
 static HAS_FILTER: AtomicBool = AtomicBool::new(false);
 
-/// Brings the engine up, beside threads that run. All signals are blocked.
+/// Starts the engine while other threads run. All signals are blocked.
 fn come_up(config: &Config, base: usize, len: usize) -> Result<Attempt, String> {
     if !sleep_gate::drain() || !calls_under_way::all_have_entered() {
         return Ok(Attempt::Later);
@@ -226,7 +232,7 @@ fn come_up(config: &Config, base: usize, len: usize) -> Result<Attempt, String> 
         bring_up::install_filter(base, len)?;
         HAS_FILTER.store(true, Ordering::Relaxed);
     }
-    // What stays in memory for calls is a part of the budget.
+    // Buffers that stay resident for calls count in the budget.
     let most_bytes = usize::try_from(config.memory_bytes / 2).unwrap_or(usize::MAX);
     let handler = |error| format!("cannot handle SIGBUS: {error}");
     page_fault::let_calls_restart(true).map_err(handler)?;
@@ -242,11 +248,11 @@ fn come_up(config: &Config, base: usize, len: usize) -> Result<Attempt, String> 
     Ok(Attempt::IsUp)
 }
 
-/// The engine begins its work.
+/// Starts the engine's threads and evicts pages until the budget is met.
 fn begin() {
     let Some(engine) = instance::engine() else { return };
     outside_the_window(bring_up::start_threads);
     signals::with_all_blocked(|| engine.fit());
-    // What is used is told by now.
+    // The engine publishes its own memory figures from now on.
     engine.stats().set(Counter::Asleep, 0);
 }

@@ -1,18 +1,18 @@
-//! Where a thread is not cancelled.
+//! Disables thread cancellation for a section of code.
 
 unsafe extern "C" {
     fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
 }
 
-/// Runs `body` where this thread is not cancelled: waiting for a thread, or a file, would be a
-/// place for that.
+/// Runs `body` with cancellation of this thread disabled. Waiting for a thread or a file would
+/// otherwise be a cancellation point.
 pub(crate) fn uncancelled<R>(body: impl FnOnce() -> R) -> R {
     const DISABLE: i32 = 1;
     let mut before = 0;
-    // SAFETY: changes this thread's own state, put back below.
+    // SAFETY: changes only this thread's state, which is restored below.
     unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
     let result = body();
-    // SAFETY: what it was.
+    // SAFETY: restores the previous state.
     unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
     result
 }

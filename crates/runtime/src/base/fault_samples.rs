@@ -1,10 +1,11 @@
-//! Faults sampled for `softswap record`: where the touching instruction is, the page, how long
-//! it took, and what of the stack it takes to unwind.
+//! Page faults sampled for `softswap record`: instruction, page, waiting time, and the words of the
+//! stack needed to unwind it.
 //!
-//! Off, this costs a fault one look at a word. On, one fault of so many is noted, by the
-//! thread that has it, in its signal handler: without a lock, an allocation or a wait, in a slot
-//! that it claims; where none is free the fault counts as missed. The kernel copies the stack, so
-//! that no address can be wrong. Who asks takes the samples; who stops asking ends it.
+//! If sampling is off, it costs each fault one atomic load. If it is on, one fault in N is recorded
+//! by the faulting thread in its signal handler, without locks, allocation or waiting, in a slot
+//! that the thread claims. If no slot is free, the fault counts as missed. The kernel copies the
+//! stack, so a bad address is an error, not a fault. Each request takes the samples; without
+//! requests, sampling stops.
 
 use super::python_frames;
 use super::uaccess::copy_by_kernel;
@@ -19,16 +20,16 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Samples that are kept until somebody asks.
+/// Samples kept between requests.
 const SLOTS: usize = 128;
-/// The most of a stack that is kept with each: 8 KiB.
+/// Stack words kept with each sample: 8 KiB.
 const STACK_WORDS: usize = 1024;
-/// Sampling ends when nobody has asked for so long.
+/// Time after the last request until sampling stops.
 const LEASE_NS: u64 = 2_000_000_000;
-/// An answer has no more than about so many bytes; the rest waits for the next.
+/// Approximate limit of an answer in bytes. Further samples wait for the next request.
 const MOST_ANSWER_BYTES: usize = 128 << 10;
 
-/// One of so many faults is sampled; 0: none.
+/// One in this many faults is sampled; 0: none.
 static EVERY: AtomicU32 = AtomicU32::new(0);
 static FAULTS: AtomicU32 = AtomicU32::new(0);
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -40,7 +41,7 @@ const EMPTY: u32 = 0;
 const CLAIMED: u32 = 1;
 const FULL: u32 = 2;
 
-/// What a slot has before the stack.
+/// Words stored for each sample, other than the stack.
 #[derive(Clone, Copy)]
 #[repr(usize)]
 enum Word {
@@ -65,14 +66,14 @@ struct Slot {
     python: [AtomicU64; python_frames::MOST_FRAMES],
 }
 
-/// A fault that is to be sampled.
+/// A fault selected for sampling.
 #[derive(Clone, Copy)]
 pub(crate) struct Due {
     every: u32,
     since_ns: u64,
 }
 
-/// Whether the fault that begins is to be sampled.
+/// Returns `Some` if the fault that starts now is to be sampled.
 #[inline]
 pub(crate) fn due() -> Option<Due> {
     match EVERY.load(Relaxed) {
@@ -81,7 +82,8 @@ pub(crate) fn due() -> Option<Due> {
     }
 }
 
-/// By the golden ratio (Weyl), so that no pattern of the program's is in step with it.
+/// Selects faults by multiples of the golden ratio (Weyl sequence), so that no period of the
+/// program coincides with the samples.
 #[cold]
 fn due_of(every: u32) -> Option<Due> {
     const GOLDEN: u32 = 0x9e37_79b9;
@@ -97,11 +99,11 @@ fn due_of(every: u32) -> Option<Due> {
     Some(Due { every, since_ns })
 }
 
-/// Notes a fault that has ended: the address and what wanted it, where its page was, and the
-/// state that was interrupted.
+/// Records a completed fault: address, kind of access, where the page was stored, and the
+/// interrupted registers.
 ///
 /// # Safety
-/// `context` is what a handler of this thread was given that still runs.
+/// `context` is the context of a signal handler of this thread that is still running.
 #[cold]
 pub(crate) unsafe fn note(
     due: Due,

@@ -1,13 +1,13 @@
-//! What a seccomp filter of the program's own says to a call.
+//! Decision of a seccomp filter installed by the program about a call.
 
 use super::errno::refused;
 use super::issue_call::{Arguments, issue};
 use softswap_sys::exemption;
 use softswap_sys::signals::Mask;
 
-/// What the program's filter says to a call that the engine is about to answer, or to
-/// make by its own instruction: the result, unless it lets it pass. The kernel is asked
-/// by the same call about nothing.
+/// Asks the program's filter about a call that the engine is about to answer itself, or to issue by
+/// its own instruction. Returns the result if the filter does not allow the call. To ask, the same
+/// call is issued with arguments that have no effect.
 pub(crate) fn refusal(number: i64, arguments: Arguments) -> Option<isize> {
     if !exemption::is_in_force() {
         return None;

@@ -1,8 +1,8 @@
-//! The caught system call that this thread is in, if it is in one.
+//! The trapped system call that this thread is handling, if any.
 //!
-//! All signals are blocked while the guard answers a call, except while the kernel waits in it
-//! ([`issue_waiting`]). As in a kernel no handler of the program's runs on top of the guard: a
-//! signal that arrives meanwhile ends the call, and its handler starts when the guard is done,
+//! All signals are blocked while the guard handles a call, except while the call waits in the
+//! kernel ([`issue_waiting`]). As in a kernel, no handler of the program runs on top of the guard.
+//! A signal that arrives meanwhile interrupts the call. Its handler starts after the guard returns,
 //! from the context of the trapped call.
 
 use super::issue_call::{Arguments, issue};
@@ -14,44 +14,45 @@ use std::ffi::c_void;
 
 const NONE: i64 = -1;
 
-/// The mask in force in the guard.
+/// Returns the signal mask in force in the guard.
 #[inline]
 pub(crate) fn closed() -> Mask {
     !never_blocked()
 }
 
-/// A signal whose handler starts when the guard is done.
+/// A signal whose handler starts after the guard returns.
 #[derive(Clone, Copy)]
 pub(crate) struct Deferred {
     pub(crate) signal: i32,
     pub(crate) action: Action,
     pub(crate) info: siginfo_t,
-    /// The mask that the call had put in force while it waited.
+    /// The temporary mask of the call while it waited (as in `sigsuspend`).
     pub(crate) temporary: Option<Mask>,
 }
 
 thread_local! {
-    /// The call that this thread's guard answers, innermost; -1 for none.
+    /// Number of the innermost call that this thread's guard handles; -1 for none.
     static ANSWERING: Cell<i64> = const { Cell::new(NONE) };
-    /// What a filter of the program's own said as it trapped that call.
+    /// Value returned by the program's own filter (SECCOMP_RET_TRAP) for that call.
     static TRAPPED: Cell<Option<i32>> = const { Cell::new(None) };
-    /// The innermost caught call: its context, which its frames are below.
+    /// Address of the signal context of the innermost call. The guard's frames are below it. 0:
+    /// none.
     static CONTEXT: Cell<usize> = const { Cell::new(0) };
     static DEFERRED: Cell<Option<Deferred>> = const { Cell::new(None) };
-    /// The innermost caught call has changed nothing yet.
+    /// True until the innermost call has had an effect.
     static IS_UNTOUCHED: Cell<bool> = const { Cell::new(false) };
-    /// Releases the resources of the innermost caught call.
+    /// Releases the resources of the innermost call.
     static RELEASE: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
-/// What the call around a caught one is: [`end`] puts it back.
+/// State of the enclosing call, which [`end`] restores.
 pub(crate) struct Outer {
     number: i64,
     trapped: Option<i32>,
     context: usize,
 }
 
-/// A call was caught.
+/// Starts the handling of a trapped call.
 #[inline]
 pub(crate) fn begin(number: i64, context: *const c_void) -> Outer {
     let (number, trapped) = (ANSWERING.replace(number), TRAPPED.take());
@@ -59,7 +60,7 @@ pub(crate) fn begin(number: i64, context: *const c_void) -> Outer {
     Outer { number, trapped, context: CONTEXT.replace(context as usize) }
 }
 
-/// The call ends: what a filter of the program's own said, if it trapped it.
+/// Ends the handling of a call. Returns the value of the program's own filter, if that trapped it.
 #[inline]
 pub(crate) fn end(outer: &Outer) -> Option<i32> {
     CONTEXT.set(outer.context);
@@ -68,58 +69,58 @@ pub(crate) fn end(outer: &Outer) -> Option<i32> {
     TRAPPED.replace(outer.trapped)
 }
 
-/// Returns true if the innermost caught call has this number.
+/// Returns true if the innermost call has this number.
 #[inline]
 pub(crate) fn is_answering(number: i64) -> bool {
     ANSWERING.get() == number
 }
 
-/// The number of the innermost caught call.
+/// Returns the number of the innermost call; -1 for none.
 pub(crate) fn number() -> i64 {
     ANSWERING.get()
 }
 
-/// A filter of the program's own has trapped the innermost call, with this value.
+/// Notes that the program's own filter has trapped the innermost call, with this value.
 #[inline]
 pub(crate) fn note_trapped(said: i32) {
     TRAPPED.set(Some(said));
 }
 
-/// The context of the innermost caught call, if a frame at `address` is the guard's.
+/// Returns the context of the innermost call, if a frame at `address` belongs to the guard.
 pub(crate) fn context_above(address: usize) -> Option<*mut c_void> {
     let context = CONTEXT.get();
     (context > address && signal_stack::contains(address)).then_some(context as *mut c_void)
 }
 
-/// The context of the caught call that this code answers, if it answers one.
+/// Returns the context of the call that the current code handles, if any.
 pub(crate) fn answered_context() -> Option<*mut c_void> {
     let local = 0_u8;
     context_above(&raw const local as usize)
 }
 
-/// The mask of that call.
+/// Returns the program's signal mask at that call.
 pub(crate) fn open_mask() -> Option<Mask> {
-    // SAFETY: the context of a call that is being answered, which outlives its guard.
+    // SAFETY: the context of a call that is being handled, which outlives its guard.
     answered_context().map(|context| unsafe { *signals::interrupted_mask(context) })
 }
 
-/// From now on the innermost caught call cannot begin anew.
+/// Notes an effect: the innermost call can no longer be restarted.
 pub(crate) fn note_effect() {
     IS_UNTOUCHED.set(false);
 }
 
-/// As [`answered_context`], if the call may begin anew.
+/// Returns [`answered_context`] if the call can still be restarted.
 pub(crate) fn untouched_context() -> Option<*mut c_void> {
     answered_context().filter(|_| IS_UNTOUCHED.get())
 }
 
-/// Has `release` called if the caught call is left before this is called again.
+/// Sets the function to call if the trapped call is left by a jump.
 pub(crate) fn release_by(release: Option<fn()>) {
     RELEASE.set(release);
 }
 
-/// Returns true if a signal is pending that ends the process: as in Linux, such a signal ends a
-/// long transfer from or to a file.
+/// Returns true if a fatal signal is pending. As in Linux, such a signal interrupts a long transfer
+/// from or to a file.
 pub(crate) fn is_killed() -> bool {
     const HARMLESS: Mask = bit(libc::SIGCHLD)
         | bit(libc::SIGCONT)
@@ -136,28 +137,30 @@ pub(crate) fn is_killed() -> bool {
     pending != 0 && signals::SIGNALS.filter(|signal| pending & bit(*signal) != 0).any(kills)
 }
 
-/// Issues a call of the program's that may wait; in the guard, with the program's signals open.
-/// Returns [`softswap_sys::waiting_call::MADE_AGAIN`] if a signal came first.
+/// Issues a call of the program that may wait, from the guard, with the program's signal mask.
+/// Returns [`softswap_sys::waiting_call::MADE_AGAIN`] if a signal arrived first.
 pub(crate) fn issue_waiting(number: i64, arguments: Arguments) -> isize {
     note_effect();
     match open_mask() {
-        // SAFETY: as `issue`. Handlers that run meanwhile are `handler_entry`'s and `deliver`'s.
+        // SAFETY: as `issue`. Handlers that run meanwhile are those of `handler_entry` and
+        // `deliver`.
         Some(open) => unsafe { waiting_call(number, arguments, open, closed(), true) },
         None => issue(number, arguments),
     }
 }
 
-/// Keeps a signal until the guard is done. There is one at most: afterwards all are blocked.
+/// Keeps a signal until the guard returns. There is at most one, because all signals are blocked
+/// after it.
 pub(crate) fn defer(deferred: Deferred) {
     DEFERRED.set(Some(deferred));
 }
 
-/// Takes the signal that was kept.
+/// Takes the deferred signal.
 pub(crate) fn take_deferred() -> Option<Deferred> {
     DEFERRED.take()
 }
 
-/// This thread leaves the call that it was answering.
+/// Forgets all calls that this thread was handling, and releases their resources.
 #[inline]
 pub(crate) fn leave() {
     CONTEXT.set(0);

@@ -1,17 +1,17 @@
-//! The one engine of this process, and which addresses are its.
+//! The engine of this process, its state, and the test for managed addresses.
 
 use softswap_engine::door::engine::Engine;
 use softswap_sys::{futex, raw};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-/// Where the runtime stands.
+/// States of the runtime.
 const LOADING: u32 = 0;
 const MANAGED: u32 = 1;
 const PLAIN: u32 = 2;
-/// There is no engine as long as memory suffices.
+/// No engine yet: committed memory fits the budget.
 const ASLEEP: u32 = 3;
-/// A thread makes an engine; the others wait where they need one.
+/// One thread starts the engine; threads that need it wait.
 const WAKING: u32 = 4;
 static STATE: AtomicU32 = AtomicU32::new(LOADING);
 static ENGINE: OnceLock<Engine> = OnceLock::new();
@@ -20,34 +20,34 @@ fn state() -> u32 {
     STATE.load(Ordering::Acquire)
 }
 
-/// The engine, once it is up. Everything that lies in the window was put there
-/// by it, so whoever has such an address gets `Some`.
+/// Returns the engine once it runs. Addresses in the window exist only after that, so code that
+/// holds such an address gets `Some`.
 #[inline]
 pub(crate) fn engine() -> Option<&'static Engine> {
     if state() == MANAGED { ENGINE.get() } else { None }
 }
 
-/// Whether the runtime has decided what it does; before, memory comes from
-/// the engine's own heap.
+/// Returns true once the runtime has left the loading state. Before that, memory comes from the
+/// engine's own heap.
 #[inline]
 pub(crate) fn is_settled() -> bool {
     state() != LOADING
 }
 
-/// Whether this process has no engine and gets none.
+/// Returns true if this process has no engine and will not start one.
 #[inline]
 pub(crate) fn is_plain() -> bool {
     state() == PLAIN
 }
 
-/// Whether an address is managed.
+/// Returns true if the engine manages this address.
 #[inline]
 pub(crate) fn is_managed(address: usize) -> bool {
     engine().is_some_and(|engine| engine.contains(address))
 }
 
-/// Whether the engine's signals are emulated for the program: as long as there is an engine,
-/// and from the first thread on that a process starts in its sleep.
+/// True if the engine's signals are emulated for the program: with an engine, or once a sleeping
+/// process has started its first additional thread.
 static EMULATES: AtomicBool = AtomicBool::new(false);
 
 #[inline]
@@ -55,23 +55,23 @@ pub(crate) fn emulates_signals() -> bool {
     EMULATES.load(Ordering::Acquire)
 }
 
-/// From now on they are.
+/// Starts the emulation.
 pub(crate) fn emulate_signals() {
     EMULATES.store(true, Ordering::Release);
 }
 
-/// What makes an engine of a process that sleeps, and what has its signals emulated.
+/// Callbacks of a sleeping process.
 struct OnWaking {
     wake: fn(),
     prepare: fn(),
 }
 
 static ON_WAKING: OnceLock<OnWaking> = OnceLock::new();
-/// Where its window will be: the first address, and the length.
+/// Base address and length in bytes of the future window.
 static WINDOW: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// From now on this process is managed only when it needs to be: until `wake` has been called.
-/// Before it has a second thread `prepare` is called.
+/// Puts this process to sleep. `wake` is called to start the engine; `prepare` before the process
+/// has a second thread.
 pub(crate) fn fall_asleep(base: usize, len: usize, wake: fn(), prepare: fn()) {
     WINDOW[0].store(base, Ordering::Relaxed);
     WINDOW[1].store(len, Ordering::Relaxed);
@@ -79,36 +79,37 @@ pub(crate) fn fall_asleep(base: usize, len: usize, wake: fn(), prepare: fn()) {
     STATE.store(ASLEEP, Ordering::Release);
 }
 
-/// Where the window of a process is that sleeps, or did: its first address and its length.
+/// Returns base address and length of the window of a process that sleeps or slept.
 pub(crate) fn window() -> Option<(usize, usize)> {
     let [base, len] = [&WINDOW[0], &WINDOW[1]].map(|word| word.load(Ordering::Relaxed));
     (len != 0).then_some((base, len))
 }
 
-/// Whether an address lies in the window: that of the engine, or of one that there may be.
+/// Returns true if an address is in the window of the engine, or in the window reserved for a
+/// future engine.
 pub(crate) fn is_in_window(address: usize) -> bool {
     window().is_some_and(|(base, len)| address & !(len - 1) == base) || is_managed(address)
 }
 
-/// Whether this process sleeps: there is no engine, and there may be one.
+/// Returns true if this process sleeps: it has no engine but may start one.
 #[inline]
 pub(crate) fn is_asleep() -> bool {
     state() == ASLEEP
 }
 
-/// Whether a thread is just making an engine.
+/// Returns true while a thread starts the engine.
 #[inline]
 pub(crate) fn is_waking() -> bool {
     state() == WAKING
 }
 
-/// Whether there may be an engine that is not there yet.
+/// Returns true if the engine may still be started, or is being started.
 #[inline]
 pub(crate) fn may_wake() -> bool {
     matches!(state(), ASLEEP | WAKING)
 }
 
-/// The engine, for what a sleeping process cannot do: it wakes.
+/// Returns the engine, starting it in a sleeping process.
 pub(crate) fn awake() -> Option<&'static Engine> {
     if may_wake()
         && let Some(on_waking) = ON_WAKING.get()
@@ -145,10 +146,10 @@ pub(crate) fn prepare_for_threads() {
     }
 }
 
-/// The thread that makes the engine; 0: none.
+/// Thread ID of the thread that starts the engine; 0: none.
 static WAKER: AtomicI32 = AtomicI32::new(0);
 
-/// From now on this process wakes; false where it does not sleep, or another thread was first.
+/// Starts waking. Returns false if the process does not sleep, or another thread started first.
 pub(crate) fn begin_waking() -> bool {
     let is_first =
         STATE.compare_exchange(ASLEEP, WAKING, Ordering::SeqCst, Ordering::Relaxed).is_ok();
@@ -158,36 +159,36 @@ pub(crate) fn begin_waking() -> bool {
     is_first
 }
 
-/// Whether this thread makes the engine: it waits for nobody. What it calls of the C library
-/// may come by here.
+/// Returns true if this thread starts the engine. It must not wait for the waking, although its
+/// calls of the C library reach these functions.
 pub(crate) fn is_waker() -> bool {
     is_waking() && WAKER.load(Ordering::Relaxed) == raw::current_thread()
 }
 
-/// It could not be woken now: it sleeps on.
+/// Returns to sleep after a failed attempt.
 pub(crate) fn sleep_on() {
     STATE.store(ASLEEP, Ordering::SeqCst);
     futex::wake_all(&STATE);
 }
 
-/// Waits for the end of a waking that another thread has begun.
+/// Waits until the thread that starts the engine has finished.
 pub(crate) fn await_waking() {
     while is_waking() && !is_waker() {
         futex::wait(&STATE, WAKING, None);
     }
 }
 
-/// Keeps the engine, which nobody sees before [`settle`].
+/// Stores the engine. It is not visible before [`settle`].
 pub(crate) fn keep(engine: Engine) {
     ENGINE.get_or_init(|| engine);
 }
 
-/// The engine that was kept.
+/// Returns the stored engine.
 pub(crate) fn kept() -> Option<&'static Engine> {
     ENGINE.get()
 }
 
-/// From now on this process is managed by the engine that was kept, or does without.
+/// Ends loading or waking: the process is managed by the stored engine, or unmanaged.
 pub(crate) fn settle(has_engine: bool) {
     if has_engine {
         emulate_signals();

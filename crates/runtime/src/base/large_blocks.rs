@@ -1,22 +1,22 @@
-//! Large blocks that the program has asked for, so that `softswap record` can say in which of
-//! them a page lies and who asked for it.
+//! Large blocks that the program has allocated, so that `softswap record` can report the block and
+//! the allocating function of a page.
 //!
-//! A table without locks, in which the newest take the place of others where it is full. It is
-//! looked at by who is asked for samples only, and is never more than a hint.
+//! A lock-free table. If it is full, new entries replace old ones. It is read only on a request for
+//! samples, and its content is a hint.
 
 use softswap_engine::door::fault_samples::Block;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Smaller blocks are none of it.
+/// Minimum size of a recorded block.
 pub(crate) const LEAST_BYTES: usize = 1 << 20;
 const ENTRIES: usize = 1024;
-/// What is noted of a mapping: who asked for it is not known.
+/// Caller of a mapping: unknown.
 pub(crate) const NO_CALLER: usize = 0;
-/// So many places a block may have.
+/// Number of table entries that can hold a given block.
 const PROBES: usize = 8;
 const NONE: usize = 0;
-/// Somebody writes it.
+/// An entry is being written.
 const BUSY: usize = 1;
 
 struct Entry {
@@ -35,7 +35,7 @@ fn places(start: usize) -> impl Iterator<Item = &'static Entry> {
     (0..PROBES).map(move |step| &TABLE[(first + step) % ENTRIES])
 }
 
-/// The program has asked for a block, by a call that returns to `caller`.
+/// Records a block that the program has allocated by a call that returns to `caller`.
 #[inline]
 pub(crate) fn note(start: usize, len: usize, caller: usize) {
     if len >= LEAST_BYTES && start != 0 {
@@ -57,10 +57,10 @@ fn insert(start: usize, len: usize, caller: usize) {
     }
 }
 
-/// The program has given up a block that begins there, if one did.
+/// Removes the block that starts at this address, if any.
 #[inline]
 pub(crate) fn forget(start: usize) {
-    // Where blocks of that size begin, and few others.
+    // Blocks of this size start at such addresses; few others do.
     if start.is_multiple_of(64 << 10) && start != 0 {
         remove(start);
     }
@@ -73,7 +73,7 @@ fn remove(start: usize) {
     }
 }
 
-/// The blocks in which there is one of these addresses: the smallest where they overlap.
+/// Returns the blocks that contain any of these addresses: the smallest if they overlap.
 pub(crate) fn around(addresses: impl Iterator<Item = u64>) -> Vec<Block> {
     let read = |entry: &Entry| {
         let start = entry.start.load(Acquire);
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(of(START + (2 << 20)), Some(0x5502));
         forget(START);
         assert_eq!(of(START), None);
-        // More of them than the table has room for: the newest is there.
+        // More blocks than the table can hold: the newest is present.
         for number in 0..3 * ENTRIES {
             note(START + number * (2 << 20), 2 << 20, number);
         }

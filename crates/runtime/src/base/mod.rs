@@ -1,5 +1,5 @@
-//! What every other room uses: the engine of this process, the C library's own functions,
-//! raw system calls, and memory of the program's read as the kernel reads it.
+//! Foundations of the other modules: the engine of this process, the C library's own functions, raw
+//! system calls, and access to the program's memory under the kernel's rules.
 //!
 //! | file             | what it has                                                  |
 //! |------------------|--------------------------------------------------------------|

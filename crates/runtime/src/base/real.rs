@@ -1,9 +1,9 @@
-//! The C library's own versions of what the runtime interposes.
+//! Lookup of the C library's versions of interposed functions.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function further down the search order, found on first use.
+/// A function further down the symbol search order, looked up on first use.
 pub(crate) struct Real {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -14,19 +14,19 @@ impl Real {
         Real { name, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
-    /// The function's address, if a library that everybody sees has it.
+    /// Returns the function's address, if a library in the global scope defines it.
     pub(crate) fn find(&self) -> Option<*mut c_void> {
         // SAFETY: a valid C string; RTLD_NEXT asks for the next definition.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         (!found.is_null()).then_some(found)
     }
 
-    /// The function's address in one of these libraries, if it is loaded: one that
-    /// was opened for its opener alone is not found otherwise.
+    /// Returns the function's address in one of these libraries, if it is loaded. Libraries opened
+    /// with RTLD_LOCAL are not found otherwise.
     pub(crate) fn find_in(&self, libraries: &[&CStr]) -> Option<*mut c_void> {
         libraries.iter().find_map(|library| {
-            // SAFETY: valid C strings; nothing is loaded. The library stays counted
-            // once more, so that what was found stays.
+            // SAFETY: valid C strings; nothing is loaded. The handle is not closed, so the library
+            // stays loaded.
             unsafe {
                 let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
                 let found = if handle.is_null() {
@@ -39,7 +39,7 @@ impl Real {
         })
     }
 
-    /// The function's address.
+    /// Returns the function's address. Aborts if the C library lacks it.
     pub(crate) fn get(&self) -> *mut c_void {
         let known = self.address.load(Ordering::Relaxed);
         if !known.is_null() {
@@ -56,8 +56,8 @@ impl Real {
     }
 }
 
-/// Declares a C library function under its own name: `real!(name: fn(..) -> ..)`
-/// makes `name()` return it as a callable pointer.
+/// Declares a C library function under its own name: after `real!(name: fn(..) -> ..)`, `name()`
+/// returns a function pointer.
 macro_rules! real {
     ($name:ident: fn($($arg:ty),*) -> $ret:ty) => {
         fn $name() -> unsafe extern "C" fn($($arg),*) -> $ret {
@@ -69,8 +69,8 @@ macro_rules! real {
                     Err(_) => panic!("not a C string"),
                 },
             );
-            // SAFETY: the symbol is the C library's function of that name,
-            // whose prototype is the one declared.
+            // SAFETY: the symbol is the C library's function of that name, with the declared
+            // prototype.
             unsafe { std::mem::transmute::<*mut std::ffi::c_void, _>(REAL.get()) }
         }
     };

@@ -1,11 +1,10 @@
-//! Memory kept in place while the C library does something during which
-//! nothing can be brought in: any number of ranges, for a while.
+//! Ranges kept resident while the C library runs code in which no page can be faulted in.
 
 use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw;
 
-/// Ranges that stay resident until this is dropped.
+/// Ranges that stay resident until this value is dropped.
 pub(crate) struct ResidentRanges<'e> {
     engine: &'e Engine,
     ranges: Vec<(usize, usize)>,
@@ -16,12 +15,12 @@ impl<'e> ResidentRanges<'e> {
         ResidentRanges { engine, ranges: Vec::new() }
     }
 
-    /// Brings in and keeps `len` bytes, as far as they are managed and mapped.
+    /// Faults in and pins `len` bytes, as far as they are managed and mapped.
     ///
-    /// The pages are asked for rather than fetched: whatever stack this runs on,
-    /// managed memory perhaps, the guard serves the call on the engine's. For
-    /// writing, because a page that is only read may stay protected, and such
-    /// pages are not pinned; not by a write, because it may be read-only.
+    /// Faults pages in by `madvise`, which the guard handles on the engine's stack: the current
+    /// stack may itself be managed memory. Uses MADV_POPULATE_WRITE because a page that was only
+    /// read may stay write-protected, and such pages are not pinned. Does not write, because the
+    /// page may be read-only.
     pub(crate) fn add(&mut self, address: usize, len: usize) {
         if !self.engine.contains(address) || self.is_last(address, len) {
             return;
@@ -40,8 +39,7 @@ impl<'e> ResidentRanges<'e> {
         }
     }
 
-    /// Whether the range lies in the pages pinned last: strings made one after
-    /// another share theirs.
+    /// Returns true if the range is within the pages pinned last: consecutive strings share pages.
     fn is_last(&self, address: usize, len: usize) -> bool {
         self.ranges.last().is_some_and(|(start, pinned)| {
             let first = start & !(PAGE_SIZE - 1);

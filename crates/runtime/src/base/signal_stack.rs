@@ -1,4 +1,4 @@
-//! Where this thread's signal stack is, on which all signals arrive.
+//! This thread's signal stack, on which all signals are delivered.
 
 use super::instance;
 use libc::stack_t;
@@ -10,20 +10,20 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 thread_local! {
-    /// Its base; 0: there is none.
+    /// Base of the stack; 0: none.
     static BASE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Bytes at the lower end of each stack that are an alternate stack of the program's.
+/// Bytes at the lower end of each stack that the program uses as its alternate stack.
 static LENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Lends the lower half of each stack to the program. Go asks the kernel for a thread's alternate
-/// stack by an instruction, finds the engine's, and expects its handlers there.
+/// Reserves the lower half of each stack for the program. Go queries a thread's alternate stack by
+/// a system-call instruction, gets the engine's, and runs its handlers there.
 pub(crate) fn lend_half() {
     LENT_BYTES.store(signals::stack_at(0).len() / 2, Ordering::Relaxed);
 }
 
-/// The part of this thread's stack that is lent to the program.
+/// Returns the part of this thread's stack that the program uses.
 pub(crate) fn lent() -> Option<stack_t> {
     let ss_size = LENT_BYTES.load(Ordering::Relaxed);
     let stack = alternate().filter(|_| ss_size > 0)?;
@@ -35,24 +35,24 @@ fn own_part(base: usize) -> Range<usize> {
     all.start + LENT_BYTES.load(Ordering::Relaxed)..all.end
 }
 
-/// This thread has a signal stack at `base`; 0: none any more.
+/// Sets the base of this thread's signal stack; 0: none.
 #[inline]
 pub(crate) fn set(base: usize) {
     BASE.set(base);
 }
 
-/// Whether this thread has a signal stack of the engine's.
+/// Returns true if this thread has a signal stack of the engine.
 #[inline]
 pub(crate) fn exists() -> bool {
     BASE.get() != 0
 }
 
-/// The addresses of this thread's, if it has one, without what is [`lent`].
+/// Returns the addresses of this thread's signal stack, without the [`lent`] part.
 pub(crate) fn addresses() -> Option<Range<usize>> {
     exists().then(|| own_part(BASE.get()))
 }
 
-/// This thread's, as the kernel knows it.
+/// Returns this thread's signal stack, as the kernel knows it.
 pub(crate) fn alternate() -> Option<stack_t> {
     exists().then(|| signals::alternate_stack_at(BASE.get()))
 }
@@ -64,8 +64,8 @@ pub(crate) fn contains(address: usize) -> bool {
     base != 0 && own_part(base).contains(&address)
 }
 
-/// Whether a jump to a frame at `target` leaves one at `frame`: the signal stack comes on top of
-/// the others.
+/// Returns true if a jump to a frame at `target` leaves a frame at `frame`. Frames on the signal
+/// stack are newer than those on other stacks.
 pub(crate) fn is_left(frame: usize, target: usize) -> bool {
     match (contains(frame), contains(target)) {
         (true, false) => true,
@@ -74,10 +74,10 @@ pub(crate) fn is_left(frame: usize, target: usize) -> bool {
     }
 }
 
-/// Bytes of a managed stack, above the stack pointer, that code which blocks signals refers to.
+/// Bytes of a managed stack above the stack pointer that code with blocked signals refers to.
 const FRAMES_BYTES: usize = 24 << 10;
 
-/// From now on code that blocks signals leaves managed stacks.
+/// Makes code that blocks signals switch from managed stacks to the signal stack.
 pub(crate) fn manage_stacks() {
     engine_stack::manage(Stacks { end_for, pin, unpin });
 }

@@ -1,25 +1,23 @@
-//! Memory of the program's, read and written as the kernel would: a bad pointer is an
-//! answer, not a fault.
+//! Access to the program's memory under the kernel's rules: a bad pointer is an error, not a fault.
 //!
-//! Of managed memory the engine knows what is allowed, and a touch brings it in.
-//! Of other memory the kernel is asked, by a call that does nothing else with it;
-//! the calling thread's own stack needs no asking. Where the caller's own stack may be
-//! managed memory the kernel copies, and has what is out brought in by way of the guard
-//! ([`copy_from_user`]).
+//! For managed memory the engine knows the access rights, and a touch faults the page in. For other
+//! memory a system call without side effects tests the access; the calling thread's own stack needs
+//! no test. If the caller's own stack may be managed, the kernel copies, and the guard faults in
+//! absent pages ([`copy_from_user`]).
 
 use super::errno::refused;
 use super::issue_call::ask;
 use super::{instance, signal_stack};
 use softswap_sys::{PAGE_SIZE, exemption, raw, signals};
 
-/// Where addresses of programs end.
+/// End of user-space addresses.
 pub(crate) const TASK_SIZE: usize = 0x7fff_ffff_f000;
 
-/// A page that was brought in may leave before it is looked at.
+/// Attempts to copy: a page that was faulted in may be evicted before it is read.
 const ATTEMPTS: usize = 100;
 
-/// Fills `to` from an address of the program's, what is out being brought in;
-/// false where that cannot be read.
+/// Fills `to` from an address of the program, faulting in absent pages. Returns false if the memory
+/// cannot be read.
 pub(crate) fn copy_from_user(address: usize, to: &mut [u8]) -> bool {
     let Some(end) = address.checked_add(to.len()) else { return false };
     let first = address & !(PAGE_SIZE - 1);
@@ -38,22 +36,22 @@ pub(crate) fn copy_from_user(address: usize, to: &mut [u8]) -> bool {
     false
 }
 
-/// Whether a byte can be read.
+/// Returns true if a byte can be read.
 pub(crate) fn can_read(address: usize) -> bool {
     copy_from_user(address, &mut [0])
 }
 
-/// As many words from an address of the program's; `None` where they cannot be read.
+/// Reads `N` words from an address of the program; `None` if they cannot be read.
 pub(crate) fn words<const N: usize>(address: usize) -> Option<[usize; N]> {
     let mut words = [0; N];
-    // SAFETY: the array's own bytes, of which any are valid.
+    // SAFETY: the array's own bytes, for which all values are valid.
     let bytes = unsafe {
         std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), size_of_val(&words))
     };
     copy_from_user(address, bytes).then_some(words)
 }
 
-/// Reads what is in memory already, managed or not; false where there is nothing.
+/// Reads memory that is resident, managed or not. Returns false if any of it is absent.
 fn copy_from_user_nofault(from: usize, to: &mut [u8]) -> bool {
     const FORBIDDEN: [isize; 2] = [refused(libc::ENOSYS), refused(libc::EPERM)];
     if exemption::is_in_force() {
@@ -61,8 +59,8 @@ fn copy_from_user_nofault(from: usize, to: &mut [u8]) -> bool {
     }
     let result = copy_by_kernel(from, to.as_mut_ptr(), to.len());
     if FORBIDDEN.contains(&result) {
-        // By a container, say. Without it a pointer that is bad faults.
-        // SAFETY: the program's promise to the call that it makes.
+        // Forbidden, for example by a container. Then a bad pointer faults. SAFETY: the program
+        // guarantees its pointer to the call that it makes.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
         return true;
     }
@@ -91,51 +89,50 @@ fn copy_readable(from: usize, to: &mut [u8]) -> bool {
     if !pages.all(|page| kernel_reads(page.max(from))) {
         return false;
     }
-    // SAFETY: just found readable; C's rules keep others from taking it away.
+    // SAFETY: found readable above; by C's rules no other thread unmaps it meanwhile.
     unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
     true
 }
 
-/// Whether the kernel can read from the page of an address: it reads a signal set
-/// there, and then refuses what it is asked to do with it.
+/// Returns true if the kernel can read the page of an address. Tests by `rt_sigprocmask` with an
+/// invalid operation: the kernel reads the signal set first.
 fn kernel_reads(address: usize) -> bool {
     const NOTHING: usize = usize::MAX;
-    // At the very start of memory there would be no set.
+    // A null pointer would mean no set.
     let word = (address & !(size_of::<u64>() - 1)).max(size_of::<u64>());
     let arguments = [NOTHING, word, 0, size_of::<u64>(), 0, 0];
     ask(libc::SYS_rt_sigprocmask, arguments) != refused(libc::EFAULT)
 }
 
 unsafe extern "C" {
-    // Where the main thread's stack begins, by the dynamic loader.
+    // Start of the main thread's stack, set by the dynamic loader.
     static __libc_stack_end: usize;
 }
 
-/// How far above the stack pointer the thread's own stack is looked for. Threads'
-/// stacks are larger; this is to be short of what may lie beyond a coroutine's.
+/// Distance above the stack pointer within which memory counts as the thread's own stack. Less than
+/// the size of thread stacks, so that it rarely exceeds a coroutine's stack.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Whether memory lies in the calling thread's stack, above this very frame.
+/// Returns true if memory is in the calling thread's stack, above this frame.
 fn is_on_stack(address: usize, len: usize) -> bool {
     let here = 0_u8;
     let here = &raw const here as usize;
     if address < here || len > STACK_BYTES || address - here > STACK_BYTES - len {
         return false;
     }
-    // SAFETY: set by the loader before anything of this library runs.
+    // SAFETY: set by the loader before any code of this library runs.
     let main_end = unsafe { __libc_stack_end };
-    // A thread's descriptor lies at the upper end of its stack.
-    // SAFETY: has no preconditions.
+    // A thread's descriptor is at the upper end of its stack. SAFETY: has no preconditions.
     let thread_end = unsafe { libc::pthread_self() } as usize;
     let end = address + len;
     if end <= main_end && main_end - here < (8 << 20) {
         return true;
     }
-    // What lies between the signal stack and a descriptor is no stack.
+    // Memory between the signal stack and a descriptor is not stack.
     end <= thread_end && thread_end > here && !signal_stack::contains(here)
 }
 
-/// The parts of a range by page: `body` until it says no.
+/// Calls `body` with the part of the range in each page until it returns false.
 fn all_pages(address: usize, len: usize, body: impl Fn(usize, usize) -> bool) -> bool {
     let Some(end) = address.checked_add(len) else { return false };
     let mut at = address;
@@ -149,7 +146,7 @@ fn all_pages(address: usize, len: usize, body: impl Fn(usize, usize) -> bool) ->
     true
 }
 
-/// Whether the engine lets a page be accessed; `None` where it has no say.
+/// Returns true if the engine allows the access to a page; `None` if the engine does not manage it.
 fn engine_allows(address: usize, len: usize, wanted: i32) -> Option<bool> {
     let engine = instance::engine().filter(|engine| engine.contains(address))?;
     if engine.is_foreign(address) {
@@ -158,7 +155,7 @@ fn engine_allows(address: usize, len: usize, wanted: i32) -> Option<bool> {
     Some(signals::with_all_blocked(|| engine.allowed_bytes(address, len, wanted) == len))
 }
 
-/// Whether the program's memory can be read.
+/// Returns true if the program's memory can be read.
 pub(crate) fn is_readable(address: usize, len: usize) -> bool {
     is_on_stack(address, len)
         || all_pages(address, len, |at, len| {
@@ -166,8 +163,8 @@ pub(crate) fn is_readable(address: usize, len: usize) -> bool {
         })
 }
 
-/// Whether the program's memory can be written. Of other than managed memory the
-/// first byte of each page is changed by asking: for what is overwritten anyway.
+/// Returns true if the program's memory can be written. In unmanaged memory the test overwrites the
+/// first byte of each page, so call this only for memory that is overwritten anyway.
 pub(crate) fn is_writable(address: usize, len: usize) -> bool {
     is_on_stack(address, len)
         || all_pages(address, len, |at, len| {
@@ -175,24 +172,24 @@ pub(crate) fn is_writable(address: usize, len: usize) -> bool {
         })
 }
 
-/// Whether the kernel can write a byte: whether the page of this frame is in
-/// memory.
+/// Returns true if the kernel can write a byte. Tests by `mincore`, which writes one byte about the
+/// page of this frame.
 fn kernel_writes(address: usize) -> bool {
     let here = 0_u8;
     let page = &raw const here as usize & !(PAGE_SIZE - 1);
     ask(libc::SYS_mincore, [page, 1, address, 0, 0, 0]) != refused(libc::EFAULT)
 }
 
-/// A structure of the program's; `None` where it cannot be read.
+/// Reads a structure of the program; `None` if it cannot be read.
 ///
 /// # Safety
 /// Any bytes are a valid `T`.
 pub(crate) unsafe fn get_user<T: Copy>(address: usize) -> Option<T> {
-    // SAFETY: found readable just now; any bytes are a valid `T`.
+    // SAFETY: found readable above; any bytes are a valid `T`.
     is_readable(address, size_of::<T>()).then(|| unsafe { (address as *const T).read_unaligned() })
 }
 
-/// Copies an array of the program's; whether it could be read.
+/// Copies an array of the program. Returns false if it cannot be read.
 ///
 /// # Safety
 /// Any bytes are a valid `T`.
@@ -201,29 +198,29 @@ pub(crate) unsafe fn get_user_array<T: Copy>(address: usize, into: &mut [T]) -> 
     if len == 0 || !is_readable(address, len) {
         return len == 0;
     }
-    // SAFETY: readable just now, and `into` is exclusively borrowed.
+    // SAFETY: found readable above, and `into` is exclusively borrowed.
     unsafe {
         std::ptr::copy_nonoverlapping(address as *const u8, into.as_mut_ptr().cast::<u8>(), len);
     }
     true
 }
 
-/// Writes bytes into the program's memory; whether that could be done.
+/// Writes bytes into the program's memory. Returns false if it cannot be written.
 pub(crate) fn copy_to_user(address: usize, bytes: &[u8]) -> bool {
     if !is_writable(address, bytes.len()) {
         return false;
     }
-    // SAFETY: the program's memory, writable just now.
+    // SAFETY: the program's memory, found writable above.
     unsafe { std::ptr::copy(bytes.as_ptr(), address as *mut u8, bytes.len()) };
     true
 }
 
-/// Writes a value into the program's memory; whether that could be done.
+/// Writes a value into the program's memory. Returns false if it cannot be written.
 pub(crate) fn put_user<T: Copy>(address: usize, value: T) -> bool {
     if !is_writable(address, size_of::<T>()) {
         return false;
     }
-    // SAFETY: the program's memory, writable just now.
+    // SAFETY: the program's memory, found writable above.
     unsafe { (address as *mut T).write_unaligned(value) };
     true
 }

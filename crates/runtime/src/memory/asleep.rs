@@ -1,9 +1,10 @@
-//! The memory calls of a process that sleeps: they are the kernel's. What could be managed is
-//! put where the window would be, so that it can stay there when the process wakes, and counted
-//! as it is committed. A commit beyond the budget wakes the process, and is the engine's then.
+//! Memory calls of a sleeping process. The kernel carries them out. Mappings that could be managed
+//! are placed in the range of the future window, so that they can stay there when the process
+//! wakes, and their committed bytes are counted. A commit beyond the budget wakes the process, and
+//! the engine handles the call.
 //!
-//! Places are handed out in ascending order, from one that nobody knows before. What was mapped
-//! last is handed out again when it is given back.
+//! Addresses are assigned in ascending order, from a random start. The most recent mapping's
+//! addresses are reused once it is unmapped.
 
 use crate::base::errno::refused;
 use crate::base::instance;
@@ -18,61 +19,64 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-/// Smaller mappings are left to the kernel: they would fill tables, not DRAM.
+/// Smaller mappings are left to the kernel: they would take tables but save hardly any DRAM.
 pub(crate) const MIN_MANAGED_BYTES: usize = 64 << 10;
-/// Mappings of so much and more begin where a huge page can: as the kernel places them.
+/// Mappings of at least this size are aligned to a huge page, as by the kernel.
 const HUGE_BYTES: usize = 2 << 20;
-/// Allocators want large ones aligned to so much.
+/// Largest alignment of a mapping. Allocators want large mappings aligned to this.
 const LARGE_ALIGN_BYTES: usize = 32 << 20;
-/// Most bytes within which the first place is chosen.
+/// Range in bytes within which the first address is chosen.
 const MOST_SCATTER_BYTES: usize = 256 << 30;
-/// Places that are tried where something lies already.
+/// Addresses to try if the range is already mapped.
 const TRIES: usize = 16;
 
-/// Where the window would be, and what is committed there.
+/// The range of the future window, and what is committed in it.
 struct Place {
     base: usize,
     len: usize,
     committed: Committed,
-    /// Where the next mapping goes, and the next one that has room to grow.
+    /// Next address in each [`Half`].
     next: [AtomicUsize; 2],
 }
 
 static PLACE: OnceLock<Place> = OnceLock::new();
-/// What may be committed.
+/// Limit of committed bytes.
 static LIMIT_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Where `softswap run` looks at what is committed; nowhere for a process that it has not started.
+/// Statistics page that `softswap run` reads; unset if `softswap run` has not started the process.
 static FIGURES: OnceLock<Stats> = OnceLock::new();
 static HAS_FIGURES: AtomicBool = AtomicBool::new(false);
-/// Whose memory this is.
+/// Process ID of the owner of this memory.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// Whether the program has said what a forked child gets of its memory.
+/// True if the program has called `madvise` about inheritance by children.
 static IS_ODD: AtomicBool = AtomicBool::new(false);
 
-/// The process may commit `limit_bytes` in its window.
+/// Sets the limit of committed bytes in the window.
 pub(crate) fn set_up(limit_bytes: usize) {
     LIMIT_BYTES.store(limit_bytes, Relaxed);
     become_child();
 }
 
-/// How what may be committed follows what is, by [`set_limit`].
+/// Callbacks by which the limit follows the committed bytes ([`set_limit`]).
 pub(crate) struct Share {
-    /// Called before so much is committed.
+    /// Called before this many bytes are committed in total.
     pub(crate) grow: fn(usize),
-    /// Called where less is.
+    /// Called if much of the limit is unused.
     pub(crate) shrink: fn(),
-    /// Whether it holds so much that a thread is to wait for others that want it.
+    /// Returns true if the process holds so much that it needs a thread to answer other members'
+    /// requests.
     pub(crate) needs_thread: fn() -> bool,
-    /// Called where that is so, outside of the gate.
+    /// Starts that thread. Called outside the gate.
     pub(crate) start_thread: fn(),
-    /// Whether who has committed so much is to wake now, as others need it.
+    /// Returns true if a process with this many committed bytes must wake now because other members
+    /// need memory.
     pub(crate) is_short: fn(usize) -> bool,
     /// Returns the bytes that this process may still commit.
     pub(crate) spare_bytes: fn() -> usize,
 }
 
 static SHARE: OnceLock<Share> = OnceLock::new();
-/// Beyond what is committed, before it is given back: a part of it, and at least so many bytes.
+/// Unused limit beyond which memory is returned to the tree: this part of the committed bytes (a
+/// quarter), and at least `UNUSED_BYTES`.
 const UNUSED_PART: usize = 4;
 const UNUSED_BYTES: usize = 32 << 20;
 
@@ -88,12 +92,10 @@ pub(crate) fn is_shared() -> bool {
     SHARE.get().is_some()
 }
 
-/// What is committed.
 pub(crate) fn committed_bytes() -> usize {
     PLACE.get().map_or(0, |place| place.committed.bytes())
 }
 
-/// What may be.
 pub(crate) fn limit_bytes() -> usize {
     LIMIT_BYTES.load(Relaxed)
 }
@@ -102,19 +104,19 @@ pub(crate) fn set_limit(bytes: usize) {
     LIMIT_BYTES.store(bytes, Relaxed);
 }
 
-/// Forked off: this process has this memory for itself from now on.
+/// Makes a forked child the owner of its memory.
 pub(crate) fn become_child() {
     HAS_FIGURES.store(false, Relaxed);
     OWNER.store(raw::current_process(), Relaxed);
 }
 
-/// What is committed is told there from now on.
+/// Publishes the committed bytes in `figures`.
 pub(crate) fn tell(figures: Stats) {
     FIGURES.get_or_init(|| figures);
     HAS_FIGURES.store(true, Relaxed);
 }
 
-/// Whether this is the process that sleeps, and not the child of a `vfork` in its memory.
+/// Returns true in the sleeping process; false in a `vfork` child that uses its memory.
 pub(crate) fn is_owner() -> bool {
     OWNER.load(Relaxed) == raw::current_process()
 }
@@ -123,14 +125,14 @@ pub(crate) fn is_odd() -> bool {
     IS_ODD.load(Relaxed)
 }
 
-/// The place of a process that sleeps. Made when it is needed: most programs map nothing.
+/// Returns the place, creating it on first use: most programs map nothing.
 fn place() -> Option<&'static Place> {
     if let Some(place) = PLACE.get() {
         return Some(place);
     }
     let (base, len) = instance::window()?;
     let committed = Committed::new(base, len).ok()?;
-    // As much is left behind it as before it.
+    // The start is in the first half of its range, so at least as much remains after it.
     let scatter = (len / 4).min(MOST_SCATTER_BYTES);
     let first = aslr::below(scatter / PAGE_SIZE) * PAGE_SIZE;
     let roomy = aslr::below(scatter / HUGE_BYTES) * HUGE_BYTES;
@@ -138,7 +140,7 @@ fn place() -> Option<&'static Place> {
     Some(PLACE.get_or_init(|| Place { base, len, committed, next }))
 }
 
-/// Which half of the window.
+/// Half of the window.
 #[derive(Clone, Copy)]
 enum Half {
     Lower = 0,
@@ -146,11 +148,11 @@ enum Half {
 }
 
 impl Place {
-    /// A range is committed from now on.
+    /// Counts a range as committed.
     fn commit(&self, range: &Range<usize>) {
         self.committed.add(range);
         self.tell();
-        // Another thread has committed meanwhile, or given back what this one was promised.
+        // Meanwhile another thread may have committed, or returned what was granted to this one.
         let committed = self.committed.bytes();
         if let Some(share) = SHARE.get()
             && committed > LIMIT_BYTES.load(Relaxed)
@@ -165,7 +167,7 @@ impl Place {
         }
     }
 
-    /// A range is not committed any more.
+    /// Counts a range as no longer committed.
     fn give_back(&self, range: &Range<usize>) {
         self.committed.remove(range);
         self.tell();
@@ -190,7 +192,7 @@ impl Place {
         address & !(self.len - 1) == self.base
     }
 
-    /// Takes `len` bytes of addresses, with `room` behind them.
+    /// Takes `len` bytes of addresses, followed by `room` free bytes.
     fn take(&self, half: Half, len: usize, room: usize) -> Option<usize> {
         let align = match len {
             0..HUGE_BYTES => PAGE_SIZE,
@@ -210,8 +212,8 @@ impl Place {
         Some(found)
     }
 
-    /// Maps at a place that is taken for it: the kernel's result, `None` where there is no such
-    /// place.
+    /// Maps at an address taken for it. Returns the kernel's result, or `None` if the window has no
+    /// such address.
     fn map(&self, arguments: Arguments, half: Half, room: usize) -> Option<isize> {
         let [hint, len, prot, flags, fd, offset] = arguments;
         let whole = len.checked_next_multiple_of(PAGE_SIZE)?;
@@ -226,7 +228,7 @@ impl Place {
             match issue(libc::SYS_mmap, [address, len, prot, fixed, fd, offset]) {
                 there if there == refused(libc::EEXIST) => {}
                 there => {
-                    // Nothing was mapped there, so nothing is committed.
+                    // The range was unmapped, so nothing of it was committed.
                     if there >= 0 && prot as i32 & libc::PROT_WRITE != 0 {
                         self.commit(&(there as usize..there as usize + whole));
                     }
@@ -245,15 +247,16 @@ impl Place {
         if prot & libc::PROT_WRITE != 0 {
             self.commit(&range);
         } else {
-            // What was there before is gone.
+            // The previous content is gone.
             self.give_back(&range);
         }
     }
 
-    /// A range is not mapped any more.
+    /// Accounts for an unmapped range.
     fn note_unmapped(&self, range: &Range<usize>) {
         self.give_back(range);
-        // Taken last, it can be taken again. What others have taken meanwhile comes after it.
+        // Reuse the addresses if they were the last ones taken, and no other thread has taken any
+        // since.
         for next in &self.next {
             let _ = next.compare_exchange(range.end, range.start, Relaxed, Relaxed);
         }
@@ -271,25 +274,25 @@ pub(crate) fn is_managed_kind(prot: i32, flags: i32, len: usize) -> bool {
         && (prot & libc::PROT_EXEC == 0 || is_heap)
 }
 
-/// Whether a mapping without a fixed address is the kernel's, whatever it is of.
+/// Returns true if a mapping with these flags and without a fixed address is left to the kernel.
 pub(crate) fn is_unwanted(flags: i32) -> bool {
     const UNWANTED: i32 =
         libc::MAP_HUGETLB | libc::MAP_GROWSDOWN | libc::MAP_LOCKED | libc::MAP_32BIT;
     flags & UNWANTED != 0
 }
 
-/// The longest mapping that is managed in a window: what is left of its lower half wherever
-/// the first place is.
+/// Returns the length of the longest managed mapping in a window: what remains of its lower half
+/// after any choice of the first address.
 pub(crate) fn most_managed_bytes(window_bytes: usize) -> usize {
     window_bytes / 4 + window_bytes.saturating_sub(1 << 40) / 6
 }
 
-/// What is committed by such a call.
+/// Returns the bytes that such a call commits.
 fn committed_by(len: usize, prot: i32) -> usize {
     if prot & libc::PROT_WRITE != 0 { len } else { 0 }
 }
 
-/// `mmap`; `None` where it is the engine's, or nobody's business.
+/// `mmap`. Returns `None` if the process does not sleep, or if the kernel is to place the mapping.
 pub(crate) fn map(arguments: Arguments) -> Option<isize> {
     let [address, len, prot, flags, _, offset] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);
@@ -324,7 +327,7 @@ pub(crate) fn map(arguments: Arguments) -> Option<isize> {
     Some(there)
 }
 
-/// A file, shared memory or code that the program puts into the window.
+/// Maps a file, shared memory or code at an address that the program chose inside the window.
 fn map_foreign(arguments: Arguments) -> Option<isize> {
     let [address, len, _, flags, ..] = arguments;
     if flags as i32 & libc::MAP_FIXED == 0 || !instance::is_in_window(address) {
@@ -338,8 +341,8 @@ fn map_foreign(arguments: Arguments) -> Option<isize> {
     Some(there)
 }
 
-/// A mapping of `len` bytes that can grow where it is; `None` where it is the engine's, or
-/// there is none.
+/// Maps `len` bytes that can grow in place. Returns `None` if the process does not sleep, or on
+/// failure.
 pub(crate) fn map_roomy(len: usize) -> Option<usize> {
     let inside = sleep_gate::enter()?;
     let place = place().filter(|place| len <= place.len / 4)?;
@@ -357,14 +360,14 @@ fn room_for(len: usize) -> usize {
     len.saturating_mul(3).clamp(LEAST, MOST)
 }
 
-/// Makes what [`map_roomy`] gave longer or shorter. Returns where it is now.
+/// Resizes a mapping of [`map_roomy`]. Returns its address afterwards.
 pub(crate) fn resize_roomy(address: usize, old_len: usize, len: usize) -> Option<usize> {
     let arguments = [address, old_len, len, libc::MREMAP_MAYMOVE as usize, 0, 0];
     let there = remap_to(arguments, Half::Roomy)?;
     (there >= 0).then_some(there as usize)
 }
 
-/// `mremap`; `None` where it is the engine's, or nobody's business.
+/// `mremap`. Returns `None` if the process does not sleep, or if the window is not involved.
 pub(crate) fn remap(arguments: Arguments) -> Option<isize> {
     remap_to(arguments, Half::Lower)
 }
@@ -405,8 +408,8 @@ fn remap_to(arguments: Arguments, half: Half) -> Option<isize> {
     Some(there as isize)
 }
 
-/// Where it is, or at a place that is taken for it: the kernel would choose one outside of the
-/// window.
+/// Resizes a mapping in place, or moves it within the window. The kernel alone would move it
+/// outside.
 fn resize(place: &Place, arguments: Arguments, old_len: usize, len: usize, half: Half) -> isize {
     let [old, _, _, flags, ..] = arguments;
     let may_move = flags as i32 & libc::MREMAP_MAYMOVE != 0;
@@ -420,7 +423,7 @@ fn resize(place: &Place, arguments: Arguments, old_len: usize, len: usize, half:
         Half::Lower => 0,
         Half::Roomy => room_for(len),
     };
-    // So that nothing is displaced.
+    // Reserves the target, so that the move does not replace another mapping.
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
     let none = libc::PROT_NONE as usize;
     let Some(to) = place.map([0, len, none, flags, usize::MAX, 0], half, room) else {
@@ -437,7 +440,8 @@ fn resize(place: &Place, arguments: Arguments, old_len: usize, len: usize, half:
     moved
 }
 
-/// Other calls about the window; `None` where it is the engine's, or nobody's business.
+/// Other memory calls. Returns `None` if the process does not sleep, or if the range is not in the
+/// window.
 pub(crate) fn answer(number: i64, arguments: Arguments) -> Option<isize> {
     const DETAILS: [i32; 4] =
         [libc::MADV_DONTFORK, libc::MADV_DOFORK, libc::MADV_WIPEONFORK, libc::MADV_KEEPONFORK];
@@ -466,7 +470,8 @@ pub(crate) fn answer(number: i64, arguments: Arguments) -> Option<isize> {
             }
             Some(result)
         }
-        // What the kernel may take at any time, it would take from the engine's pages, too.
+        // After waking, the kernel could still free these pages at any time, so they are dropped
+        // now.
         libc::SYS_madvise if third as i32 == libc::MADV_FREE => {
             let dropped = [address, len, libc::MADV_DONTNEED as usize, 0, 0, 0];
             Some(issue(number, dropped))
@@ -481,17 +486,17 @@ pub(crate) fn answer(number: i64, arguments: Arguments) -> Option<isize> {
     }
 }
 
-/// Unmaps a range; whether this process sleeps.
+/// Unmaps a range. Returns false if the process does not sleep.
 pub(crate) fn unmap(address: usize, len: usize) -> bool {
     answer(libc::SYS_munmap, [address, len, 0, 0, 0, 0]).is_some()
 }
 
-/// Takes `len` bytes of addresses without mapping them, for the program break.
+/// Takes `len` bytes of addresses for the program break, without mapping them.
 pub(crate) fn reserve(len: usize) -> Option<usize> {
     place()?.take(Half::Lower, len, 0)
 }
 
-/// Maps a part of what was reserved, or gives it back.
+/// Maps or unmaps a part of a reserved range.
 pub(crate) fn set_mapped(range: &Range<usize>, is_mapped: bool) -> Option<()> {
     let place = place()?;
     let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
@@ -502,18 +507,18 @@ pub(crate) fn set_mapped(range: &Range<usize>, is_mapped: bool) -> Option<()> {
         place.note_mapped(there, len, access as i32);
         return (there >= 0).then_some(());
     }
-    // What is reserved is not handed out again.
+    // Reserved addresses are not reused.
     place.give_back(range);
     (issue(libc::SYS_munmap, [at, len, 0, 0, 0, 0]) == 0).then_some(())
 }
 
-/// Begins what is to commit so much more in a process that sleeps. Where it cannot, it has been
-/// woken, if that can be now: then what is to be committed is the engine's business.
+/// Enters the gate for an operation that commits `bytes` more. If they do not fit, tries to wake
+/// the process. Returns `None` if the engine must handle the operation.
 pub(crate) fn enter_with_room(bytes: usize) -> Option<Inside> {
     with_room(sleep_gate::enter()?, bytes)
 }
 
-/// The same, for who is inside already.
+/// Does the same for a caller inside the gate.
 fn with_room(inside: Inside, bytes: usize) -> Option<Inside> {
     let committed = committed_bytes();
     let wanted = committed.saturating_add(bytes);

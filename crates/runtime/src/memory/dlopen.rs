@@ -23,12 +23,12 @@ static NEXT: Real = Real::new(c"dlopen");
 
 type Open = unsafe extern "C-unwind" fn(*const c_char, i32) -> *mut c_void;
 
-/// Starts to drop the flag and to search new libraries.
+/// Starts to drop the flag and to search new libraries for system calls.
 pub(crate) fn manage() {
     PASSED_ON.store(!(libc::RTLD_DEEPBIND as u32), Ordering::Relaxed);
 }
 
-/// Returns the function that completes a call.
+/// Returns the function that completes the call.
 ///
 /// # Safety
 /// `name` is null or a C string.

@@ -1,17 +1,16 @@
-//! Blocks of `realloc` that grow where they are.
+//! Blocks that `realloc` grows in place.
 //!
-//! mimalloc makes a large block larger by a new one and a copy. Of memory that
-//! is mostly out that is the worst that can be done: all of the old block comes
-//! in, and as much leaves again for the new one; in small steps a block of 64 MiB
-//! is copied dozens of times. So a block that grows beyond
-//! a megabyte is copied once more, to a mapping of its own with room after
-//! it, and grows there from then on.
+//! mimalloc grows a large block by a new block and a copy. If most of the block is evicted, this is
+//! the worst case: the whole old block is faulted in, and as much is evicted for the new one.
+//! Growing to 64 MiB in small steps copies the block dozens of times. Therefore a block that grows
+//! beyond a megabyte is copied once more, to a mapping of its own with free addresses after it, and
+//! then grows in place.
 //!
-//! Such a block begins at a multiple of [`ROOMY_ALIGN_BYTES`], where hardly any
-//! other does: one instruction tells the others apart. Its length is in a table
-//! by address. Nobody waits for anybody there: a block belongs to who frees it
-//! or lets it grow, and an entry is written before the address is handed out and
-//! after it was given up. So a forked child finds the table whole.
+//! Such a block starts at a multiple of [`ROOMY_ALIGN_BYTES`], unlike nearly all other blocks, so
+//! one instruction recognizes the others. A table by address stores its length, without locks: a
+//! block belongs to the thread that frees or resizes it. An entry is written before the address is
+//! returned and cleared before the address is unmapped. A forked child therefore inherits a
+//! consistent table.
 
 use crate::base::instance;
 use crate::base::issue_call::issue;
@@ -25,31 +24,29 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Blocks become growing ones when they grow to so much: first this, for each
-/// takes tables of its own, 12 KiB. Its pages are fresh ones, too, where mimalloc
-/// has some at hand that were freed; so where growing blocks are freed again,
-/// only longer ones become such, up to eight times as long.
+/// Initial size from which a block becomes a growing one. Each growing block takes 12 KiB of tables
+/// and fresh pages, although mimalloc may have freed pages to reuse. If growing blocks are freed,
+/// the threshold rises above their size, up to eight times this.
 const LEAST_BYTES: usize = 1 << 20;
 static LEAST: AtomicUsize = AtomicUsize::new(LEAST_BYTES);
-/// What shrinks below this becomes an ordinary block again, so that many small
-/// ones do not each hold a page and tables.
+/// A block that shrinks below this becomes an ordinary block again, to save its page and tables.
 pub(crate) const SMALL_BYTES: usize = LEAST_BYTES / 8;
 
-/// Where growing blocks can be, and how long they are.
+/// Address range of the growing blocks, and their lengths.
 struct Blocks {
     places: Range<usize>,
-    /// Bytes of the block at each place; 0 where there is none.
+    /// Bytes of the block at each possible address; 0: none.
     lens: &'static [AtomicU64],
 }
 
 static BLOCKS: OnceLock<Blocks> = OnceLock::new();
 
-/// Makes the table, for an engine that has just come up.
+/// Creates the table for an engine that has just started.
 pub(crate) fn set_up(engine: &Engine) -> io::Result<()> {
     make_table(engine.roomy())
 }
 
-/// The table, unless a process that slept has made it.
+/// Creates the table, unless it was created while the process slept.
 fn make_table(places: Range<usize>) -> io::Result<()> {
     if BLOCKS.get().is_some() {
         return Ok(());
@@ -72,7 +69,7 @@ fn note(address: usize, len: usize) {
     }
 }
 
-/// The bytes of a growing block; `None` for all other pointers.
+/// Returns the bytes of a growing block; `None` for all other pointers.
 #[inline]
 pub(crate) fn usable(address: usize) -> Option<usize> {
     if address.is_multiple_of(ROOMY_ALIGN_BYTES) { look_up(address) } else { None }
@@ -84,19 +81,19 @@ fn look_up(address: usize) -> Option<usize> {
     (len > 0).then_some(len as usize)
 }
 
-/// Whole pages for `size` bytes, if the engine serves such mappings.
+/// Returns whole pages for `size` bytes, if the engine supports such a mapping.
 fn pages_for(engine: &Engine, size: usize) -> Option<usize> {
     let len = size.checked_next_multiple_of(PAGE_SIZE)?;
     (len <= engine.window().1 / 4).then_some(len)
 }
 
-/// Whether a block that grows to `size` bytes is to be a growing one.
+/// Returns true if a block that grows to `size` bytes is to become a growing one.
 #[inline]
 pub(crate) fn is_worth_it(size: usize) -> bool {
     size >= LEAST.load(Ordering::Relaxed)
 }
 
-/// A new growing block of at least `size` bytes.
+/// Allocates a growing block of at least `size` bytes.
 pub(crate) fn allocate(size: usize) -> Option<usize> {
     if let Some(address) = allocate_asleep(size) {
         return Some(address);
@@ -108,7 +105,7 @@ pub(crate) fn allocate(size: usize) -> Option<usize> {
     Some(address)
 }
 
-/// As [`allocate`], while this process sleeps.
+/// Does the same while this process sleeps.
 fn allocate_asleep(size: usize) -> Option<usize> {
     if !instance::is_asleep() {
         return None;
@@ -121,14 +118,14 @@ fn allocate_asleep(size: usize) -> Option<usize> {
     Some(address)
 }
 
-/// Makes the growing block at `address`, of `old_len` bytes, longer or shorter.
-/// Returns where it is now; `None` when that cannot be, and it is what it was.
+/// Resizes the growing block at `address`, of `old_len` bytes. Returns its address afterwards, or
+/// `None` on failure; then the block is unchanged.
 pub(crate) fn resize(address: usize, old_len: usize, size: usize) -> Option<usize> {
     if instance::is_asleep() {
         let len = size.checked_next_multiple_of(PAGE_SIZE)?;
         note(address, 0);
         let there = asleep::resize_roomy(address, old_len, len);
-        // Awake by now, it is the engine's.
+        // If the process has woken meanwhile, the engine resizes the block.
         let is_done = there.is_some() || instance::is_asleep();
         note(there.unwrap_or(address), if there.is_some() { len } else { old_len });
         if is_done {
@@ -140,14 +137,13 @@ pub(crate) fn resize(address: usize, old_len: usize, size: usize) -> Option<usiz
     if len == old_len {
         return Some(address);
     }
-    // What it leaves may be another thread's at once.
+    // The old address may be reused by another thread at once.
     note(address, 0);
     let moved = signals::with_all_blocked(|| engine.remap(address, old_len, len, Move::ToRoom));
     note(*moved.as_ref().unwrap_or(&address), if moved.is_ok() { len } else { old_len });
     moved.ok()
 }
 
-/// Frees the growing block at `address`.
 pub(crate) fn release(address: usize, len: usize) {
     LEAST.fetch_max((len + 1).min(8 * LEAST_BYTES), Ordering::Relaxed);
     note(address, 0);
@@ -158,6 +154,6 @@ pub(crate) fn release(address: usize, len: usize) {
         issue(libc::SYS_munmap, [address, len, 0, 0, 0, 0]);
         return;
     };
-    // Refused, it stays mapped and nobody's: there is nobody to tell.
+    // On failure the block stays mapped and is leaked: `free` cannot report errors.
     let _ = signals::with_all_blocked(|| engine.unmap(address, len));
 }

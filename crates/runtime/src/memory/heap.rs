@@ -1,11 +1,10 @@
-//! `malloc` and its relatives: mimalloc, whose arenas lie in the window because
-//! it maps them through the interposed `mmap`. Large blocks that grow have
-//! mappings of their own ([`growing`]).
+//! `malloc` and related functions. They use mimalloc, whose arenas are in the window because it
+//! maps them by the interposed `mmap`. Large blocks that grow have mappings of their own
+//! ([`growing`]).
 //!
-//! Three kinds of memory come from the engine's own heap instead, which never
-//! swaps: what is allocated before the engine is up; what the C library and the
-//! dynamic loader keep for themselves ([`libc_memory`]); and the buffers of
-//! [`stdio_buffers`].
+//! Three kinds of memory come from the engine's own heap, which never swaps: allocations before the
+//! engine starts; memory that the C library and the loader keep for themselves ([`libc_memory`]);
+//! and the buffers of [`stdio_buffers`].
 
 use crate::base::{instance, large_blocks};
 use crate::memory::{growing, libc_memory, stdio_buffers};
@@ -14,8 +13,7 @@ use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::set_errno;
 use std::ffi::c_void;
 
-/// The alignment of every block, as the C library has it. mimalloc's blocks of
-/// less than so many bytes have less.
+/// Alignment of every block, as in the C library. mimalloc's blocks of fewer bytes have less.
 const NATURAL: usize = 16;
 
 /// Whether an allocation of `size` bytes must stay out of the window.
@@ -31,8 +29,8 @@ fn checked(pointer: *mut c_void) -> *mut c_void {
     pointer
 }
 
-/// Defines the exported function `$name`, which adds its caller's address as
-/// one more argument and goes on to `$body`.
+/// Defines the exported function `$name`, which passes its caller's address as an additional
+/// argument and jumps to `$body`.
 macro_rules! with_caller {
     ($name:ident, $register:literal, $body:path) => {
         /// # Safety
@@ -67,7 +65,7 @@ extern "C" fn malloc_from(size: usize, caller: usize) -> *mut c_void {
     noted(checked(unsafe { mi::mi_malloc(size.max(NATURAL)) }), size, caller)
 }
 
-/// A new block, which is noted if it is a large one.
+/// Records a new block if it is large.
 #[inline]
 fn noted(block: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     large_blocks::note(block as usize, size, caller);
@@ -84,7 +82,7 @@ extern "C" fn calloc_from(count: usize, size: usize, caller: usize) -> *mut c_vo
 }
 
 extern "C" fn memalign_from(align: usize, size: usize, caller: usize) -> *mut c_void {
-    // As the C library does it; what is not a power of two is rounded up.
+    // As in the C library, an alignment that is not a power of two is rounded up.
     let Some(align) = align.checked_next_power_of_two() else {
         set_errno(libc::EINVAL);
         return std::ptr::null_mut();
@@ -123,8 +121,8 @@ extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut
         return malloc_from(size, caller);
     }
     if size == 0 {
-        // The C library's answer, which programs know how to tell from a failure.
-        // SAFETY: the caller's live block.
+        // As in the C library; programs distinguish this result from a failure. SAFETY: the
+        // caller's live block.
         unsafe { release(old) };
         return std::ptr::null_mut();
     }
@@ -137,7 +135,7 @@ extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut
     noted(unsafe { resize(old, size, caller) }, size, caller)
 }
 
-/// `realloc` of a block that is not in the engine's heap.
+/// Resizes a block that is not in the engine's heap.
 ///
 /// # Safety
 /// As [`move_to`].
@@ -152,16 +150,16 @@ unsafe fn resize(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
             return new;
         }
     }
-    // Also when the loader grows a block of the program's: it keeps its home.
-    // SAFETY: a live mimalloc block.
+    // Applies also if the loader resizes a block of the program: it stays in the same heap. SAFETY:
+    // a live mimalloc block.
     checked(unsafe { mi::mi_realloc(old, size.max(NATURAL)) })
 }
 
-/// Brings what is in `old` to `new`, a block of `size` bytes, unless that is
-/// null, and frees `old`. Returns `new`.
+/// Copies `old` to `new`, a block of `size` bytes, and frees `old`. If `new` is null, leaves `old`
+/// unchanged. Returns `new`.
 ///
 /// # Safety
-/// `old` is a live block, of which nobody else knows; `new` is another one.
+/// `old` is a live block without other users; `new` is a different block.
 unsafe fn move_to(new: *mut c_void, old: *mut c_void, size: usize) -> *mut c_void {
     if !new.is_null() {
         // SAFETY: both blocks are live and distinct, at least this long.
@@ -174,8 +172,8 @@ unsafe fn move_to(new: *mut c_void, old: *mut c_void, size: usize) -> *mut c_voi
     new
 }
 
-/// Makes a mimalloc block that needs another place for `size` bytes a growing
-/// one. `None` where it need not move, or cannot.
+/// Converts a mimalloc block that does not have `size` bytes into a growing block. Returns `None`
+/// if the block is large enough, or on failure.
 ///
 /// # Safety
 /// As [`move_to`].
@@ -185,11 +183,11 @@ unsafe fn let_grow(old: *mut c_void, size: usize) -> Option<*mut c_void> {
         return None;
     }
     let new = growing::allocate(size)?;
-    // SAFETY: a live block that the program gives up; the new one is nobody's yet.
+    // SAFETY: a live block that the program passes to `realloc`; the new one has no other user yet.
     Some(unsafe { move_to(new as *mut c_void, old, size) })
 }
 
-/// `realloc` of a growing block of `len` bytes.
+/// Resizes a growing block of `len` bytes.
 ///
 /// # Safety
 /// As [`move_to`].
@@ -199,7 +197,7 @@ unsafe fn resize_growing(old: *mut c_void, len: usize, size: usize) -> *mut c_vo
     {
         return new as *mut c_void;
     }
-    // SAFETY: mi_malloc takes any size; a live block that the program gives up.
+    // SAFETY: mi_malloc takes any size; a live block that the program passes to `realloc`.
     unsafe { move_to(checked(mi::mi_malloc(size.max(NATURAL))), old, size) }
 }
 
@@ -207,18 +205,18 @@ unsafe fn resize_growing(old: *mut c_void, len: usize, size: usize) -> *mut c_vo
 /// As `free(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(pointer: *mut c_void) {
-    // SAFETY: null, or a live block that the program gives up.
+    // SAFETY: null, or a live block that the program frees.
     unsafe { release(pointer) };
 }
 
-/// `free`, which by that name may be another one: the program's.
+/// Frees a block. The symbol `free` itself may be the program's own function.
 ///
 /// # Safety
 /// As `free(3)`.
 #[inline(always)]
 unsafe fn release(pointer: *mut c_void) {
     if HEAP.owns(pointer as usize) {
-        // SAFETY: it came from there; the caller gives it up.
+        // SAFETY: a block of this heap, which the caller frees.
         unsafe { release_outside(pointer) };
         return;
     }
@@ -234,13 +232,13 @@ unsafe fn release(pointer: *mut c_void) {
 /// Frees a block in the engine's heap.
 ///
 /// # Safety
-/// It was given to the caller, who does not use it afterwards.
+/// A live block that the caller does not use afterwards.
 #[cold]
 unsafe fn release_outside(pointer: *mut c_void) {
     if stdio_buffers::owns(pointer as usize) {
         stdio_buffers::release(pointer as usize);
     } else {
-        // SAFETY: it came from `HEAP.allocate`; the caller gives it up.
+        // SAFETY: a block from `HEAP.allocate`, which the caller frees.
         unsafe { HEAP.release(pointer.cast()) };
     }
 }
@@ -277,7 +275,7 @@ pub unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
 /// As `malloc_usable_size(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(pointer: *mut c_void) -> usize {
-    // SAFETY: null, or a live block of the program's.
+    // SAFETY: null, or a live block of the program.
     unsafe { usable(pointer) }
 }
 
@@ -290,7 +288,7 @@ unsafe fn usable(pointer: *mut c_void) -> usize {
         if stdio_buffers::owns(pointer as usize) {
             return softswap_sys::PAGE_SIZE;
         }
-        // SAFETY: a live block of the heap's.
+        // SAFETY: a live block of the heap.
         unsafe { HEAP.usable(pointer.cast()) }
     } else if let Some(len) = growing::usable(pointer as usize) {
         len
@@ -300,7 +298,7 @@ unsafe fn usable(pointer: *mut c_void) -> usize {
     }
 }
 
-/// Gives free memory back, as `malloc_trim(3)`.
+/// Returns free memory to the system, as `malloc_trim(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_pad: usize) -> i32 {
     // SAFETY: no preconditions.

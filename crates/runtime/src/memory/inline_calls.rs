@@ -21,11 +21,10 @@ static OBJECTS: Mutex<Objects> = Mutex::new(Objects::new());
 static TRAPPED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 /// Number of filters that this file has installed.
 static FILTERS: AtomicUsize = AtomicUsize::new(0);
-/// Most filters of a process, inherited ones included. Each slows every system call down, and the
-/// kernel limits them: the program's own and the guard's must find room.
+/// Limit of the filters of a process, inherited ones included. Each filter slows every system call,
+/// and the kernel limits their number: the program's and the guard's filters must fit.
 const MOST_FILTERS: usize = 8;
 
-/// Returns the number of filters that this file has installed.
 pub(crate) fn filters() -> usize {
     FILTERS.load(Ordering::Relaxed)
 }
@@ -45,8 +44,8 @@ pub(crate) fn look() {
     }
 }
 
-/// Traps memory calls from these addresses, unless a filter does so already: a library may be
-/// loaded again where it was.
+/// Traps memory calls from these addresses, unless a filter already does: a library may be loaded
+/// again at the same address.
 fn trap(callers: &[usize]) {
     let mut trapped = TRAPPED.lock().unwrap_or_else(PoisonError::into_inner);
     if callers.iter().all(|caller| trapped.contains(caller)) {
@@ -56,7 +55,7 @@ fn trap(callers: &[usize]) {
     if !instance::emulates_signals() {
         return;
     }
-    // A filter of the program's would see the call that installs this one.
+    // A filter of the program would see the call that installs this one.
     let is_possible = !exemption::is_in_force()
         && callers.len() <= MOST_CALLERS
         && installed_filters() < MOST_FILTERS;

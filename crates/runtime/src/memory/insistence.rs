@@ -1,20 +1,20 @@
-//! Programs that name the place of their memory, outside of the window.
+//! Programs that require their memory at given addresses outside the window.
 //!
 //! Linux takes an address without MAP_FIXED as a hint and maps there if the range is free. Memory
 //! can only be managed in the window, so a hint outside of it is treated as if the range were
 //! taken. The exceptions:
 //!
 //! - **Insistence**: ZGC places its heap by hints (V8 and Go only prefer). Such a program reserves
-//!   address space without access, unmaps an untouched reservation at another place, and asks for
+//!   address space without access, unmaps an untouched reservation at another address, and tries
 //!   the next address. After [`INSISTENT`] such reservations in a row the kernel gets the next
 //!   ones, unmanaged.
-//! - **Tag bits**: a reservation at a power of two from [`LOWEST_TAG`] on. The program keeps flags
-//!   of its pointers in that bit (ZGC's views), so no other place can serve.
+//! - **Tag bits**: a reservation at a power of two from [`LOWEST_TAG`] up. The program keeps flags
+//!   of its pointers in that bit (ZGC's views), so no other address can serve.
 //! - **Code**: LuaJIT maps memory for its code near its library, by hints. A small mapping near
-//!   executable code is the kernel's, up to [`NEAR_CODE_BYTES`] altogether.
+//!   executable code is left to the kernel, up to [`NEAR_CODE_BYTES`] altogether.
 //!
 //! MAP_FIXED_NOREPLACE is the reverse: the kernel maps there. JDK 25 reserves its heap by it below
-//! 4 GiB, tries other places, and takes any in the end. So a large reservation gets EEXIST, up to
+//! 4 GiB, tries other addresses, and finally accepts any. So a large reservation gets EEXIST, up to
 //! [`REFUSALS`] times in a row.
 
 use crate::base::issue_call::{Arguments, issue};
@@ -22,17 +22,18 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::process_image;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Hints in a row that are not kept. Go's runtime stops after 128 of them, Java's other
+/// Consecutive hints that are ignored. Go's runtime stops after 128 of them, Java's other
 /// collectors after fewer.
 const INSISTENT: usize = 160;
-/// Unmapped reservations in a row, and where the last one is that was not unmapped, or 0.
+/// Consecutive reservations that were unmapped, and the address of the last one that is still
+/// mapped, or 0.
 static GIVEN_BACK: AtomicUsize = AtomicUsize::new(0);
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
-/// Lower powers of two are ordinary addresses: GHC and SBCL want their heaps at round ones.
+/// Lower powers of two are ordinary addresses: GHC and SBCL place their heaps at round ones.
 const LOWEST_TAG: usize = 1 << 40;
 
-/// Larger mappings near code are not for machine code alone.
+/// Larger mappings near code are not only for machine code.
 const MOST_CODE_BYTES: usize = 4 << 20;
 /// The reach of a call or a jump on x86_64.
 const REACH_BYTES: usize = 2 << 30;
@@ -49,15 +50,15 @@ const REFUSALS: usize = 100;
 static REFUSED: AtomicUsize = AtomicUsize::new(0);
 static REFUSED_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes a reservation at another place than its hint.
+/// Notes a reservation at an address other than its hint.
 pub(crate) fn not_kept(address: usize) {
     if LAST.swap(address, Relaxed) != 0 && GIVEN_BACK.load(Relaxed) < INSISTENT {
-        // The one before was good enough.
+        // The program has kept the previous reservation.
         GIVEN_BACK.store(0, Relaxed);
     }
 }
 
-/// Notes that a mapping is unmapped, which may be such a reservation, still without access.
+/// Notes that a mapping is unmapped. It may be such a reservation, still without access.
 pub(crate) fn given_back(address: usize, is_untouched: impl FnOnce() -> bool) {
     if LAST.load(Relaxed) != address || LAST.swap(0, Relaxed) != address {
         return;
@@ -67,14 +68,14 @@ pub(crate) fn given_back(address: usize, is_untouched: impl FnOnce() -> bool) {
     }
 }
 
-/// Returns true if the kernel maps a reservation at its hint now.
+/// Returns true if the kernel is to map this reservation at its hint.
 pub(crate) fn is_kept(hint: usize, len: usize) -> bool {
     let is_tag = hint.is_power_of_two() && hint >= LOWEST_TAG;
     (is_tag || GIVEN_BACK.load(Relaxed) >= INSISTENT) && is_free(hint, len)
 }
 
-/// Maps a small piece at a hint near executable code; `None` if that is not such a mapping, or
-/// the range is taken.
+/// Maps a small piece at a hint near executable code. Returns `None` for other mappings, or if the
+/// range is taken.
 pub(crate) fn map_near_code(arguments: Arguments) -> Option<isize> {
     let [hint, len, ..] = arguments;
     let near = |code: usize| code.abs_diff(hint) < REACH_BYTES;
@@ -106,7 +107,7 @@ pub(crate) fn is_refused(address: usize, len: usize, flags: i32) -> bool {
     REFUSED.fetch_add(1, Relaxed) < REFUSALS
 }
 
-/// Returns true if the kernel would map there.
+/// Returns true if the range is unmapped, so that the kernel would map there.
 fn is_free(address: usize, len: usize) -> bool {
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;

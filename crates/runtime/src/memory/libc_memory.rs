@@ -1,20 +1,17 @@
-//! What the C library and the dynamic loader keep for themselves: it never
-//! leaves DRAM.
+//! Memory that the C library and the dynamic loader keep for themselves. It never leaves DRAM.
 //!
-//! They read it where no page can be brought in: with all signals blocked (a new
-//! thread reads the locale's tables, and its thread-local storage is freed at its
-//! end), or in a forked child before our handler runs (fork's handlers, the
-//! name-service database). So what they allocate comes from the engine's own
-//! heap, which is counted in the budget.
+//! They read it while no page can be faulted in: with all signals blocked (a new thread reads the
+//! locale's tables; its thread-local storage is freed at its exit), or in a forked child before the
+//! runtime's handler runs (fork handlers, the name-service database). Therefore these allocations
+//! come from the engine's own heap, which counts in the budget.
 //!
-//! Who allocates is told by the caller's address. All that the loader takes is its
-//! own. The C library also allocates for its callers (`strdup`, `asprintf`), or to
-//! work in for a moment (`regexec`, `qsort`), and that is the program's memory. What
-//! it keeps for itself is little, and made rarely. So each place in its code may
-//! take a little from the engine's heap ([`SITE_BYTES`]), as long as all that is
-//! lent is a small part of the budget; a place that allocates again and again
-//! works for the program. What must never be out, however often it is made, is
-//! made in [`outside_the_window`], whatever the caller.
+//! The caller's address identifies the allocator. All allocations of the loader are its own. The C
+//! library also allocates for its callers (`strdup`, `asprintf`), or temporarily (`regexec`,
+//! `qsort`), which is the program's memory. What it keeps for itself is small and rare. So each
+//! call site in its code may take [`SITE_BYTES`] from the engine's heap, while the sum is a small
+//! part of the budget. A site that allocates repeatedly is assumed to work for the program.
+//! Allocations that must never be evicted, however frequent, are made in [`outside_the_window`],
+//! which disregards the caller.
 
 use crate::base::real::Real;
 use softswap_sys::alloc::HEAP;
@@ -23,7 +20,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Code of one library.
+/// Address range of the code of one library.
 struct Code {
     start: AtomicUsize,
     len: AtomicUsize,
@@ -39,7 +36,7 @@ impl Code {
         address.wrapping_sub(self.start.load(Ordering::Relaxed)) < self.len.load(Ordering::Relaxed)
     }
 
-    /// Makes this the code that `inside` lies in, if it is part of a library.
+    /// Sets this to the code around the address `inside`, if that is in a library.
     fn find(&self, inside: usize) -> bool {
         let code = Linked::around(inside).and_then(|library| library.code_around(inside));
         let Some(code) = code else { return false };
@@ -51,17 +48,17 @@ impl Code {
 
 static LOADER: Code = Code::nowhere();
 static LIBRARY: Code = Code::nowhere();
-/// Where threads have a library of their own (before glibc 2.34).
+/// The threads library of glibc before 2.34.
 static THREADS: Code = Code::nowhere();
 
-/// What may be lent of the budget: an eighth.
+/// Divisor: an eighth of the budget may be lent.
 const SHARE: usize = 8;
-/// Longer blocks are buffers, and those of its callers.
+/// Longer blocks are assumed to be buffers for callers of the C library.
 const LONGEST_BYTES: usize = 16 << 10;
-/// What one place in the code may take, all in all.
+/// Total that one call site may take.
 const SITE_BYTES: u64 = 64 << 10;
-/// What a block counts for in this beside its length, so that many small ones
-/// are noticed.
+/// Overhead counted for each block in addition to its length, so that many small blocks reach the
+/// limit.
 const BLOCK_BYTES: u64 = 1 << 10;
 
 static LIMIT: AtomicUsize = AtomicUsize::new(0);
@@ -69,22 +66,22 @@ static LIMIT: AtomicUsize = AtomicUsize::new(0);
 static IN_LOADER: Real = Real::new(c"__tls_get_addr");
 static IN_LIBRARY: Real = Real::new(c"setlocale");
 static IN_THREADS: Real = Real::new(c"pthread_create");
-/// Before glibc 2.34 this is another library's, too, which frees what the loader gave.
+/// Before glibc 2.34 this is in another library, which frees blocks allocated by the loader.
 static IN_OPENER: Real = Real::new(c"dlerror");
 
-/// The dynamic loader.
+/// Returns the dynamic loader.
 pub(crate) fn loader() -> Option<Linked> {
     Linked::around(IN_LOADER.get() as usize)
 }
 
-/// The C library, and what belongs to it.
+/// Returns the C library and its companion libraries.
 pub(crate) fn libraries() -> impl Iterator<Item = Linked> {
     let parts = [&IN_LIBRARY, &IN_THREADS, &IN_OPENER];
     parts.into_iter().filter_map(|part| Linked::around(part.get() as usize))
 }
 
-/// Finds the code of the C library and of the loader, each by a function that is
-/// known to lie in it, for a budget of so many bytes.
+/// Finds the code of the C library and of the loader, each by a function in it. `budget_bytes`
+/// determines the limit.
 pub(crate) fn find(budget_bytes: usize) -> Result<(), &'static str> {
     if !LOADER.find(IN_LOADER.get() as usize) || !LIBRARY.find(IN_LIBRARY.get() as usize) {
         return Err("cannot find the C library's code; only glibc programs are supported");
@@ -97,12 +94,11 @@ pub(crate) fn find(budget_bytes: usize) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// A place in the C library's code that allocates (the low half of its address), and
-/// what it has taken so far, in the upper and lower half of a word; 0 where there is
-/// none yet. There are some 300 such places.
+/// Bytes taken by each call site in the C library. The upper half of a word is the low half of the
+/// site's address, the lower half the bytes; 0: empty. There are about 300 sites.
 static SITES: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
-/// Whether what the code at `caller` allocates, `size` bytes, must never leave.
+/// Returns true if `size` bytes allocated by the code at `caller` must never be evicted.
 #[inline]
 pub(crate) fn keeps(caller: usize, size: usize) -> bool {
     LOADER.contains(caller)
@@ -117,9 +113,9 @@ fn may_take(caller: usize, size: usize) -> bool {
     size <= LONGEST_BYTES.min(left) && note(caller as u32, size as u64 + BLOCK_BYTES)
 }
 
-/// Counts `bytes` for the place at `address`, if it may still take so much.
+/// Counts `bytes` for the site at `address`. Returns false if its limit is exceeded.
 fn note(address: u32, bytes: u64) -> bool {
-    // Multiplied by a number without pattern, so that neighbours lie apart.
+    // Multiplicative hashing, so that neighboring sites are spread.
     let first = (address.wrapping_mul(0x9e37_79b9) >> 22) as usize;
     let mut index = first;
     let mut now = SITES[index].load(Ordering::Relaxed);
@@ -147,17 +143,16 @@ fn note(address: u32, bytes: u64) -> bool {
 }
 
 thread_local! {
-    /// Whether this thread is in [`outside_the_window`].
     static OUTSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Threads in [`outside_the_window`]: as long as there are none, an allocation
-/// does not look at its thread's own flag. (Nor does the loader's, which may be
-/// about to make room for just that.)
+/// Number of threads in [`outside_the_window`]. While it is 0, allocations do not read their
+/// thread's flag. The loader's allocations must not read it, because they may create thread-local
+/// storage.
 static OUTSIDERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs `body`, whose allocations come from the engine's heap: for what the C
-/// library touches later with all signals blocked, or in a child.
+/// Runs `body` with all its allocations in the engine's heap. For memory that the C library reads
+/// later with all signals blocked, or in a child.
 pub(crate) fn outside_the_window<R>(body: impl FnOnce() -> R) -> R {
     OUTSIDERS.fetch_add(1, Ordering::Relaxed);
     let before = OUTSIDE.replace(true);
@@ -167,7 +162,7 @@ pub(crate) fn outside_the_window<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Whether this thread is in [`outside_the_window`].
+/// Returns true if this thread is in [`outside_the_window`].
 #[inline]
 pub(crate) fn is_outside() -> bool {
     OUTSIDERS.load(Ordering::Relaxed) > 0 && OUTSIDE.get()
@@ -176,8 +171,7 @@ pub(crate) fn is_outside() -> bool {
 type Locale = *mut c_void;
 type Text = *const std::ffi::c_char;
 
-/// Defines functions of the C library's that make what it reads later with all
-/// signals blocked.
+/// Defines functions of the C library whose allocations it reads later with all signals blocked.
 macro_rules! outside {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {$(
         /// # Safety
@@ -203,8 +197,8 @@ outside! {
     pthread_setattr_default_np(attributes: *const libc::pthread_attr_t) -> i32;
 }
 
-/// Values of a thread's keys beyond these lie in blocks of their own, which the child of
-/// another thread clears before it is one: <pthread.h>'s `PTHREAD_KEY_2NDLEVEL_SIZE`.
+/// Keys of a thread from this one up store their values in separate blocks, which a forked child
+/// clears before the runtime's handler runs: <pthread.h>'s `PTHREAD_KEY_2NDLEVEL_SIZE`.
 const KEYS_IN_THREAD: u32 = 32;
 
 /// Defines functions that set the value of a thread's key.

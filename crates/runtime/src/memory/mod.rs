@@ -1,4 +1,4 @@
-//! The program's memory: what is pinned for a call, `malloc`, and `mmap` and its relatives.
+//! The program's memory: pins for calls, `malloc`, `mmap` and related functions.
 //!
 //! | file            | answers for                                                   |
 //! |-----------------|---------------------------------------------------------------|

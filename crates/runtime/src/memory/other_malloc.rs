@@ -1,20 +1,17 @@
-//! Where `malloc` is not ours: the executable has one of its own, or a library that
-//! is preloaded before this one.
+//! Programs whose `malloc` is not the runtime's: the executable has its own, or a library preloaded
+//! before this one has.
 //!
-//! What such an allocator maps is managed like all memory of the program's, so it may
-//! be out. The C library and the loader have it allocate what they read with all
-//! signals blocked, or in a child. So they are led past it, through the words by which
-//! they reach it:
+//! The mappings of such an allocator are managed like all of the program's memory, so its blocks
+//! may be evicted. But the C library and the loader use it for memory that they read with all
+//! signals blocked, or in a child. Therefore the pointers by which they call it are replaced:
 //!
-//! - The loader frees itself all that it allocates: it gets memory of the engine's
-//!   heap, always.
-//! - What the C library allocates may be the program's to free (`strdup`, `getline`),
-//!   by a function that knows its own blocks only. So that comes from the program's
-//!   allocator, but for what is made in [`libc_memory::outside_the_window`], which the C
-//!   library frees itself.
+//! - The loader frees everything that it allocates, so it always gets memory of the engine's heap.
+//! - Blocks of the C library may be freed by the program (`strdup`, `getline`), whose `free` knows
+//!   only its own blocks. They come from the program's allocator, except for blocks made in
+//!   [`libc_memory::outside_the_window`], which the C library frees itself.
 //!
-//! Both free what either gave. What was allocated before the engine was up lies in
-//! memory that is not managed.
+//! The replaced functions free blocks of both allocators. Blocks allocated before the engine
+//! started are in unmanaged memory.
 
 use crate::memory::{libc_memory, redirect};
 use softswap_sys::alloc::HEAP;
@@ -25,20 +22,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const NAMES: [&CStr; 4] = [c"malloc", c"calloc", c"realloc", c"free"];
 
-/// The program's functions of these names.
+/// Addresses of the program's functions of these names.
 static THEIRS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
-/// The alignment of every block, as the C library has it.
+/// Alignment of every block, as in the C library.
 const NATURAL: usize = 16;
 
 type Block = *mut c_void;
 
-/// Calls the program's function of a name.
+/// Calls the program's function at an index of [`NAMES`].
 macro_rules! theirs {
     ($index:literal as fn($($ty:ty),*) $(-> $ret:ty)?, $($argument:expr),*) => {{
         let function = THEIRS[$index].load(Ordering::Relaxed);
-        // SAFETY: the program's function of that name, whose prototype is the C
-        // library's; its arguments are the caller's.
+        // SAFETY: the program's function of that name, with the C library's prototype; the
+        // arguments are the caller's.
         unsafe {
             std::mem::transmute::<usize, unsafe extern "C" fn($($ty),*) $(-> $ret)?>(function)(
                 $($argument),*
@@ -97,7 +94,7 @@ extern "C" fn realloc_of_library(old: Block, size: usize) -> Block {
     if old.is_null() { malloc_of_library(size) } else { realloc_either(old, size) }
 }
 
-/// A block stays with the allocator that gave it.
+/// Resizes a block in the allocator that it came from.
 fn realloc_either(old: Block, size: usize) -> Block {
     if !HEAP.owns(old as usize) {
         return theirs!(2 as fn(Block, usize) -> Block, old, size);
@@ -108,8 +105,8 @@ fn realloc_either(old: Block, size: usize) -> Block {
     }
     let new = ours(size, false);
     if !new.is_null() {
-        // SAFETY: both are live blocks of the heap's, at least as long; the old one is
-        // given up by the caller.
+        // SAFETY: both are live blocks of the heap, at least `len` bytes long; the caller frees the
+        // old one.
         unsafe {
             let len = HEAP.usable(old.cast()).min(size);
             std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast::<u8>(), len);
@@ -121,25 +118,25 @@ fn realloc_either(old: Block, size: usize) -> Block {
 
 extern "C" fn free_either(block: Block) {
     if HEAP.owns(block as usize) {
-        // SAFETY: it came from there; the caller gives it up.
+        // SAFETY: a block of this heap, which the caller frees.
         unsafe { HEAP.release(block.cast()) };
     } else {
         theirs!(3 as fn(Block), block);
     }
 }
 
-/// Runs what a thread of the engine's does: what the C library allocates in it is not
-/// the program's.
+/// Runs code of an engine thread, in which the C library's allocations must not come from the
+/// program's allocator.
 pub(crate) fn without_program_malloc<R>(body: impl FnOnce() -> R) -> R {
     let is_theirs = THEIRS[0].load(Ordering::Relaxed) != 0;
     if is_theirs { libc_memory::outside_the_window(body) } else { body() }
 }
 
-/// Leads the loader and the C library past the program's allocator, if it has one.
-/// Before the program begins.
+/// Makes the loader and the C library bypass the program's allocator, if it has one. Called before
+/// the program starts.
 ///
 /// # Errors
-/// Where that cannot be done, with the reason: what they keep could then be out.
+/// The reason if they cannot be patched. Memory that they need could then be evicted.
 pub(crate) fn install() -> Result<(), String> {
     if redirect::is_ours() {
         return Ok(());
@@ -156,8 +153,8 @@ pub(crate) fn install() -> Result<(), String> {
     })
 }
 
-/// The loader has the functions' addresses in variables, a word each: of their code, or of the
-/// executable's stubs.
+/// Patches the loader. It stores each function's address in a variable: the address of the code, or
+/// of the executable's stub.
 fn lead_loader() -> Result<(), String> {
     let ours = [
         malloc_of_loader as *const c_void,
@@ -179,13 +176,13 @@ fn lead_loader() -> Result<(), String> {
         };
         words.push((word, ours as usize));
     }
-    // SAFETY: functions of the same names; what the loader allocated before it frees by
-    // ours, too.
+    // SAFETY: functions of the same names; `free_either` frees earlier allocations of the loader
+    // too.
     unsafe { loader.replace(&words) }
         .map_err(|why| format!("the dynamic loader cannot be led past it ({why})"))
 }
 
-/// The C library, and what belongs to it.
+/// Patches the C library and its companion libraries.
 fn lead_libraries() -> Result<(), String> {
     let ours = [
         malloc_of_library as *const c_void,
@@ -197,7 +194,7 @@ fn lead_libraries() -> Result<(), String> {
         let words = library.words_for(&NAMES);
         let words: Vec<_> =
             words.iter().map(|(word, which)| (*word, ours[*which] as usize)).collect();
-        // SAFETY: functions of the same names, which take what either gave.
+        // SAFETY: functions of the same names, which accept blocks of either allocator.
         unsafe { library.replace(&words) }
             .map_err(|why| format!("the C library cannot be led past it ({why})"))?;
     }

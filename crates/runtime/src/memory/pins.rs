@@ -1,17 +1,16 @@
-//! What guarded calls keep in memory, or map for themselves, and when that ends.
+//! Memory that guarded calls keep resident or map for themselves, and its release.
 //!
-//! What is pinned, or copied into memory, is counted before it is taken
-//! ([`softswap_engine::door::engine::pinning`]): all calls together hold a share of the budget.
+//! Pages are counted before they are pinned or copied ([`softswap_engine::door::engine::pinning`]):
+//! all calls together hold a share of the budget.
 //!
-//! A call pins what the kernel is given, for as long as it runs. It may end in other ways
-//! than by returning: a handler of the program's jumps out of it, an exception leaves it,
-//! its thread is cancelled, a child is forked meanwhile. So the pins are not in the call's
-//! own frame but in a table of the thread's, innermost last, each with the place of its
-//! call on its stack: a jump, or the next pin, releases those whose calls are gone.
-//! A child releases those of the threads that it does not have.
+//! A call pins its buffers while it runs. It may end without returning: a handler of the program
+//! jumps out of it, an exception unwinds it, its thread is cancelled, a child is forked meanwhile.
+//! Therefore the pins are not in the call's own frame but in a table of the thread, innermost call
+//! last, each with the stack position of its call. A jump, or the next pin, releases the pins of
+//! calls that were left. A forked child releases the pins of its parent's other threads.
 //!
-//! A signal that arrives while a call waits for room for a page ends the call, which begins anew
-//! after the handler, unless it has had an effect.
+//! A signal that arrives while a call waits for a free page interrupts the call. The call is
+//! restarted after the handler, unless it has had an effect.
 
 use crate::base::issue_call::ask;
 use crate::base::{fault_samples, guarded_call, instance, signal_stack};
@@ -30,117 +29,115 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// Longest path the kernel takes, with its zero byte.
+/// Longest path that the kernel accepts, with its zero byte.
 const TEXT_BYTES: usize = 4096;
 
-/// Ranges that one thread's calls can pin at once: a message of as many
-/// vectors as there can be, and a handler's calls on top of it.
+/// Most ranges that one thread's calls can pin at once: a message with the maximum number of
+/// vectors, and the calls of a handler on top of it.
 const MAX_RANGES: usize = signals::ROOM_BYTES / size_of::<Range>();
 
-/// A call may hold so many pages of one buffer whatever others hold: structures, paths,
-/// as many vectors as there can be.
+/// Pages of one buffer that a call may always hold, for structures, paths, and arrays of vectors.
 const FEW_PAGES: usize = 5;
 
-/// How long at most a call waits until others let go.
+/// Longest wait of a call for other calls to release pages, in nanoseconds.
 const MOST_WAIT_NS: u64 = 4_000_000_000;
 
-/// Taken while the calls that must not be cut are counted.
+/// Protects the check of the limit for undivided calls.
 static UNDIVIDED: Locked<()> = Locked::new(());
 
-/// Calls hold one such part of what the budget leaves for pages.
+/// Divisor: calls hold at most a quarter of the budget available for pages.
 const HOLD_SHARE: usize = 4;
-/// Of what the budget leaves for pages, the part that such calls leave to the rest of the
-/// program, and the least of it in bytes.
+/// Divisor: an eighth of that budget, and at least `LEAST_LEFT_BYTES`, is reserved for the rest of
+/// the program.
 const LEFT_PART: usize = 8;
 const LEAST_LEFT_BYTES: usize = 1 << 20;
 
-/// How much calls hold at most, with one that must not be cut. Less than that, and other
-/// threads find no page that can leave.
+/// Returns the most bytes that calls may hold, with calls that must not be divided. If less were
+/// left, other threads would find no page to evict.
 pub(crate) fn undivided_limit_bytes(engine: &Engine) -> usize {
     let all_bytes = engine.hold_limit_bytes() * HOLD_SHARE;
     let left_bytes = (all_bytes / LEFT_PART).max(LEAST_LEFT_BYTES);
     all_bytes.saturating_sub(left_bytes).max(engine.hold_limit_bytes())
 }
 
-/// What a call has pinned, or mapped.
+/// A pinned range, or a mapping, of a call.
 #[derive(Clone, Copy, Default)]
 struct Range {
     address: usize,
     len: usize,
-    /// Pages that are counted as held for it.
+    /// Pages counted as held for it.
     held: u32,
-    /// Where on its stack the call's frames end.
+    /// Address just above the call's stack frames.
     call: usize,
 }
 
 thread_local! {
-    /// What this thread's guarded calls have pinned, innermost call last; null
-    /// where that is not kept yet. Beside the signal stack, because thread-local
-    /// variables come out of the thread's own, which may be 16 KiB long.
+    /// Table of the ranges that this thread's calls have pinned, innermost call last; null if there
+    /// is none yet. It is next to the signal stack: thread-local variables take space from the
+    /// thread's stack, which may have only 16 KiB.
     static PINNED: Cell<*const Cell<Range>> = const { Cell::new(std::ptr::null()) };
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The frames of a call that was not caught are within this.
+/// Size that the frames of a call that was not trapped do not exceed.
 const CALL_BYTES: usize = 64 << 10;
 
-/// A stack is hardly longer: a frame farther above a call's is on another.
+/// Assumed maximum of a stack: a frame farther above a call's frame is on another stack.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Returns true if a thread that runs at `here` has left the call whose frames end at `call`.
+/// Returns true if a thread running at `here` has left the call whose frames end at `call`.
 fn is_left(call: usize, here: usize) -> bool {
     signal_stack::is_left(call, here) && (signal_stack::contains(call) || here - call < STACK_BYTES)
 }
 
-/// The range at `index` of this thread's pins, if there are so many. A thread that has no
-/// signal stack, or none any more, gets room of its own for good: there is hardly ever one.
+/// Returns the entry at `index` of this thread's table; `None` beyond its end. A thread without a
+/// signal stack gets a table that is never freed; such threads are rare.
 fn range(index: usize) -> Option<&'static Cell<Range>> {
     if PINNED.get().is_null() {
         let room = memory::reserve_bytes(signals::ROOM_BYTES).ok()?;
         PINNED.set(room.as_ptr().cast());
     }
-    // SAFETY: the room is as long as `MAX_RANGES` ranges, for which all-zero bytes are
-    // valid, and this thread's alone as long as `PINNED` says so.
+    // SAFETY: the table has room for `MAX_RANGES` ranges, for which all-zero bytes are valid, and
+    // belongs to this thread while `PINNED` points to it.
     (index < MAX_RANGES).then(|| unsafe { &*PINNED.get().add(index) })
 }
 
-/// A thread's table.
+/// Address of a thread's table.
 #[derive(Clone, Copy, PartialEq)]
 struct Table(*const Cell<Range>);
 
-// SAFETY: what it names is only touched by its own thread, or in a forked child, which
-// has one.
+// SAFETY: the table is only accessed by its own thread, or in a forked child, which has one thread.
 unsafe impl Send for Table {}
 
-/// The tables of all threads that have a signal stack.
+/// Tables of all threads that have a signal stack.
 static TABLES: Locked<Vec<Table>> = Locked::new(Vec::new());
 
-/// Keeps other threads from holding the lock while this one forks.
+/// Takes the locks, so that no other thread holds them during a fork.
 pub(crate) fn lock_for_fork() {
     TABLES.lock_for_fork();
     UNDIVIDED.lock_for_fork();
 }
 
-/// Ends what [`lock_for_fork`] began.
+/// Releases the locks of [`lock_for_fork`].
 pub(crate) fn unlock_after_fork() {
     UNDIVIDED.unlock_after_fork();
     TABLES.unlock_after_fork();
 }
 
-/// In a forked child: what calls of its parent's other threads hold is given up.
+/// Releases, in a forked child, the pins of its parent's other threads.
 pub(crate) fn become_child(engine: &Engine) {
     let own = Table(PINNED.get());
     TABLES.with(|tables| {
         let kept = Vec::from_iter((!own.0.is_null()).then_some(own));
         for table in std::mem::replace(tables, kept) {
-            // What is given up is emptied, so the first empty one is the end.
+            // Released entries are empty, so the first empty one ends the table.
             for index in (0..MAX_RANGES).take_while(|_| table != own) {
-                // SAFETY: a thread's table, of which this is a copy that nobody else has.
+                // SAFETY: a thread's table, of which only this child has this copy.
                 let range = unsafe { &*table.0.add(index) }.take();
                 if range.held == 0 && range.len == 0 {
                     break;
                 }
-                // Its thread was about to write it down, or to give it up.
+                // Its thread was adding or releasing it during the fork.
                 if range.address == 0 {
                     continue;
                 }
@@ -156,14 +153,14 @@ pub(crate) fn become_child(engine: &Engine) {
     engine.inherit_held(own.map(|range| range.get().held as usize).sum());
 }
 
-/// In a forked child of a process that sleeps: calls hold nothing, and the other threads are
-/// not there.
+/// Forgets, in a forked child of a sleeping process, the tables of other threads. Calls of such a
+/// process hold nothing.
 pub(crate) fn forget_others() {
     let own = Table(PINNED.get());
     TABLES.with(|tables| tables.retain(|table| *table == own));
 }
 
-/// This thread has a signal stack, at `base`: its pins are kept beside it.
+/// Notes the signal stack of this thread, at `base`, with the table of pins next to it.
 pub(crate) fn keep_pins(base: usize) {
     signal_stack::set(base);
     let table = signals::room(base) as *const Cell<Range>;
@@ -171,7 +168,7 @@ pub(crate) fn keep_pins(base: usize) {
     TABLES.with(|tables| tables.push(Table(table)));
 }
 
-/// Gives up this thread's pins: it ends, perhaps out of a guarded call.
+/// Releases this thread's pins when it exits, possibly from within a guarded call.
 pub(crate) fn forget_pins() {
     if let Some(engine) = instance::engine() {
         release_down_to(engine, 0);
@@ -181,14 +178,14 @@ pub(crate) fn forget_pins() {
     TABLES.with(|tables| tables.retain(|other| other.0 != table));
 }
 
-/// Gives up the pins of calls that are left by a jump to a frame at `target`.
+/// Releases the pins of calls that a jump to a frame at `target` leaves.
 pub(crate) fn jump_to(target: usize) {
     guarded_call::leave();
     release_while(|range| is_left(range.call, target));
 }
 
-/// Gives up the pins of calls that were left without notice: who runs at `here` has the
-/// place of their frames.
+/// Releases the pins of calls that were left without notice: code that runs at `here` reuses the
+/// addresses of their frames.
 fn notice_dead(here: usize) {
     release_while(|range| is_left(range.call, here));
 }
@@ -207,8 +204,8 @@ fn release_down_to(engine: &Engine, floor: usize) {
     while DEPTH.get() > floor
         && let Some(place) = DEPTH.get().checked_sub(1).and_then(range)
     {
-        // First forgotten, then given up: a handler in between that jumps out must not
-        // give it up a second time. Read before: a handler's call takes the same place.
+        // Removes the entry before releasing it: a handler that interrupts this and jumps out must
+        // not release it again. Reads it before that: a handler's call reuses the entry.
         let Range { address, len, held, .. } = place.get();
         compiler_fence(Ordering::SeqCst);
         DEPTH.set(DEPTH.get() - 1);
@@ -247,8 +244,8 @@ impl<'e, const N: usize> Pins<'e, N> {
         Pins { engine, floor: DEPTH.get(), call }
     }
 
-    /// Brings in and pins up to `most` bytes of a buffer, if it is managed; less where other
-    /// calls hold what there is. Returns how many of its bytes the kernel may now touch.
+    /// Faults in and pins up to `most` bytes of a buffer, if it is managed; fewer if other calls
+    /// hold too much. Returns how many bytes the kernel may access.
     pub(crate) fn add(&mut self, address: usize, len: usize, most: usize) -> usize {
         if len == 0 || !self.engine.contains(address) {
             return len;
@@ -267,8 +264,8 @@ impl<'e, const N: usize> Pins<'e, N> {
         .unwrap_or(0)
     }
 
-    /// Pins as much of the first `most` bytes of a managed buffer as other calls leave room
-    /// for, a page at least. How much was tried, and how much of that is pinned.
+    /// Pins as much of the first `most` bytes of a managed buffer as other calls leave, at least a
+    /// page. Returns the length that was tried, and how much of it is pinned.
     pub(crate) fn add_some(&mut self, address: usize, most: usize) -> (usize, usize) {
         let page = (PAGE_SIZE - address % PAGE_SIZE).min(most);
         for len in [most, (most / 16) & !(PAGE_SIZE - 1)] {
@@ -281,8 +278,8 @@ impl<'e, const N: usize> Pins<'e, N> {
         (page, self.add(address, page, page))
     }
 
-    /// Pins a managed buffer; how many of its bytes the kernel may now touch. `None` where
-    /// other calls hold too much for all of it.
+    /// Pins a managed buffer. Returns how many bytes the kernel may access, or `None` if other
+    /// calls hold too much.
     pub(crate) fn add_held(&mut self, address: usize, len: usize) -> Option<usize> {
         self.pin(address, len, Engine::try_hold)
     }
@@ -293,7 +290,8 @@ impl<'e, const N: usize> Pins<'e, N> {
     pub(crate) fn add_undivided(&mut self, address: usize, len: usize) -> Option<usize> {
         let mark = DEPTH.get();
         let pinned = self.try_pin(address, len, |engine, pages| {
-            // `Engine::hold` does not check: two calls at once must not both see room.
+            // `Engine::hold` does not check the limit, and two concurrent calls must not both pass
+            // this check.
             UNDIVIDED.with_mask_as_is(|()| {
                 let most = undivided_limit_bytes(engine) / PAGE_SIZE;
                 let fits = engine.held_pages() + pages <= most;
@@ -309,8 +307,8 @@ impl<'e, const N: usize> Pins<'e, N> {
         pinned.ok().flatten()
     }
 
-    /// Brings in and pins a buffer, if it is managed: as much of it as all calls together
-    /// may hold, or nothing where others hold too much. Whether it could be.
+    /// Faults in and pins a buffer, if it is managed, up to what all calls together may hold.
+    /// Returns false, with nothing pinned, if other calls hold too much.
     pub(crate) fn add_in_full(&mut self, address: usize, len: usize) -> bool {
         if len == 0 || !self.engine.contains(address) {
             return true;
@@ -323,7 +321,7 @@ impl<'e, const N: usize> Pins<'e, N> {
         self.add_held(address, len).is_some()
     }
 
-    /// The same, but waits for others.
+    /// Does the same, but waits for other calls. Returns false on timeout.
     pub(crate) fn add_in_turn(&mut self, address: usize, len: usize) -> bool {
         let since = now_ns();
         loop {
@@ -336,8 +334,8 @@ impl<'e, const N: usize> Pins<'e, N> {
         }
     }
 
-    /// Waits until others let go of what they hold; whether to try again, until `since_ns`
-    /// is long ago.
+    /// Waits until other calls release pages. Returns false if `since_ns` is more than
+    /// [`MOST_WAIT_NS`] ago.
     pub(crate) fn may_wait(&self, since_ns: u64) -> bool {
         let may = now_ns() - since_ns < MOST_WAIT_NS;
         if may {
@@ -346,8 +344,8 @@ impl<'e, const N: usize> Pins<'e, N> {
         may
     }
 
-    /// Pins a buffer after its pages are held by `hold`; how many bytes of it. `None` where
-    /// they cannot be, or there is no room to note it.
+    /// Pins a buffer after `hold` has counted its pages. Returns the pinned bytes, or `None` if
+    /// `hold` fails or the table is full.
     fn pin(
         &mut self,
         address: usize,
@@ -357,8 +355,8 @@ impl<'e, const N: usize> Pins<'e, N> {
         self.try_pin(address, len, hold).unwrap_or_else(|error| stop(address, &error))
     }
 
-    /// As [`Pins::pin`], but returns the error of a page that cannot be brought in. The caller
-    /// then releases what was pinned before that page.
+    /// Does the same as [`Pins::pin`], but returns the error of a page that cannot be faulted in.
+    /// The caller then releases what was pinned before that page.
     fn try_pin(
         &mut self,
         address: usize,
@@ -382,7 +380,7 @@ impl<'e, const N: usize> Pins<'e, N> {
         }
         let untouched = guarded_call::untouched_context();
         let open = match untouched {
-            // SAFETY: the context of a call that this thread answers.
+            // SAFETY: the context of a call that this thread handles.
             Some(context) => !unsafe { *signals::interrupted_mask(context) },
             None => !signals::current_mask(),
         };
@@ -415,21 +413,21 @@ impl<'e, const N: usize> Pins<'e, N> {
         }
         let pinned = place.get();
         if pinned.held == 0 {
-            // Nothing to keep: an empty range ends the table.
+            // Remove the entry: an empty range marks the end of the table.
             DEPTH.set(top);
         }
         Ok(Some(pinned.len))
     }
 
-    /// How many more ranges there is room for.
+    /// Returns the number of free entries.
     pub(crate) fn room(&self) -> usize {
         let used = DEPTH.get();
         MAX_RANGES.saturating_sub(used).min((self.floor + N).saturating_sub(used))
     }
 
-    /// Keeps memory that `map_it` maps outside the window until the call ends, however it
-    /// does; `held` bytes of it are counted as held. Returns `None` if other calls hold too
-    /// much, or it cannot be mapped.
+    /// Maps memory outside the window by `map_it` and keeps it until the call ends, in whatever
+    /// way; `held` bytes of it count as held. Returns `None` if other calls hold too much, or the
+    /// mapping fails.
     pub(crate) fn keep_mapping(
         &mut self,
         len: usize,
@@ -454,17 +452,17 @@ impl<'e, const N: usize> Pins<'e, N> {
         })
     }
 
-    /// Gives up what was kept since `mark` of [`Pins::mark`].
+    /// Releases what was pinned since [`Pins::mark`] returned `mark`.
     pub(crate) fn back_to(&mut self, mark: usize) {
         release_down_to(self.engine, mark);
     }
 
-    /// How much is kept now.
+    /// Returns the current depth, for [`Pins::back_to`].
     pub(crate) fn mark(&self) -> usize {
         DEPTH.get()
     }
 
-    /// Pins a string as far as its zero byte.
+    /// Pins a string up to its zero byte.
     pub(crate) fn add_text(&mut self, address: usize) {
         let mut done = 0;
         while done < TEXT_BYTES {
@@ -492,21 +490,21 @@ impl<const N: usize> Drop for Pins<'_, N> {
     }
 }
 
-/// Notes the time that a call waited for a buffer, where it is known which call that is.
+/// Samples the time that a call waited for a buffer, if the call is known.
 #[cold]
 fn note_sample(due: fault_samples::Due, address: usize, tier: Tier) {
     if let Some(context) = guarded_call::answered_context() {
-        // SAFETY: what the handler was given that answers this thread's innermost call, below
-        // which this runs.
+        // SAFETY: the context of the handler that handles this thread's innermost call; this code
+        // runs within it.
         unsafe { fault_samples::note(due, address, Toucher::Call, tier, context) };
     }
 }
 
-/// Abandons the guard of a caught call, which the thread then makes again.
+/// Leaves the guard of a trapped call; the thread then issues the call again.
 fn abandon_call(context: *mut c_void, before: impl FnOnce()) -> ! {
     release_while(|range| range.call == context as usize);
     temporary_mask::forget();
-    // SAFETY: the context of the call that this thread answers; what it holds is released.
+    // SAFETY: the context of the call that this thread handles; all that it held is released.
     unsafe {
         TrappedCall::make_again(context, guarded_call::number());
         guarded_call::leave();
@@ -515,12 +513,13 @@ fn abandon_call(context: *mut c_void, before: impl FnOnce()) -> ! {
     }
 }
 
-/// A buffer cannot be brought in: stops as a touch of it would have, before the call is made.
+/// Handles a buffer page that cannot be faulted in like a failed touch of it, before the call is
+/// issued.
 fn stop(address: usize, error: &FaultError) -> ! {
     if let Some(context) = guarded_call::answered_context() {
         abandon_call(context, || page_fault::refuse(address, error, context));
     }
     page_fault::raise(address, error);
-    // A program that survives its own SIGBUS handler cannot go on from here.
+    // The call cannot continue even if the program's SIGBUS handler returns.
     std::process::abort()
 }

@@ -1,12 +1,11 @@
-//! The C library's own allocator is never reached: whoever frees meets the
-//! allocator that gave.
+//! Redirects the C library's own allocator, so that each block is freed by the allocator that it
+//! came from.
 //!
-//! Symbols are no way to make sure of that. A library opened with `RTLD_DEEPBIND`
-//! finds the C library before us, so does `dlsym` on its handle, and there are more
-//! names than one (`__libc_free`, `cfree`). So each of its functions begins with a
-//! jump to ours, by whatever name it is called. Where the executable has an
-//! allocator of its own, the C library's is left alone: without softswap, too, it is
-//! another one.
+//! Symbol interposition does not ensure this. A library opened with `RTLD_DEEPBIND` finds the C
+//! library first, as does `dlsym` on its handle, and the functions have several names
+//! (`__libc_free`, `cfree`). So the code of each function is patched to jump to the runtime's. If
+//! the executable has its own allocator, the C library's is not changed: it is separate without
+//! softswap, too.
 
 use crate::memory::heap;
 use softswap_sys::code;
@@ -14,8 +13,8 @@ use softswap_sys::linked::{self, Linked};
 use std::ffi::{CStr, c_void};
 use std::io;
 
-/// The functions of the C library, and ours. Other names have the same addresses.
-/// (`reallocarray` goes on to `realloc`.)
+/// The functions of the C library and their replacements. Other names have the same addresses.
+/// (`reallocarray` calls `realloc`.)
 fn pairs() -> [(&'static CStr, *const c_void); 11] {
     [
         (c"malloc", heap::malloc as *const c_void),
@@ -32,23 +31,23 @@ fn pairs() -> [(&'static CStr, *const c_void); 11] {
     ]
 }
 
-/// Whether `malloc` is ours for the program: an executable may have its own. Told by
-/// where it lies, because that name is the program's here, too.
+/// Returns true if the program's `malloc` is the runtime's. Determined by its address, because the
+/// symbol `malloc` resolves to the program's function in this library, too.
 pub(crate) fn is_ours() -> bool {
     let found = linked::definition(c"malloc");
     let own = Linked::around(is_ours as *const () as usize);
     own.is_some_and(|own| own.code_around(found).is_some())
 }
 
-/// Leads the C library's allocator to ours. Before the program begins.
+/// Redirects the C library's allocator. Called before the program starts.
 ///
 /// # Errors
-/// When the system does not let a library's code be changed.
+/// If the system does not allow code of a library to be changed.
 pub(crate) fn install() -> io::Result<()> {
     if !is_ours() {
         return Ok(());
     }
-    // SAFETY: a valid C string; the library is there already and stays.
+    // SAFETY: a valid C string; the library is already loaded and stays loaded.
     let library =
         unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if library.is_null() {
@@ -61,10 +60,10 @@ pub(crate) fn install() -> io::Result<()> {
             let theirs = unsafe { libc::dlsym(library, name.as_ptr()) };
             (theirs as usize, ours as usize)
         })
-        // Compilers let functions begin at such addresses.
+        // Compilers align functions to 16 bytes.
         .filter(|(theirs, ours)| *theirs != 0 && theirs != ours && theirs.is_multiple_of(16))
         .collect();
-    // SAFETY: functions of the C library's and ours of the same names. They are not
-    // run meanwhile, because up to now all symbols lead to ours.
+    // SAFETY: functions of the same names. They do not run meanwhile, because until now all symbols
+    // resolve to the runtime's.
     unsafe { code::redirect(&jumps) }
 }

@@ -1,9 +1,9 @@
-//! What must not be under way when a sleeping process wakes, because it would be half the
-//! kernel's and half the engine's: memory calls, and calls in which the C library touches
-//! memory with all signals blocked (a new thread, a fork, a new program).
+//! Operations that must finish before a sleeping process wakes, because they would be carried out
+//! partly by the kernel and partly by the engine: memory calls, and calls in which the C library
+//! touches memory with all signals blocked (thread creation, fork, exec).
 //!
-//! The waking waits until nobody is inside; who comes later waits for its end. As long as the
-//! process has one thread there is nobody to wait for.
+//! The waking thread waits until no thread is inside. A thread that arrives later waits for the
+//! waking to finish. While the process has one thread, the gate is not needed.
 
 use crate::base::{instance, signal_stack};
 use softswap_sys::futex;
@@ -11,25 +11,25 @@ use softswap_sys::raw::now_ns;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-/// Threads that are inside.
+/// Number of threads inside the gate.
 static INSIDE: AtomicU32 = AtomicU32::new(0);
-/// So long a waking waits for them.
+/// Longest wait of the waking thread, in nanoseconds.
 const MOST_WAIT_NS: u64 = 1_000_000_000;
 
 thread_local! {
-    /// How deep this thread is inside: what it does there may come by here again.
+    /// Nesting depth of this thread in the gate: an operation inside may enter again.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
-    /// Where on the stack it was when it came in.
+    /// Address on the stack at the outermost entry.
     static FRAME: Cell<usize> = const { Cell::new(0) };
 }
 
-/// This thread is inside until this is dropped.
+/// Keeps this thread inside the gate until dropped.
 pub(crate) struct Inside {
     is_counted: bool,
 }
 
-/// Begins such a call of a process that sleeps. `None` where it does not, or not any more: then
-/// the engine does it, if there is one.
+/// Enters the gate. Returns `None` if the process does not sleep; the engine, if any, then handles
+/// the operation.
 pub(crate) fn enter() -> Option<Inside> {
     loop {
         if !instance::may_wake() || instance::is_waker() {
@@ -41,7 +41,8 @@ pub(crate) fn enter() -> Option<Inside> {
         if DEPTH.get() == 0 {
             instance::await_waking();
             INSIDE.fetch_add(1, SeqCst);
-            // The waker sees this thread, or this thread the waking.
+            // Sequentially consistent: either the waker sees this thread inside, or this thread
+            // sees the waking.
             if !instance::is_asleep() {
                 leave();
                 continue;
@@ -77,7 +78,7 @@ fn come_out() {
     }
 }
 
-/// This thread jumps to a frame at `target`, perhaps out of what it is inside of.
+/// Leaves the gate if a jump to a frame at `target` leaves the operation inside.
 pub(crate) fn jump_to(target: usize) {
     if DEPTH.get() > 0 && signal_stack::is_left(FRAME.get(), target) {
         DEPTH.set(0);
@@ -85,29 +86,28 @@ pub(crate) fn jump_to(target: usize) {
     }
 }
 
-/// As [`enter`], until [`end_vfork`]: in between the child has this memory. Whether this thread
-/// is inside.
+/// Enters the gate until [`end_vfork`]: meanwhile the child uses this memory. Returns true if this
+/// thread is inside.
 pub(crate) fn begin_vfork() -> bool {
     let inside = enter().filter(|inside| inside.is_counted);
     inside.map(std::mem::forget).is_some()
 }
 
-/// Ends what [`begin_vfork`] began.
+/// Leaves the gate of [`begin_vfork`].
 pub(crate) fn end_vfork() {
     come_out();
 }
 
-/// Whether this thread is inside, beside what holds one `Inside`.
+/// Returns true if this thread has entered the gate more than once.
 pub(crate) fn is_nested() -> bool {
     DEPTH.get() > 1
 }
 
-/// Whether this thread is inside.
 pub(crate) fn is_inside() -> bool {
     DEPTH.get() > 0
 }
 
-/// Waits until nobody is inside; false where that takes too long. For who wakes the process.
+/// Waits, in the waking thread, until no thread is inside. Returns false on timeout.
 pub(crate) fn drain() -> bool {
     let until_ns = now_ns() + MOST_WAIT_NS;
     loop {
@@ -120,7 +120,7 @@ pub(crate) fn drain() -> bool {
     }
 }
 
-/// In a forked child, whose only thread is inside: the others are not there.
+/// Resets the count in a forked child, whose only thread is inside.
 pub(crate) fn become_child() {
     INSIDE.store(u32::from(is_inside()), SeqCst);
 }

@@ -1,10 +1,9 @@
-//! The buffers of the C library's streams (`FILE`).
+//! Buffers of the C library's streams (`FILE`).
 //!
-//! A stream's buffer goes to the kernel again and again, a page at a time, and
-//! for memory in the window each such call is caught by the guard, which costs
-//! more than the call. So the first few buffers lie outside; all others are the
-//! program's memory like any. Their number bounds what is not managed, and keeps
-//! the engine's heap, with its lock, out of it.
+//! A stream's buffer is passed to the kernel a page at a time. For memory in the window the guard
+//! traps each such call, which costs more than the call itself. So the first [`BUFFERS`] buffers
+//! are outside the window, in the engine's heap; all others are ordinary program memory. The fixed
+//! number limits unmanaged memory, and avoids the lock of the engine's heap.
 
 use crate::base::real::Real;
 use softswap_sys::PAGE_SIZE;
@@ -14,20 +13,19 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// How many buffers there are, a bit each of [`TAKEN`].
+/// Number of buffers, with one bit each in [`TAKEN`].
 const BUFFERS: usize = u64::BITS as usize;
 
 static TAKEN: AtomicU64 = AtomicU64::new(0);
-/// Where the buffers lie, a page each: within the engine's heap, so that `free`
-/// need not look for them among the program's blocks. 0 while there are none.
+/// Address of the buffers, one page each. They are in the engine's heap, so `free` recognizes them
+/// without a search among the program's blocks. 0: none yet.
 static BASE: AtomicUsize = AtomicUsize::new(0);
-/// The code that allocates a buffer: first address and the one past its end.
+/// Address range of the C library function that allocates buffers.
 static ALLOCATOR_START: AtomicUsize = AtomicUsize::new(0);
 static ALLOCATOR_END: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds the C library's function that gives streams their buffers, and makes
-/// room for them; DRAM is taken as they are used. Where it cannot be found all
-/// buffers are the program's.
+/// Finds the C library's function that allocates stream buffers, and reserves space for them; DRAM
+/// is used on first touch. If the function is not found, all buffers are ordinary memory.
 pub(crate) fn set_up() {
     static ALLOCATOR: Real = Real::new(c"_IO_file_doallocate");
     let Some(code) = extent_of(ALLOCATOR.get()) else { return };
@@ -41,29 +39,28 @@ pub(crate) fn set_up() {
     }
 }
 
-/// The addresses of a function, by the symbol table of its library.
+/// Returns the address range of a function, from the symbol table of its library.
 fn extent_of(function: *mut c_void) -> Option<Range<usize>> {
     // RTLD_DL_SYMENT
     const SYMBOL_TOO: i32 = 1;
     let mut symbol: *mut libc::Elf64_Sym = std::ptr::null_mut();
     // SAFETY: all-zero is a valid Dl_info to write over.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: both are written to only; the loader is asked about an address in
-    // a library that stays.
+    // SAFETY: both are only written; the address is in a library that stays loaded.
     let found =
         unsafe { libc::dladdr1(function, &raw mut info, (&raw mut symbol).cast(), SYMBOL_TOO) };
     if found == 0 || symbol.is_null() || info.dli_saddr != function {
         return None;
     }
-    // SAFETY: the symbol table of a library that stays.
+    // SAFETY: the symbol table of a library that stays loaded.
     let len = unsafe { (*symbol).st_size };
     (len > 0).then(|| function as usize..function as usize + len as usize)
 }
 
-/// A buffer for a stream, if it is one for which `caller` wants `size` bytes.
+/// Returns a buffer if `caller` allocates `size` bytes for a stream.
 #[inline]
 pub(crate) fn allocate(size: usize, caller: usize) -> Option<*mut c_void> {
-    // Nearly every allocation is told by its size already.
+    // The size alone excludes nearly every allocation.
     if !(PAGE_SIZE / 4..=PAGE_SIZE).contains(&size) {
         return None;
     }
@@ -90,13 +87,13 @@ fn take() -> Option<*mut c_void> {
     None
 }
 
-/// Whether an address in the engine's heap is that of a stream's buffer.
+/// Returns true if an address in the engine's heap is a stream's buffer.
 pub(crate) fn owns(address: usize) -> bool {
     let base = BASE.load(Ordering::Relaxed);
     base != 0 && (base..base + BUFFERS * PAGE_SIZE).contains(&address)
 }
 
-/// Gives back what [`allocate`] gave.
+/// Frees a buffer of [`allocate`].
 pub(crate) fn release(address: usize) {
     let index = (address - BASE.load(Ordering::Relaxed)) / PAGE_SIZE;
     HEAP.take_back(PAGE_SIZE);
