@@ -1,6 +1,6 @@
-//! The alternate signal stack as the program has set it by `sigaltstack`. The kernel has the
-//! engine's, on which every signal arrives; the frames of the program's handlers are put where
-//! they would be without the engine.
+//! The alternate signal stack that the program has set by `sigaltstack`. The kernel has the
+//! engine's stack instead, on which every signal is delivered. The frames of the program's handlers
+//! are written to the stack that Linux would use.
 
 use crate::base::errno::refused;
 use crate::base::signal_stack;
@@ -12,27 +12,27 @@ use std::ops::Range;
 const DISABLED: stack_t =
     stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
 
-/// The smallest stack that the kernel takes.
+/// Smallest stack that the kernel accepts.
 const SMALLEST: usize = 2048;
-/// A flag that may come with any mode: <linux/signal.h>.
+/// Flag that is allowed with any mode: <linux/signal.h>.
 const AUTODISARM: i32 = 1 << 31;
 /// Bytes below the stack pointer that a function may use.
 const RED_ZONE: usize = 128;
 
 thread_local! {
-    /// The alternate stack that this thread has, as the program knows it.
+    /// This thread's alternate stack, as the program knows it.
     static PROGRAMS: Cell<stack_t> = const { Cell::new(DISABLED) };
 }
 
-/// The alternate stack that the kernel knows.
+/// Returns the alternate stack that the kernel has.
 pub(crate) fn in_force() -> stack_t {
     let mut stack = DISABLED;
-    // SAFETY: the kernel writes to a local, and changes nothing.
+    // SAFETY: the kernel writes to a local and changes nothing.
     unsafe { raw::syscall(libc::SYS_sigaltstack, [0, &raw mut stack as usize, 0, 0, 0, 0]) };
     stack
 }
 
-/// The program had set this stack before signals were emulated.
+/// Stores a stack that the program had set before signals were emulated.
 pub(crate) fn remember(stack: stack_t) {
     if stack.ss_flags & libc::SS_DISABLE == 0 {
         PROGRAMS.set(stack);
@@ -44,22 +44,22 @@ fn addresses(stack: &stack_t) -> Range<usize> {
     start..start.saturating_add(stack.ss_size)
 }
 
-/// Returns true if a stack pointer is on the stack, as the kernel sees it.
+/// Returns true if a stack pointer is on the stack, by the kernel's rules.
 fn is_on(stack: &stack_t, pointer: usize) -> bool {
     let Range { start, end } = addresses(stack);
     stack.ss_flags & AUTODISARM == 0 && pointer > start && pointer <= end
 }
 
-/// Where a handler's frame goes.
+/// Stack space for a handler's frame.
 pub(super) struct Place {
-    /// The address below which the stack is free.
+    /// Address below which the stack is free.
     pub(super) top: usize,
-    /// The frame must be within these addresses.
+    /// Addresses that the frame must not exceed.
     pub(super) within: Option<Range<usize>>,
 }
 
-/// Returns the place for the frame of a handler that interrupts a thread at `pointer`, on the
-/// alternate stack if it `wants` that and there is one.
+/// Returns the space for the frame of a handler that interrupts a thread at `pointer`: on the
+/// alternate stack if `wants` is true and the program has set one.
 pub(super) fn place(pointer: usize, wants: bool) -> Place {
     let own = PROGRAMS.get();
     let stack = signal_stack::lent().filter(|_| own.ss_size == 0).unwrap_or(own);
@@ -79,14 +79,14 @@ pub(super) fn save() -> stack_t {
     stack
 }
 
-/// Puts the stack of a context in force whose stack pointer is `pointer`.
+/// Restores the stack of a context whose stack pointer is `pointer`.
 pub(super) fn restore(stack: stack_t, pointer: usize) {
-    // The kernel ignores errors here.
+    // The kernel ignores errors here, too.
     let _ = exchange(Some(stack), pointer);
 }
 
-/// Sets the stack, if there is a new one, for a thread at `pointer`, as `sigaltstack(2)`. Returns
-/// the stack before, or the kernel's error.
+/// Sets the stack, if `new` is given, for a thread at `pointer`, as `sigaltstack(2)`. Returns the
+/// previous stack, or the kernel's error.
 pub(crate) fn exchange(new: Option<stack_t>, pointer: usize) -> Result<stack_t, isize> {
     let mut before = PROGRAMS.get();
     let is_on = is_on(&before, pointer);

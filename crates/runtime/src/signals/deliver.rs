@@ -22,13 +22,13 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
     if let Some(engine) = instance::engine() {
         engine.stats().add(Counter::SignalsPassedOn, 1);
     }
-    // SAFETY: the handler's own details.
+    // SAFETY: the details passed to the handler.
     let details = unsafe { &*info };
     if signals::has_lost_details(details) && pending::is_engines() {
-        // Sent to interrupt a call, in all likelihood.
+        // Most probably sent to interrupt a call of an engine thread.
         return;
     }
-    // SAFETY: the handler's own context.
+    // SAFETY: the context passed to the handler.
     let pointer = unsafe { signals::interrupted_stack(context) };
     let is_engines_code = signal_stack::contains(pointer);
     if is_poke(details) {
@@ -54,9 +54,9 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
         return;
     }
     if let Some(call) = guarded_call::context_above(pointer) {
-        // The guard could not access the program's memory: the call is not made.
-        // SAFETY: the context of the call that this thread answers. The pins of its
-        // guard are released when the next pin finds its frames gone.
+        // The guard could not access the program's memory: the call is not issued. SAFETY: the
+        // context of the call that this thread handles. The next pin releases the pins of its
+        // guard, because it finds their frames gone.
         unsafe {
             TrappedCall::make_again(call, guarded_call::number());
             guarded_call::leave();
@@ -68,11 +68,11 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
     unsafe { strike(signal, info, context) };
 }
 
-/// A signal is held for a thread that was interrupted in the engine's code, at `pointer`: the call
-/// in which the guard waits ends, and the guard delivers what is held.
+/// Ends the call in which the guard waits: a signal is held for this thread, which was interrupted
+/// in the engine's code at `pointer`. The guard then delivers the signal.
 ///
 /// # Safety
-/// `context` is what the running handler was given.
+/// `context` is the context of the running handler.
 unsafe fn end_call(pointer: usize, context: *mut c_void) {
     if guarded_call::context_above(pointer).is_some() {
         // SAFETY: the handler's own context.
@@ -80,60 +80,61 @@ unsafe fn end_call(pointer: usize, context: *mut c_void) {
     }
 }
 
-/// The signal strikes the thread that has `context`: its handler starts, or it is killed.
+/// Acts on a signal for the thread with `context`: starts the program's handler, or kills the
+/// process.
 ///
 /// # Safety
-/// The details are valid; `context` is what a running handler was given.
+/// The details are valid; `context` is the context of a running handler.
 unsafe fn strike(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the details are valid.
     let was_sent = unsafe { (*info).si_code } <= 0;
     let is_blocked = virtual_mask::get() & signals::bit(signal) != 0;
     let action = of_engines(signal).take_action();
     match action.handler {
-        // The kernel kills for a synchronous signal that is ignored or blocked; one that
-        // was sent is dropped.
+        // As in the kernel, a synchronous signal that is ignored or blocked kills; one that was
+        // sent is dropped.
         libc::SIG_IGN if was_sent => return,
         libc::SIG_IGN | libc::SIG_DFL => {}
         _ if is_blocked => {}
         _ if signal_stack::contains(context as usize) => {
-            // The handler's stack may be out.
+            // The handler's stack may be swapped out.
             signals::set_mask(closed());
             // SAFETY: the kernel's context, on the engine's stack.
             unsafe { handler_frame::push(signal, &action, info, context, None) };
             return;
         }
         _ => {
-            // SAFETY: the details and the context that the kernel gave to the running handler.
+            // SAFETY: the details and the context that the kernel passed to the running handler.
             unsafe { call_handler(signal, &action, info, context) };
             return;
         }
     }
     signals::set_default(signal);
-    // SAFETY: the details and the context that the kernel gave to the running handler.
+    // SAFETY: the details and the context that the kernel passed to the running handler.
     unsafe { force_signal(signal, info, context) };
 }
 
-/// Starts the handlers of signals that are held for this thread and that it does not block, when
-/// the running handler returns to the program.
+/// Starts the handlers of held signals that this thread does not block, when the running handler
+/// returns to the program.
 ///
 /// # Safety
-/// `context` is the one that the kernel puts in force next, on the engine's stack.
+/// `context` is the one that the kernel restores next, on the engine's stack.
 pub(crate) unsafe fn deliver_held(context: *mut c_void) {
     for signal in kinds(ours()) {
         while virtual_mask::get() & signals::bit(signal) == 0
             && !pending::takes_nothing()
             && let Some(mut info) = pending::take(signal)
         {
-            // SAFETY: what a handler was given for this signal, and the context.
+            // SAFETY: details that a handler received for this signal, and the context.
             unsafe { strike(signal, &raw mut info, context) };
         }
     }
 }
 
-/// Delivers the signals that have arrived while the guard answered a call.
+/// Delivers the signals that arrived while the guard handled a call.
 ///
 /// # Safety
-/// `context` is what the handler of SIGSYS was given, on the engine's stack.
+/// `context` is the context of the SIGSYS handler, on the engine's stack.
 pub(crate) unsafe fn deliver_deferred(context: *mut c_void) {
     // SAFETY: the kernel's context.
     if signal_stack::contains(unsafe { signals::interrupted_stack(context) }) {
@@ -141,19 +142,19 @@ pub(crate) unsafe fn deliver_deferred(context: *mut c_void) {
     }
     if let Some(deferred) = guarded_call::take_deferred() {
         let guarded_call::Deferred { signal, action, info, temporary, .. } = &deferred;
-        // SAFETY: the kernel's context; what it gave for the signal that was kept.
+        // SAFETY: the kernel's context, and the kernel's details of the deferred signal.
         unsafe { handler_frame::push(*signal, action, &raw const *info, context, *temporary) };
     }
     // SAFETY: the kernel's context.
     unsafe { deliver_held(context) };
 }
 
-/// Calls the program's handler where this thread has no stack of the engine's.
+/// Calls the program's handler in a thread without a stack of the engine.
 ///
 /// # Safety
 /// Called in a handler, with its `info` and `context`.
 unsafe fn call_handler(signal: i32, action: &Action, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the context that the kernel gave to the running handler.
+    // SAFETY: the context that the kernel passed to the running handler.
     signals::set_mask(unsafe { handler_frame::begin(context, signal, action, None) });
     if action.flags & libc::SA_SIGINFO as u64 != 0 {
         // SAFETY: the program installed a three-argument handler.
@@ -164,7 +165,7 @@ unsafe fn call_handler(signal: i32, action: &Action, info: *mut siginfo_t, conte
         let handler: extern "C" fn(i32) = unsafe { std::mem::transmute(action.handler) };
         handler(signal);
     }
-    // SAFETY: the context that the kernel gave to the running handler, which alone has it.
+    // SAFETY: the context that the kernel passed to the running handler, which alone uses it.
     let mask = unsafe { &mut *signals::interrupted_mask(context) };
     let wanted = *mask & ours();
     *mask &= !ours();

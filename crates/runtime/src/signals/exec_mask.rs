@@ -1,5 +1,5 @@
-//! The mask and the actions that a program which is started finds: as the program has
-//! set them, without the engine.
+//! Signal mask and actions that a started program inherits: as the program has set them, without
+//! the engine.
 
 use super::program_actions::of_engines;
 use super::sets::{kinds, ours, set_of};
@@ -8,11 +8,12 @@ use crate::base::{guarded_call, instance};
 use libc::sigset_t;
 use softswap_sys::signals::{self, Action, Mask};
 
-/// Calls exec while the kernel blocks, and ignores, what the program has blocked and ignored: what is
-/// started finds it as it would without the engine. Returns only where exec has failed.
-/// Meanwhile no page can be brought in: `exec` touches none, on a stack that is in memory.
-/// A signal is ignored by all threads, so that is for a process which was forked off. In the guard
-/// `exec` is given the mask to call it with.
+/// Calls exec while the kernel blocks and ignores the signals that the program has blocked and
+/// ignored, so that the new program inherits them. Returns only if exec fails.
+///
+/// Meanwhile no page can be faulted in; `exec` touches none, and the stack is resident. All threads
+/// share the ignored signals, so they are only changed in a forked process. In the guard, `exec`
+/// receives the mask to install for the call.
 pub(crate) fn with_program_mask<R>(exec: impl FnOnce(Option<Mask>) -> R) -> R {
     let local = 0_u8;
     let open = guarded_call::open_mask();
@@ -27,7 +28,7 @@ pub(crate) fn with_program_mask<R>(exec: impl FnOnce(Option<Mask>) -> R) -> R {
     }
     let mask = signals::current_mask();
     signals::set_mask(mask | blocked);
-    // Now it waits in the kernel. The child of a `vfork` has nothing of its parent's.
+    // Now the kernel holds the pending signals. The child of a `vfork` has none of its parent's.
     if !virtual_mask::is_borrowing() {
         virtual_mask::give_back(blocked);
     }
@@ -40,14 +41,14 @@ pub(crate) fn with_program_mask<R>(exec: impl FnOnce(Option<Mask>) -> R) -> R {
     }
     let result = exec(open.map(|open| open | blocked));
     for (signal, action) in before.into_iter().flatten() {
-        // SAFETY: the action that was in force: the engine's.
+        // SAFETY: the action that was in force before: the engine's.
         let _ = unsafe { signals::change_action(signal, Some(&action)) };
     }
     signals::set_mask(mask);
     result
 }
 
-/// The mask as the program knows it, where that is not the kernel's.
+/// Returns the mask as the program knows it, if it differs from the kernel's.
 pub(crate) fn to_pass_on() -> Option<sigset_t> {
     let blocked = virtual_mask::get();
     (blocked != 0).then(|| set_of(signals::current_mask() | blocked))

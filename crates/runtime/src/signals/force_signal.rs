@@ -1,15 +1,14 @@
-//! A signal for the interrupted instruction, as if the kernel had raised it (force_sig).
+//! Raises a signal for the interrupted instruction, like the kernel's force_sig.
 
 use softswap_sys::signals::{self, never_blocked, siginfo_t};
 use std::ffi::c_void;
 
-/// Whether the signal's action is to ignore it.
 fn is_ignored(signal: i32) -> bool {
     signals::action_of(signal).is_ok_and(|action| action.handler == libc::SIG_IGN)
 }
 
-/// Lets a signal come when the handler returns, as if the kernel had raised
-/// it for the interrupted instruction: one that is blocked or ignored kills.
+/// Makes a signal arrive when the handler returns, as if the kernel had raised it for the
+/// interrupted instruction. A blocked or ignored signal kills.
 ///
 /// # Safety
 /// `info` is valid; `context` is the running handler's.

@@ -1,7 +1,8 @@
-//! The handler that the kernel has for every handler of the program's.
+//! The kernel-level handler for every signal that the program handles.
 //!
-//! It runs on the engine's stack with all signals blocked, and starts the program's handler by its
-//! return ([`handler_frame`]). So the engine's stack is free again, also if that handler never returns.
+//! It runs on the engine's stack with all signals blocked. Its return starts the program's handler
+//! ([`handler_frame`]). So the engine's stack is free while that handler runs, even if it never
+//! returns.
 
 use super::program_actions::ASKED;
 use super::{handler_frame, temporary_mask};
@@ -11,17 +12,17 @@ use softswap_sys::signals::{self, siginfo_t};
 use softswap_sys::{raw, waiting_call};
 use std::ffi::c_void;
 
-/// A signal has arrived for which the program has a handler. Returns 0 if the kernel's frame
-/// starts the handler. Otherwise this thread has no stack of the engine's: the frame is already in
-/// the right place, and the result is the handler's address.
+/// Handles the arrival of such a signal. Returns 0 if sigreturn with the kernel's frame starts the
+/// handler. Otherwise this thread has no stack of the engine, the frame is already on the right
+/// stack, and the result is the handler's address.
 unsafe extern "C" fn enter(signal: i32, info: *mut siginfo_t, context: *mut c_void) -> usize {
-    // SAFETY: what the kernel gave to the entry.
+    // SAFETY: the kernel passed these arguments to the entry.
     raw::preserving_errno(|| unsafe { enter_with_errno(signal, info, context) })
 }
 
 unsafe fn enter_with_errno(signal: i32, info: *mut siginfo_t, context: *mut c_void) -> usize {
     let action = ASKED[signal as usize].get();
-    // SAFETY: what the kernel gave to the entry, which alone has it.
+    // SAFETY: the kernel passed these arguments to the entry, which alone uses them.
     unsafe {
         let temporary = temporary_mask::take(context);
         if !signal_stack::contains(context as usize) {
@@ -29,7 +30,8 @@ unsafe fn enter_with_errno(signal: i32, info: *mut siginfo_t, context: *mut c_vo
             return action.handler;
         }
         if signal_stack::contains(signals::interrupted_stack(context)) {
-            // The guard's: signals are open there only while it waits in a call.
+            // The interrupted code is the guard. There, signals are only unblocked while a call
+            // waits in the kernel.
             guarded_call::defer(Deferred { signal, action, info: *info, temporary });
             waiting_call::interrupt(context);
             *signals::interrupted_mask(context) = closed();
@@ -40,8 +42,8 @@ unsafe fn enter_with_errno(signal: i32, info: *mut siginfo_t, context: *mut c_vo
     0
 }
 
-// At its entry the stack pointer is at the kernel's frame: the return address, the context of 304
-// bytes, the details, which begin with the signal's number.
+// At entry the stack pointer is at the kernel's frame: the return address, the context of 304
+// bytes, the details, which start with the signal's number.
 core::arch::global_asm!(
     ".hidden softswap_signal_entry",
     ".globl softswap_signal_entry",
@@ -75,7 +77,7 @@ unsafe extern "C" {
     fn softswap_signal_entry();
 }
 
-/// Where the kernel goes with a signal that the program handles.
+/// Returns the address of the kernel-level handler.
 pub(super) fn address() -> usize {
     softswap_signal_entry as *const () as usize
 }

@@ -1,4 +1,4 @@
-//! Starts handlers of the program's: with their frames on the stack that Linux would use.
+//! Starts handlers of the program, with their frames on the stack that Linux would use.
 
 use super::alternate_stack;
 use super::force_signal::force_signal;
@@ -10,17 +10,17 @@ use softswap_sys::signals::{self, Action, Mask, SIGSEGV, siginfo_t};
 use std::ffi::c_void;
 
 unsafe extern "C" {
-    /// Where the program's handlers return to (`handler_return`).
+    /// The code that the program's handlers return to (`handler_return`).
     fn softswap_handler_return();
 }
 
-/// The address that handlers of the program's return to.
+/// Returns the address that the program's handlers return to.
 pub(super) fn return_address() -> usize {
     softswap_handler_return as *const () as usize
 }
 
-/// A handler begins that blocks `named`: puts what the program has blocked of the engine's signals
-/// into its context. Returns the mask for the handler, in the kernel's form.
+/// Prepares the call of a handler: writes the program's emulated mask into the context, and returns
+/// the handler's mask in the kernel's form.
 ///
 /// # Safety
 /// `context` is the running handler's.
@@ -35,7 +35,7 @@ pub(super) unsafe fn begin(
         named |= signals::bit(signal);
     }
     let blocked = virtual_mask::get();
-    // SAFETY: the context that the kernel gave to the running handler, which alone has it.
+    // SAFETY: the context that the kernel passed to the running handler, which alone uses it.
     let mask = unsafe { &mut *signals::interrupted_mask(context) };
     let in_force = temporary.unwrap_or(*mask);
     *mask |= blocked;
@@ -43,13 +43,13 @@ pub(super) unsafe fn begin(
     (in_force | named) & !ours()
 }
 
-/// Lets the return of the running handler start one of the program's, as if the kernel had
+/// Makes the return of the running handler start one of the program, as if the kernel had
 /// interrupted the thread for it. `temporary` is the mask in force if it is not the context's.
-/// SIGBUS is not blocked: the stack may be out.
+/// SIGBUS must not be blocked: the stack may be swapped out.
 ///
 /// # Safety
-/// `context` is what the running handler was given, on the engine's stack, for a thread that is
-/// on a stack of the program's. The details are valid.
+/// `context` is the context of the running handler, on the engine's stack, for a thread that is on
+/// a stack of the program. The details are valid.
 pub(super) unsafe fn push(
     signal: i32,
     action: &Action,
@@ -69,7 +69,7 @@ pub(super) unsafe fn push(
         unsafe { refuse(signal, context) };
         return;
     }
-    // SAFETY: the frame can be written, and the stack is free there; details and context are the
+    // SAFETY: the frame is writable and the stack is free there; details and context are the
     // kernel's.
     unsafe {
         let mask = begin(context, signal, action, temporary);
@@ -79,7 +79,7 @@ pub(super) unsafe fn push(
     }
 }
 
-/// Returns true if a part of a stack can be written; it is brought in by the touch.
+/// Returns true if a part of a stack can be written, and faults it in.
 fn can_write(address: usize, len: usize) -> bool {
     if address.checked_add(len).is_none_or(|end| end > uaccess::TASK_SIZE) {
         return false;
@@ -100,11 +100,11 @@ fn can_write(address: usize, len: usize) -> bool {
     }
 }
 
-/// There is no room for the frame of a handler: SIGSEGV, as the kernel has it, which kills if it
-/// was SIGSEGV's own.
+/// Raises SIGSEGV because the stack has no space for a handler's frame, as the kernel does. Kills
+/// the process if the signal itself was SIGSEGV.
 ///
 /// # Safety
-/// `context` is what the running handler was given.
+/// `context` is the context of the running handler.
 unsafe fn refuse(signal: i32, context: *mut c_void) {
     if signal == SIGSEGV {
         signals::set_default(SIGSEGV);

@@ -1,8 +1,8 @@
-//! Where the program's handlers return to.
+//! The code that the program's handlers return to.
 //!
-//! The frame may be in memory that is out, its mask may have the engine's signals, its alternate
-//! stack is the program's. So the context is copied to the engine's stack, with all signals
-//! blocked, and put in force from there.
+//! The frame may be swapped out, its mask may contain the engine's signals, and its alternate stack
+//! is the program's. So the context is copied to the engine's stack, with all signals blocked, and
+//! restored from there.
 
 use super::deliver::deliver_held;
 use super::sets::ours;
@@ -13,40 +13,41 @@ use softswap_sys::signal_frame::{copy_context, copy_place};
 use softswap_sys::{raw, signals};
 use std::ffi::c_void;
 
-/// A handler returns to `context`, on its own stack. Blocks all signals and returns the place on the
-/// engine's stack for a copy of the context; 0 if the kernel can read the context itself.
+/// Starts the return of a handler to `context`, on the handler's stack. Blocks all signals and
+/// returns the address on the engine's stack for a copy of the context; 0 if the kernel can read
+/// the context itself.
 unsafe extern "C" fn place_of(context: *mut c_void) -> usize {
     if !instance::emulates_signals() {
         return 0;
     }
     let Some(stack) = signal_stack::addresses() else {
-        // SAFETY: the context of the handler that returns.
+        // SAFETY: the context of the returning handler.
         unsafe { settle_mask(context) };
         return 0;
     };
-    // A handler that had begun before signals were emulated may have blocked SIGBUS.
+    // A handler that started before signals were emulated may have blocked SIGBUS.
     signals::set_mask(closed());
-    // SAFETY: the same; as the kernel, which reads what it names.
+    // SAFETY: the context of the returning handler; the kernel would read the same memory.
     unsafe { copy_place(context, stack.end) }
 }
 
-/// Puts the program's part of a context's mask in force, and takes it out of the kernel's.
+/// Applies the program's part of a context's mask, and removes it from the kernel's part.
 ///
 /// # Safety
-/// `context` is that of a handler which returns.
+/// `context` is that of a returning handler.
 unsafe fn settle_mask(context: *mut c_void) {
-    // SAFETY: this thread alone has the context.
+    // SAFETY: only this thread uses the context.
     let mask = unsafe { &mut *signals::interrupted_mask(context) };
     virtual_mask::set(*mask & ours());
     *mask &= !ours();
 }
 
-/// Copies the context of a handler that returns to the engine's stack, at `place`, below which this
-/// runs. Returns the copy in the kernel's form.
+/// Copies the context of a returning handler to `place` on the engine's stack; this function runs
+/// below that address. Returns the copy in the kernel's form.
 unsafe extern "C" fn leave(context: *const c_void, place: usize) -> *mut c_void {
-    // SAFETY: `place_of` has found the place.
+    // SAFETY: `place_of` has chosen the place.
     let copy = unsafe { copy_context(context, place) };
-    // SAFETY: this thread alone has the copy.
+    // SAFETY: only this thread uses the copy.
     raw::preserving_errno(|| unsafe {
         let pointer = signals::interrupted_stack(copy);
         let stack = &raw mut (*copy.cast::<libc::ucontext_t>()).uc_stack;
@@ -60,9 +61,9 @@ unsafe extern "C" fn leave(context: *const c_void, place: usize) -> *mut c_void 
     copy
 }
 
-// A signal frame for unwinders: at its first instruction the stack pointer is at the context, in
-// which all registers are. Each rule is an expression: the word at an offset from rsp (register 7).
-// It also covers the handler's return address less one.
+// A signal frame for unwinders. At its first instruction the stack pointer is at the context, which
+// contains all registers. Each rule is an expression: the word at an offset from rsp (register 7).
+// The frame also covers the handler's return address minus one.
 core::arch::global_asm!(
     ".hidden softswap_handler_return",
     ".globl softswap_handler_return",

@@ -1,36 +1,36 @@
-//! Signals: two of them are the engine's, and every way to handlers and masks leads here.
+//! Signals. Two of them belong to the engine (three with page protection); every function that
+//! changes handlers or masks ends here.
 //!
-//! SIGBUS and SIGSYS must always reach the engine, because a synchronous signal that is
-//! blocked kills. So two things hold at any time: their action in the kernel is the
-//! engine's, and no mask that the kernel has contains them. What the program asks for
-//! them is *emulated* instead: it is remembered, told when asked, and acted on as the
-//! kernel would have acted.
+//! SIGBUS and SIGSYS must always reach the engine, because a blocked synchronous signal kills the
+//! process. Two invariants hold: their action in the kernel is the engine's, and no mask in the
+//! kernel contains them. The program's actions and masks for them are *emulated*: stored, reported
+//! to the program, and applied as the kernel would.
 //!
-//! | file              | answers for                                                 |
-//! |-------------------|-------------------------------------------------------------|
-//! | `sets`            | which signals are whose                                     |
-//! | `force_signal`          | a signal raised for the interrupted instruction             |
-//! | `pending`         | what waits while the program blocks it, and who takes it    |
-//! | `virtual_mask`    | a thread's mask as the program has set it                   |
-//! | `program_actions` | what the program has asked for each signal                  |
-//! | `alternate_stack` | the stack of `sigaltstack` as the program has set it        |
-//! | `temporary_mask`  | the mask that a waiting call puts in force                  |
-//! | `handler_frame`   | starts handlers of the program's, on the stack that Linux would use |
-//! | `handler_entry`   | the handler that the kernel has for every one of the program's |
-//! | `waiting`         | calls that put a mask in force while they wait, or wait for a signal |
-//! | `deliver`         | the engine's signals, given to the program                  |
-//! | `handler_return`  | where the program's handlers return to                      |
-//! | `sigaction`       | `sigaction` and all that is made of it                      |
-//! | `sigprocmask`     | `sigprocmask` and all that is made of it                    |
-//! | `exec_mask`       | what a program that is started finds                        |
-//! | `lifecycle`       | the start, a thread's begin and end, fork                   |
-//! | `user_mode`       | whether a thread has left the kernel since it was asked     |
-//! | `page_fault`      | SIGBUS: bring the page in, or stop the toucher              |
+//! | file | contents |
+//! |---|---|
+//! | `sets` | sets of signals |
+//! | `force_signal` | a signal raised for the interrupted instruction |
+//! | `pending` | signals held while the program blocks them |
+//! | `virtual_mask` | a thread's mask as the program has set it |
+//! | `program_actions` | the program's action for each signal |
+//! | `alternate_stack` | the program's `sigaltstack` |
+//! | `temporary_mask` | the mask that a waiting call installs |
+//! | `handler_frame` | starts the program's handlers on the stack that Linux would use |
+//! | `handler_entry` | kernel-level handler of the signals that the program handles |
+//! | `waiting` | calls that install a mask while they wait, or wait for a signal |
+//! | `deliver` | delivers the engine's signals to the program |
+//! | `handler_return` | code that the program's handlers return to |
+//! | `sigaction` | `sigaction` and the functions based on it |
+//! | `sigprocmask` | `sigprocmask` and the functions based on it |
+//! | `exec_mask` | mask and actions that a started program inherits |
+//! | `lifecycle` | process start, thread start and exit, fork |
+//! | `user_mode` | detects threads that have left the kernel |
+//! | `page_fault` | SIGBUS: faults the page in, or reports the failure |
 //!
-//! A way to change handlers ends in [`sigaction::change`], a way to change masks in
-//! [`virtual_mask::change_mask`]. What passes both by is an instruction of the program's
-//! own whose pointers the filter does not look for. The same calls made by their numbers
-//! are in [`crate::guard::signal_calls`].
+//! Every change of a handler ends in [`sigaction::change`], every change of a mask in
+//! [`virtual_mask::change_mask`]. The exception is a system-call instruction of the program whose
+//! pointers the filter does not check. The same calls issued by number are in
+//! [`crate::guard::signal_calls`].
 
 pub(crate) mod sets;
 pub(crate) mod force_signal;

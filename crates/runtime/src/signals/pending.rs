@@ -1,20 +1,20 @@
-//! Pending signals: what is sent while the program blocks it waits here, as it would in the kernel:
-//! one of each kind for the process, and one for each thread.
+//! Pending signals. A signal sent while the program blocks it is held here, as in the kernel: one
+//! of each kind for the process, and one for each thread.
 //!
-//! The kernel gives what is sent to the process to any thread, because it knows of none
-//! that blocks it. Where that thread does not take it, because the program has it block that, or
-//! being the engine's own, it waits for the process, and a thread that does take it is told
-//! to look here: one that waits for it, or does not block it. A thread that begins to take
-//! a signal looks by itself, and one that ends leaves it to another.
+//! The kernel delivers a process-directed signal to any thread, because no thread blocks it in the
+//! kernel. If the receiving thread does not take it (the program has blocked it there, or the
+//! thread is the engine's), the signal is held for the process. A thread that waits for it or does
+//! not block it is then signalled to check this table (a *poke*). A thread that unblocks a signal
+//! checks by itself; a thread that exits passes its signals on.
 //!
-//! A forked child has nothing pending but what was sent to itself; what `exec` begins has
-//! all of it, for which it is given back to the kernel. From before the engine rests for a
-//! fork until all is at its place again the thread that forks takes nothing: a handler of
-//! the program's would find locks taken that it needs, or the child half made.
+//! A forked child has nothing pending except signals sent to itself. A program started by `exec`
+//! keeps all pending signals, so they are returned to the kernel first. While a thread forks, it
+//! takes nothing: a handler of the program could need a lock that is held for the fork, or see a
+//! partly initialized child.
 //!
-//! Others look at a thread as long as it is in the list. One that ends without a word, by
-//! an instruction of its own, stays there: so what is listed lies beside the signal stack,
-//! which then stays, too, and not among the variables that go with the thread.
+//! Other threads read a thread's entry while it is listed. A thread that exits by its own
+//! system-call instruction stays listed. Therefore the entry is stored next to the signal stack,
+//! which is then not freed, and not in thread-local storage.
 
 use super::sets::{kinds, ours};
 use crate::base::issue_call::Arguments;
@@ -29,16 +29,16 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 /// The kernel's part of a signal's details; the rest is zero.
 type Details = [u64; 6];
 
-/// One of each kind.
+/// Held signals, at most one of each kind.
 type Held = [Cell<Option<Details>>; 3];
 
 const fn nothing() -> Held {
     [const { Cell::new(None) }; 3]
 }
 
-/// Whether anything was ever held: as long as there was not, there is no need to look.
-/// Set before the masks of others are read, and read after the mask of this thread is set,
-/// so one of both sees the other.
+/// True once any signal has been held; before that, no check is needed. Set before other threads'
+/// masks are read, and read after this thread's mask is set, so at least one side sees the other's
+/// change.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 fn place_of(signal: i32) -> usize {
@@ -52,7 +52,7 @@ fn place_of(signal: i32) -> usize {
 fn keep(held: &Held, signal: i32, info: &siginfo_t) {
     let held = &held[place_of(signal)];
     if held.get().is_none() {
-        // SAFETY: the words lie within siginfo_t, of which every byte is initialised.
+        // SAFETY: the words are within siginfo_t, of which every byte is initialised.
         held.set(Some(unsafe { ptr::from_ref(info).cast::<Details>().read() }));
     }
 }
@@ -65,10 +65,10 @@ fn told(details: Details) -> siginfo_t {
     info
 }
 
-/// What tells a signal of ours from the program's.
+/// Value that distinguishes the runtime's signals from the program's.
 const POKE: usize = 0x50f7_5a9e_0b05;
 
-/// Details of a signal that only makes a waiting thread look for what is held back.
+/// Returns the details of a signal that makes a waiting thread check for held signals.
 pub(super) fn poke(signal: i32) -> siginfo_t {
     signals::queued_info(signal, POKE)
 }
@@ -77,29 +77,29 @@ pub(super) fn is_poke(info: &siginfo_t) -> bool {
     info.si_code == libc::SI_QUEUE && signals::queued_value(info) == POKE
 }
 
-/// A thread. Others look at it while it is in the list.
+/// State of one thread. Other threads read it while it is listed.
 struct Thread {
     number: AtomicI32,
-    /// Which of the engine's signals it blocks, as the program knows it, and which it waits for.
+    /// Engine signals that it blocks, as the program knows it, and that it waits for.
     blocked: AtomicU64,
     waits_for: AtomicU64,
     is_engines: Cell<bool>,
-    /// Its number, while it forks; 0 while it does not.
+    /// Its thread ID while it forks; otherwise 0.
     forks_as: Cell<i32>,
-    /// Whether it has the lock for the time of a fork.
+    /// True while it holds the lock for a fork.
     has_lock: Cell<bool>,
-    /// Whether it is a child's, and nothing of the parent's is pending any more.
+    /// True in a child in which the parent's pending signals have been dropped.
     is_anew: Cell<bool>,
-    // The rest is touched under the lock.
+    // The remaining fields are accessed under the lock.
     is_listed: Cell<bool>,
     next: Cell<*const Thread>,
     before: Cell<*const Thread>,
     held: Held,
-    /// The last round in which it has answered that it is out of the kernel.
+    /// Last round in which it has reported that it is outside the kernel.
     answered: AtomicU32,
-    /// Its call that may hide pointers: its number and one, 0 for none; then its arguments.
+    /// Its call that may hide pointers: number plus one (0: none), then the arguments.
     hidden: [AtomicUsize; 7],
-    /// Where on the stack that call's frame is.
+    /// Stack address of that call's frame.
     hidden_at: Cell<usize>,
 }
 
@@ -131,7 +131,7 @@ impl Thread {
         Some((number as i64, std::array::from_fn(argument)))
     }
 
-    /// Takes over what another was: the same thread's, in another place.
+    /// Copies the state of the same thread from its previous place.
     fn be(&self, other: &Thread) {
         self.number.store(other.number.load(Ordering::Relaxed), Ordering::Relaxed);
         self.blocked.store(other.blocked.load(Ordering::Relaxed), Ordering::SeqCst);
@@ -144,22 +144,22 @@ impl Thread {
 }
 
 thread_local! {
-    /// Before a thread is in the list, and after.
+    /// State of a thread that is not listed.
     static OWN: Thread = const { Thread::new() };
-    /// While it is; null otherwise.
+    /// Listed state; null if the thread is not listed.
     static LISTED: Cell<*const Thread> = const { Cell::new(ptr::null()) };
 }
 
-/// Runs `body` with this thread.
+/// Runs `body` with this thread's state.
 fn with_me<R>(body: impl FnOnce(&Thread) -> R) -> R {
-    // SAFETY: null, or where `enter` put it: that stays until `leave` says otherwise.
+    // SAFETY: null, or the place set by `enter`, which is valid until `leave` resets it.
     match unsafe { LISTED.get().as_ref() } {
         Some(listed) => body(listed),
         None => OWN.with(body),
     }
 }
 
-/// What all threads have in common; touched under the lock.
+/// State common to all threads; accessed under the lock.
 struct Process {
     first: Cell<*const Thread>,
     held: Held,
@@ -170,7 +170,7 @@ struct Shared {
     process: Process,
 }
 
-// SAFETY: `process`, and what is listed there, is touched under the lock only.
+// SAFETY: `process` and the listed entries are only accessed under the lock.
 unsafe impl Sync for Shared {}
 
 static SHARED: Shared = Shared {
@@ -178,12 +178,12 @@ static SHARED: Shared = Shared {
     process: Process { first: Cell::new(ptr::null()), held: nothing() },
 };
 
-/// Runs `body` under the lock, for this thread.
+/// Runs `body` under the lock, with this thread's state.
 fn with<R>(body: impl FnOnce(&Process, &Thread) -> R) -> R {
     signals::with_all_blocked(|| {
         with_me(|me| {
-            // While it forks, this thread has the lock already, and is here because a
-            // signal has arrived: nothing is half done.
+            // A forking thread already holds the lock. It gets here only for a signal that has
+            // arrived, so no update is half done.
             let has_lock = me.has_lock.get();
             if !has_lock {
                 SHARED.lock.lock();
@@ -197,42 +197,42 @@ fn with<R>(body: impl FnOnce(&Process, &Thread) -> R) -> R {
     })
 }
 
-/// This thread forks: from now on it takes nothing.
+/// Marks this thread as forking: it takes no signals.
 pub(super) fn begin_fork() {
     with_me(|me| me.forks_as.set(raw::current_thread()));
 }
 
-/// Ends what [`begin_fork`] began. What has arrived meanwhile waits.
+/// Ends the state of [`begin_fork`]. Signals that have arrived meanwhile stay held.
 pub(super) fn end_fork() {
     with_me(|me| me.forks_as.set(0));
 }
 
-/// Keeps other threads from holding the lock while this one forks.
+/// Takes the lock, so that no other thread holds it during a fork.
 pub(super) fn lock_for_fork() {
     SHARED.lock.lock();
     with_me(|me| me.has_lock.set(true));
 }
 
-/// Ends what [`lock_for_fork`] began.
+/// Releases the lock of [`lock_for_fork`].
 pub(super) fn unlock_after_fork() {
     with_me(|me| me.has_lock.set(false));
     SHARED.lock.unlock();
 }
 
-/// Whether this thread has the lock for the time of a fork.
+/// Returns true if this thread holds the lock for a fork.
 pub(super) fn has_lock_for_fork() -> bool {
     with_me(|me| me.has_lock.get())
 }
 
-/// A thread of the list, if there is one.
+/// Returns a listed thread, if the pointer is not null.
 fn listed(_of: &Process, thread: *const Thread) -> Option<&Thread> {
-    // SAFETY: null, or in the list: a thread takes itself out before its place goes, under
-    // the lock, which is held.
+    // SAFETY: null, or listed: a thread removes itself under the lock, which is held, before its
+    // entry is freed.
     unsafe { thread.as_ref() }
 }
 
 impl Process {
-    /// Puts a thread into the list, first.
+    /// Adds a thread at the head of the list.
     fn list(&self, thread: &Thread) {
         thread.is_listed.set(true);
         thread.before.set(ptr::null());
@@ -255,7 +255,7 @@ impl Process {
         }
     }
 
-    /// Whether a thread that was listed later has this one's number: then this one is gone.
+    /// Returns true if a thread listed later has the same ID: then this one has exited.
     fn is_replaced(&self, thread: &Thread) -> bool {
         let number = thread.number.load(Ordering::Relaxed);
         let later = self.threads().take_while(|other| !ptr::eq(*other, thread));
@@ -267,8 +267,8 @@ impl Process {
         std::iter::successors(first, |thread| listed(self, thread.next.get()))
     }
 
-    /// Lets a thread that takes the signal know that there is one: the first thread of the
-    /// process rather than others, as the kernel does.
+    /// Pokes a thread that takes the signal, if one is held: preferably the first thread of the
+    /// process, as in the kernel.
     fn tell(&self, signal: i32) {
         if self.held[place_of(signal)].get().is_none() {
             return;
@@ -288,21 +288,21 @@ impl Process {
                 self.unlist(thread);
                 continue;
             }
-            // This one looks by itself: before it waits, or when it has forked.
+            // This thread checks by itself: before it waits, or after it has forked.
             if number == me {
                 return;
             }
-            // SAFETY: details made for this.
+            // SAFETY: details made by this function.
             match unsafe { signals::send_with(number, signal, &raw const poke) } {
                 Ok(()) => return,
-                // It has ended without a word.
+                // The thread has exited without unlisting itself.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => self.unlist(thread),
                 Err(_) => {}
             }
         }
     }
 
-    /// This is a child, or has just begun: of its threads there is this one, and nothing is
+    /// Resets the state at the start, or in a child: only this thread exists, and nothing is
     /// pending.
     fn begin_anew(&self, me: &Thread) {
         self.first.set(ptr::null());
@@ -315,14 +315,13 @@ impl Process {
     }
 }
 
-/// From now on this thread is told of signals that it takes. `note` is the address of its
-/// [`signals::note`].
+/// Lists this thread, so that it can be poked. `note` is the address of its [`signals::note`].
 pub(super) fn enter(note: usize) {
     with(|process, me| {
         if me.is_listed.get() {
             return;
         }
-        // SAFETY: room for it, of this thread alone, which stays as long as its stack.
+        // SAFETY: space of this thread alone, which is valid as long as its stack.
         let listed = unsafe {
             let place = note as *mut Thread;
             place.write(Thread::new());
@@ -335,7 +334,7 @@ pub(super) fn enter(note: usize) {
     });
 }
 
-/// Whether a thread has entered, and not left.
+/// Returns true if a thread is listed.
 pub(super) fn knows(thread: i32) -> bool {
     of_thread(thread, |_| ()).is_some()
 }
@@ -345,18 +344,18 @@ fn of_thread<R>(number: i32, body: impl FnOnce(&Thread) -> R) -> Option<R> {
     with(|process, _| process.threads().find(is_it).map(body))
 }
 
-/// This thread is out of the kernel.
+/// Records that this thread is outside the kernel.
 pub(super) fn answer(round: u32) {
     with_me(|me| me.answered.store(round, Ordering::SeqCst));
 }
 
-/// The last round in which a thread has answered; 0 for none.
+/// Returns the last round in which a thread has reported; 0 for none.
 pub(super) fn last_answer(thread: i32) -> u32 {
     of_thread(thread, |it| it.answered.load(Ordering::SeqCst)).unwrap_or(0)
 }
 
 fn note_hidden(me: &Thread, call: Option<(i64, Arguments)>, at: usize) {
-    // Never the number of one call with the arguments of another.
+    // Clear first: the number of one call must never be seen with the arguments of another.
     me.hidden[0].store(0, Ordering::SeqCst);
     if let Some((number, arguments)) = call {
         for (place, argument) in me.hidden[1..].iter().zip(arguments) {
@@ -367,12 +366,12 @@ fn note_hidden(me: &Thread, call: Option<(i64, Arguments)>, at: usize) {
     me.hidden_at.set(at);
 }
 
-/// This thread is about to make a call that may hide pointers.
+/// Records a call that may hide pointers, before it is issued.
 pub(super) fn hide(number: i64, arguments: Arguments, at: usize) {
     with_me(|me| note_hidden(me, Some((number, arguments)), at));
 }
 
-/// This thread jumps to a frame at `target`, perhaps out of that call.
+/// Removes that record if a jump to a frame at `target` leaves the call.
 pub(crate) fn jump_to(target: usize) {
     with_me(|me| {
         if me.hidden_call().is_some() && signal_stack::is_left(me.hidden_at.get(), target) {
@@ -381,17 +380,17 @@ pub(crate) fn jump_to(target: usize) {
     });
 }
 
-/// The call that may hide pointers and that this thread is in.
+/// Returns this thread's call that may hide pointers.
 pub(super) fn hidden_call() -> Option<(i64, Arguments)> {
     with_me(Thread::hidden_call)
 }
 
-/// The same of another thread.
+/// Returns another thread's call that may hide pointers.
 pub(super) fn hidden_call_of(thread: i32) -> Option<(i64, Arguments)> {
     of_thread(thread, Thread::hidden_call).flatten()
 }
 
-/// This thread ends: what is pending for the process is for others.
+/// Unlists this thread at its exit, and pokes other threads for signals pending for the process.
 pub(super) fn leave() {
     with(|process, me| {
         process.unlist(me);
@@ -406,22 +405,21 @@ pub(super) fn leave() {
     });
 }
 
-/// This thread is the engine's.
+/// Marks this thread as the engine's.
 pub(super) fn be_engines() {
     with_me(|me| me.is_engines.set(true));
 }
 
-/// Whether this thread is the engine's.
 pub(super) fn is_engines() -> bool {
     with_me(|me| me.is_engines.get())
 }
 
-/// Whether this thread takes nothing that is sent, whatever it blocks.
+/// Returns true if this thread takes no sent signals, regardless of its mask.
 pub(super) fn takes_nothing() -> bool {
     with_me(|me| me.is_engines.get() || me.forks_as.get() != 0)
 }
 
-/// Which of the engine's signals this thread blocks, as the program knows it.
+/// Returns the engine signals that this thread blocks, as the program knows it.
 pub(super) fn blocked() -> Mask {
     with_me(|me| me.blocked.load(Ordering::Relaxed))
 }
@@ -430,7 +428,7 @@ pub(super) fn block(mask: Mask) {
     with_me(|me| me.blocked.store(mask, Ordering::SeqCst));
 }
 
-/// This thread waits for these, or for none any more.
+/// Sets the signals that this thread waits for.
 pub(super) fn wait_for(mask: Mask) {
     with(|process, me| {
         let before = me.waits_for.swap(mask, Ordering::SeqCst);
@@ -438,17 +436,16 @@ pub(super) fn wait_for(mask: Mask) {
     });
 }
 
-/// Whether this thread waits for it.
 pub(super) fn is_waiting_for(signal: i32) -> bool {
     with_me(|me| me.waits_for.load(Ordering::Relaxed) & signals::bit(signal) != 0)
 }
 
-/// Keeps a sent signal that this thread does not take. What was sent to this very thread
-/// waits for it.
+/// Holds a sent signal that this thread does not take. A thread-directed signal is held for this
+/// thread.
 pub(super) fn hold(signal: i32, info: &siginfo_t) {
     with(|process, me| {
         ANY.store(true, Ordering::SeqCst);
-        // In a child, sent before it has come so far itself.
+        // Sent to a child before the child has reset its state.
         let is_child = || me.forks_as.get() != raw::current_thread();
         if me.forks_as.get() != 0 && !me.is_anew.get() && is_child() {
             process.begin_anew(me);
@@ -463,12 +460,12 @@ pub(super) fn hold(signal: i32, info: &siginfo_t) {
     });
 }
 
-/// A thread that was told to look does not take the signal by now: another is told.
+/// Pokes another thread for a signal that this one no longer takes.
 pub(super) fn pass_on(signal: i32) {
     with(|process, _| process.tell(signal));
 }
 
-/// Takes what this thread may take.
+/// Takes a held signal for this thread.
 pub(super) fn take(signal: i32) -> Option<siginfo_t> {
     if !ANY.load(Ordering::SeqCst) {
         return None;
@@ -477,7 +474,7 @@ pub(super) fn take(signal: i32) -> Option<siginfo_t> {
     with(|process, me| me.held[place].take().or_else(|| process.held[place].take())).map(told)
 }
 
-/// The signals of which there is one that this thread may take.
+/// Returns the set of held signals that this thread may take.
 pub(super) fn held() -> Mask {
     with(|process, me| {
         let is_held = |signal: &i32| {
@@ -489,7 +486,7 @@ pub(super) fn held() -> Mask {
     })
 }
 
-/// The program ignores the signal from now on: what is pending of it is gone.
+/// Drops a pending signal that the program now ignores.
 pub(super) fn forget(signal: i32) {
     let place = place_of(signal);
     with(|process, me| {
@@ -499,8 +496,8 @@ pub(super) fn forget(signal: i32) {
     });
 }
 
-/// This process is a forked child, or has just begun: nothing is pending but what was sent
-/// to it.
+/// Resets the state at the start, or in a forked child: only signals sent to this process are
+/// pending.
 pub(super) fn become_child() {
     with(|process, me| {
         if !me.is_anew.replace(false) {

@@ -1,5 +1,5 @@
-//! The program's action for each signal: for the engine's signals, whose action in the kernel
-//! stays the engine's, and for those whose action in the kernel is the runtime's entry.
+//! The program's actions: for the engine's signals, whose action in the kernel is the engine's, and
+//! for the signals whose action in the kernel is the runtime's entry.
 
 use super::pending;
 use super::sets::{kinds, ours};
@@ -9,18 +9,18 @@ use softswap_sys::signals::{self, Action, Mask, SA_RESTORER, SIGSEGV, SIGSYS};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Flags that the kernel knows; it forgets others.
+/// Flags that the kernel keeps; it drops others.
 const KNOWN_FLAGS: u64 = 0xdc00_0807 | SA_RESTORER;
-/// What the kernel takes out of every mask.
+/// Signals that the kernel removes from every mask.
 const NEVER_MASKED: Mask = signals::bit(libc::SIGKILL) | signals::bit(libc::SIGSTOP);
 
-/// What the program asked for one of the engine's signals.
+/// The program's action for one of the engine's signals.
 pub(super) struct Remembered {
     lock: Lock,
     action: UnsafeCell<Action>,
 }
 
-// SAFETY: `action` is only touched under `lock`.
+// SAFETY: `action` is only accessed under `lock`.
 unsafe impl Sync for Remembered {}
 
 impl Remembered {
@@ -30,7 +30,7 @@ impl Remembered {
 
     fn with<R>(&self, body: impl FnOnce(&mut Action) -> R) -> R {
         signals::with_all_blocked(|| {
-            // Who forks has it already.
+            // A forking thread already holds the lock.
             let has_lock = pending::has_lock_for_fork();
             if !has_lock {
                 self.lock.lock();
@@ -55,7 +55,8 @@ impl Remembered {
         })
     }
 
-    /// What a handler of the program's is called with now.
+    /// Returns the action for a call of the handler, and resets it if the program has set
+    /// SA_RESETHAND.
     pub(super) fn take_action(&self) -> Action {
         self.with(|now| {
             let action = *now;
@@ -66,7 +67,6 @@ impl Remembered {
         })
     }
 
-    /// Whether the program ignores it.
     pub(super) fn is_ignored(&self) -> bool {
         self.with(|action| action.handler == libc::SIG_IGN)
     }
@@ -76,9 +76,10 @@ static ON_SIGBUS: Remembered = Remembered::new();
 static ON_SIGSYS: Remembered = Remembered::new();
 static ON_SIGSEGV: Remembered = Remembered::new();
 
-/// Keeps other threads from holding these locks while this one forks.
+/// Takes these locks, so that no other thread holds them during a fork.
 pub(crate) fn lock_for_fork() {
-    // One that arrives in between would find a lock taken, and nobody to give it back.
+    // A handler of a signal that arrives in between would wait for a lock that its own thread
+    // holds.
     signals::with_all_blocked(|| {
         ON_SIGBUS.lock.lock();
         ON_SIGSYS.lock.lock();
@@ -87,7 +88,7 @@ pub(crate) fn lock_for_fork() {
     });
 }
 
-/// Ends what [`lock_for_fork`] began.
+/// Releases the locks of [`lock_for_fork`].
 pub(crate) fn unlock_after_fork() {
     signals::with_all_blocked(|| {
         pending::unlock_after_fork();
@@ -97,7 +98,7 @@ pub(crate) fn unlock_after_fork() {
     });
 }
 
-/// An action of the program's for a signal that the kernel has the runtime's entry for.
+/// The program's action for a signal whose action in the kernel is the runtime's entry.
 pub(super) struct Asked {
     pub(super) handler: AtomicUsize,
     pub(super) flags: AtomicU64,
@@ -122,18 +123,18 @@ impl Asked {
     }
 }
 
-/// By signal number.
+/// Actions by signal number.
 pub(super) static ASKED: [Asked; 65] = [const { Asked::new() }; 65];
 
 pub(super) fn remembered(signal: i32) -> Option<&'static Remembered> {
-    // Before the engine is up, and without one, these are the program's.
+    // Before and without signal emulation, the kernel has the program's actions.
     if !instance::emulates_signals() {
         return None;
     }
     kinds(ours()).any(|ours| ours == signal).then(|| of_engines(signal))
 }
 
-/// The program's action for a signal of the engine's.
+/// Returns the program's action for one of the engine's signals.
 pub(super) fn of_engines(signal: i32) -> &'static Remembered {
     match signal {
         SIGSYS => &ON_SIGSYS,
@@ -142,7 +143,7 @@ pub(super) fn of_engines(signal: i32) -> &'static Remembered {
     }
 }
 
-/// Notes the action that a signal of the engine's had in the kernel.
+/// Stores the action that one of the engine's signals had in the kernel.
 pub(super) fn remember(signal: i32, action: Action) {
     of_engines(signal).change(Some(action));
 }

@@ -1,4 +1,5 @@
-//! Sets of signals: the engine's, the C library's own, and a `sigset_t` as a word.
+//! Sets of signals: the engine's, the C library's own, and conversion between `sigset_t` and a
+//! word.
 
 use libc::sigset_t;
 use softswap_sys::signals::{self, Mask, SIGBUS, SIGSEGV, SIGSYS, never_blocked};
@@ -9,20 +10,20 @@ pub(crate) fn ours() -> Mask {
     never_blocked()
 }
 
-/// Signals that the C library keeps for itself (cancellation, setxid).
+/// Signals that the C library uses internally (cancellation, setxid).
 pub(crate) const INTERNAL: Mask = signals::bit(32) | signals::bit(33);
 
-/// Whether a signal is one that programs may name: the C library keeps two for itself.
+/// Returns true if programs may name this signal.
 pub(super) fn is_for_programs(signal: i32) -> bool {
     signals::SIGNALS.contains(&signal) && INTERNAL & signals::bit(signal) == 0
 }
 
-/// The engine's signals that a mask names.
+/// Iterates over the engine's signals in a mask.
 pub(super) fn kinds(of: Mask) -> impl Iterator<Item = i32> {
     [SIGBUS, SIGSYS, SIGSEGV].into_iter().filter(move |signal| of & signals::bit(*signal) != 0)
 }
 
-/// The kernel's part of a C library set.
+/// Returns the kernel's part of a C library set.
 ///
 /// # Safety
 /// `set` is a valid sigset_t.
@@ -36,7 +37,7 @@ pub(super) fn set_bits(set: &mut sigset_t, mask: Mask) {
     unsafe { std::ptr::from_mut(set).cast::<Mask>().write_unaligned(mask) };
 }
 
-/// A C library set.
+/// Returns a C library set.
 pub(super) fn set_of(mask: Mask) -> sigset_t {
     // SAFETY: all-zero is the empty set.
     let mut set = unsafe { std::mem::zeroed() };

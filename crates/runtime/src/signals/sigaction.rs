@@ -1,4 +1,4 @@
-//! What a signal does: `sigaction` and all that is made of it.
+//! `sigaction` and the functions based on it.
 
 use super::program_actions::{ASKED, remembered};
 use super::sets::{INTERNAL, bits, is_for_programs, ours, set_bits, set_of};
@@ -16,7 +16,7 @@ fn is_function(handler: usize) -> bool {
     !matches!(handler, libc::SIG_DFL | libc::SIG_IGN)
 }
 
-/// Changes what a signal does, if there is a new action; what it did before, or an error
+/// Changes the action of a signal, if `new` is given. Returns the previous action, or an error
 /// number. Every change of an action ends here.
 ///
 /// # Safety
@@ -28,7 +28,7 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
         return Err(-refused as i32);
     }
     if let Some(remembered) = remembered(signal) {
-        // The child of a vfork has handlers of its own, but this memory is its parent's.
+        // The child of a vfork has its own handlers, but this memory is its parent's.
         let new = new.filter(|_| !is_borrowing());
         let new = new.map(|new| Action { flags: new.flags | SA_RESTORER, ..new });
         let before = remembered.change(new);
@@ -40,9 +40,9 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
     let error_number = |error: std::io::Error| error.raw_os_error().unwrap_or(libc::EINVAL);
     let asked = ASKED.get(signal as usize).filter(|_| instance::emulates_signals());
     let Some(asked) = asked else {
-        // One that runs when the process wakes returns to the runtime, too.
+        // A handler that is running when the process wakes must also return to the runtime.
         let new = new.map(|new| Action { restorer: handler_frame::return_address(), ..new });
-        // SAFETY: `new` names a handler of the program's for this signal, or none.
+        // SAFETY: `new` names the program's handler for this signal, or none.
         return unsafe { signals::change_action(signal, new.as_ref()) }.map_err(error_number);
     };
     let before = asked.get();
@@ -51,16 +51,16 @@ pub(crate) unsafe fn change(signal: i32, new: Option<Action>) -> Result<Action, 
             return new;
         }
         asked.set(&new);
-        // The kernel cannot put a handler's frame on a stack that is swapped out (a
-        // coroutine's, say), so every signal arrives on the engine's stack.
+        // The kernel cannot write a handler's frame to a stack that is swapped out (a coroutine's,
+        // for example), so every signal is delivered on the engine's stack.
         let flags = new.flags | (libc::SA_ONSTACK | libc::SA_SIGINFO) as u64;
         let restorer = handler_frame::return_address();
         Action { restorer, ..Action::new(entry::address(), flags, closed()) }
     });
-    // SAFETY: the handler is ours, which calls the program's.
+    // SAFETY: the runtime's handler, which calls the program's.
     match unsafe { signals::change_action(signal, installed.as_ref()) } {
         Ok(old) if old.handler == entry::address() => Ok(before),
-        // Set back by the kernel when it was called.
+        // Reset by the kernel when the handler was called.
         Ok(old) if old.flags & before.flags & libc::SA_RESETHAND as u32 as u64 != 0 => {
             Ok(Action { handler: old.handler, ..before })
         }
@@ -92,17 +92,17 @@ pub unsafe extern "C" fn sigaction(signal: i32, new: *const CAction, old: *mut C
     if !is_for_programs(signal) {
         return c_result(refused(libc::EINVAL)) as i32;
     }
-    // Read and written here: the pointers may be managed.
-    // SAFETY: the caller's pointers are valid or null.
+    // Accessed here and not by the kernel, because the pointers may be managed. SAFETY: the
+    // caller's pointers are valid or null.
     let wanted = unsafe { new.as_ref() }.map(|new| {
         let flags = u64::from(new.sa_flags as u32);
         // SAFETY: a valid set.
         Action::new(new.sa_sigaction, flags, unsafe { bits(&raw const new.sa_mask) })
     });
-    // SAFETY: a handler of the program's, for a signal that programs may name.
+    // SAFETY: a handler of the program, for a signal that programs may name.
     match unsafe { change(signal, wanted) } {
         Ok(before) => {
-            // SAFETY: `old` is null or names an object that the program lets be written.
+            // SAFETY: `old` is null or points to a writable object of the program.
             if let Some(old) = unsafe { old.as_mut() } {
                 old.sa_sigaction = before.handler;
                 old.sa_flags = before.flags as i32;
@@ -119,12 +119,12 @@ pub unsafe extern "C" fn sigaction(signal: i32, new: *const CAction, old: *mut C
 /// As `sigaction(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sigaction(signal: i32, new: *const CAction, old: *mut CAction) -> i32 {
-    // SAFETY: this is the function that the program has called, by another of its names; the
-    // arguments are the program's.
+    // SAFETY: the program has called this function by another of its names; the arguments are the
+    // program's.
     unsafe { sigaction(signal, new, old) }
 }
 
-/// Installs a handler; what there was, or `SIG_ERR`.
+/// Installs a handler. Returns the previous one, or `SIG_ERR`.
 ///
 /// # Safety
 /// As `signal(2)`.
@@ -133,14 +133,14 @@ unsafe fn install(signal: i32, handler: usize, flags: i32, mask: Mask) -> usize 
         return c_result(refused(libc::EINVAL)) as usize;
     }
     let action = Action::new(handler, u64::from(flags as u32), mask);
-    // SAFETY: a handler of the program's, for a signal that programs may name.
+    // SAFETY: a handler of the program, for a signal that programs may name.
     match unsafe { change(signal, Some(action)) } {
         Ok(before) => before.handler,
         Err(error) => c_result(refused(error)) as usize,
     }
 }
 
-/// Signals whose handlers interrupt system calls, by `siginterrupt`.
+/// Signals whose handlers interrupt system calls, set by `siginterrupt`.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
 /// # Safety
@@ -149,7 +149,7 @@ static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 pub unsafe extern "C" fn signal(number: i32, handler: usize) -> usize {
     let own = if is_for_programs(number) { signals::bit(number) } else { 0 };
     let interrupts = INTERRUPTING.load(Ordering::Relaxed) & own != 0;
-    // SAFETY: a handler of the program's, for a signal that programs may name.
+    // SAFETY: a handler of the program, for a signal that programs may name.
     unsafe { install(number, handler, if interrupts { 0 } else { libc::SA_RESTART }, own) }
 }
 
@@ -160,8 +160,8 @@ macro_rules! also_named {
         /// As the C library's function of the same name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(number: i32, handler: usize) -> usize {
-            // SAFETY: this is the function that the program has called, by another of its names;
-            // the arguments are the program's.
+            // SAFETY: the program has called this function by another of its names; the arguments
+            // are the program's.
             unsafe { $of(number, handler) }
         }
     )*};
@@ -174,7 +174,7 @@ also_named!(sysv_signal: __sysv_signal);
 /// As `sysv_signal(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sysv_signal(number: i32, handler: usize) -> usize {
-    // SAFETY: a handler of the program's, for a signal that programs may name.
+    // SAFETY: a handler of the program, for a signal that programs may name.
     unsafe { install(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER, 0) }
 }
 
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn sigset(number: i32, disposition: usize) -> usize {
     let own = signals::bit(number);
     let holds = disposition == HOLD;
     let action = (!holds).then(|| Action::new(disposition, 0, 0));
-    // SAFETY: a handler of the program's, for a signal that programs may name.
+    // SAFETY: a handler of the program, for a signal that programs may name.
     let before = match unsafe { change(number, action) } {
         Ok(before) => before,
         Err(error) => return c_result(refused(error)) as usize,
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn siginterrupt(number: i32, interrupts: i32) -> i32 {
     if !is_for_programs(number) {
         return c_result(refused(libc::EINVAL)) as i32;
     }
-    // SAFETY: nothing is changed, then the program's own handler.
+    // SAFETY: the first call changes nothing; the second installs the program's own handler.
     let result = unsafe { change(number, None) }.and_then(|mut action| {
         let restart = libc::SA_RESTART as u64;
         if interrupts == 0 {

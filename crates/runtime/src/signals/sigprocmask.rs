@@ -1,4 +1,4 @@
-//! `sigprocmask` and all that is made of it.
+//! `sigprocmask` and the functions based on it.
 
 use super::sets::{INTERNAL, bits, is_for_programs, set_bits};
 use super::virtual_mask;
@@ -13,7 +13,7 @@ unsafe fn change(how: i32, set: *const sigset_t, old: *mut sigset_t) -> Result<(
     // SAFETY: the caller's pointer is valid or null.
     let set = unsafe { set.as_ref() }.map(|set| unsafe { bits(set) } & !INTERNAL);
     let before = change_mask(how, set)?;
-    // SAFETY: room for a set that the program has given, or null.
+    // SAFETY: space for a set that the program has passed, or null.
     if let Some(old) = unsafe { old.as_mut() } {
         set_bits(old, before);
     }
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn pthread_sigmask(
     set: *const sigset_t,
     old: *mut sigset_t,
 ) -> i32 {
-    // SAFETY: sets of the program's, valid or null.
+    // SAFETY: sets of the program, valid or null.
     unsafe { change(how, set, old) }.err().unwrap_or(0)
 }
 
@@ -40,28 +40,28 @@ pub unsafe extern "C" fn pthread_sigmask(
 /// As `sigprocmask(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigprocmask(how: i32, set: *const sigset_t, old: *mut sigset_t) -> i32 {
-    // SAFETY: sets of the program's, valid or null.
+    // SAFETY: sets of the program, valid or null.
     c_outcome(unsafe { change(how, set, old) })
 }
 
-/// The low half of the mask there was, as old programs see it.
+/// Returns the low half of the previous mask, for the old interfaces.
 fn low_half(result: Result<Mask, i32>) -> i32 {
     result.map_or_else(|error| c_result(refused(error)) as i32, |mask| mask as i32)
 }
 
-/// As `sigblock(3)`.
+/// Implements `sigblock(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn sigblock(mask: i32) -> i32 {
     low_half(change_mask(libc::SIG_BLOCK, Some(Mask::from(mask as u32) & !INTERNAL)))
 }
 
-/// As `sigsetmask(3)`.
+/// Implements `sigsetmask(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn sigsetmask(mask: i32) -> i32 {
     low_half(change_mask(libc::SIG_SETMASK, Some(Mask::from(mask as u32) & !INTERNAL)))
 }
 
-/// As `siggetmask(3)`.
+/// Implements `siggetmask(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn siggetmask() -> i32 {
     sigblock(0)
@@ -74,13 +74,13 @@ fn one(how: i32, signal: i32) -> i32 {
     c_outcome(change_mask(how, Some(signals::bit(signal))).map(drop))
 }
 
-/// As `sighold(3)`.
+/// Implements `sighold(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn sighold(signal: i32) -> i32 {
     one(libc::SIG_BLOCK, signal)
 }
 
-/// As `sigrelse(3)`.
+/// Implements `sigrelse(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn sigrelse(signal: i32) -> i32 {
     one(libc::SIG_UNBLOCK, signal)

@@ -1,38 +1,38 @@
-//! The mask that a call puts in force while it waits (`sigsuspend`, `ppoll`).
+//! The mask that a call installs while it waits (`sigsuspend`, `ppoll`).
 //!
-//! A handler that such a call is interrupted by runs with that mask and its own, but its context
-//! has the thread's. The kernel blocks all signals when it delivers one to the runtime, so the
-//! mask that the call has put in force is noted here.
+//! A handler that interrupts such a call runs with that mask and its own, but its context contains
+//! the thread's mask. The kernel blocks all signals when it delivers one to the runtime, so the
+//! call's mask is recorded here.
 
 use softswap_sys::signals::{self, Mask};
 use std::cell::Cell;
 use std::ffi::c_void;
 
 thread_local! {
-    /// The mask, and an address on the stack below which the call is made.
+    /// The mask, and a stack address below which the call is issued.
     static NOTED: Cell<Option<(Mask, usize)>> = const { Cell::new(None) };
 }
 
-/// The frame of the call is within this many bytes above [`note`]'s.
+/// Maximum distance of the call's frame above [`note`]'s, in bytes.
 const NOTE_BYTES: usize = 4 << 10;
-/// The call is made within this many bytes of the note.
+/// Maximum distance of the call below the recorded address, in bytes.
 const CALL_BYTES: usize = 64 << 10;
 
-/// A call that this thread is about to make puts `mask` in force.
+/// Records the mask of a call that this thread is about to issue.
 pub(crate) fn note(mask: Mask) {
     let local = 0_u8;
     NOTED.set(Some((mask, &raw const local as usize + NOTE_BYTES)));
 }
 
-/// The call has returned.
+/// Removes the record after the call.
 pub(crate) fn forget() {
     NOTED.set(None);
 }
 
-/// Takes the mask that is in force if `context` is that of a call which was interrupted.
+/// Takes the recorded mask if `context` is that of the interrupted call.
 ///
 /// # Safety
-/// `context` is what the running handler was given.
+/// `context` is the context of the running handler.
 pub(super) unsafe fn take(context: *const c_void) -> Option<Mask> {
     const INTERRUPTED: i64 = -(libc::EINTR as i64);
     let (mask, above) = NOTED.take()?;

@@ -1,10 +1,10 @@
-//! Whether a thread that runs has left the kernel since it was asked.
+//! Detects whether a running thread has left the kernel since it was queried.
 //!
-//! Who wakes a process must know of every call that began before the filter was there. A
-//! thread that waits in one is seen in /proc; one that runs is asked by a signal, whose
-//! handler runs as soon as the thread is out of the kernel. A call that may hide pointers from
-//! the filter, and begins with a look at where the runtime stands, is written down by its
-//! thread meanwhile.
+//! The thread that wakes a process must know every call that started before the filter was
+//! installed. A thread that waits in a call is visible in /proc. A running thread is queried by a
+//! signal, whose handler runs as soon as the thread is outside the kernel. A call that may hide
+//! pointers from the filter, and that first checks the state of the runtime, is recorded by its
+//! thread.
 
 use super::pending;
 use crate::base::issue_call::Arguments;
@@ -13,35 +13,35 @@ use softswap_sys::{raw, threads};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-/// Counts the wakings in which threads were asked.
+/// Number of the current round of queries.
 static ROUND: AtomicU32 = AtomicU32::new(0);
 
-/// From now on answers are to this round's questions.
+/// Starts a new round.
 pub(crate) fn begin_round() {
     ROUND.fetch_add(1, SeqCst);
 }
 
-/// Asks a thread.
+/// Queries a thread.
 pub(crate) fn ask(thread: i32) {
     threads::question(thread);
 }
 
-/// Whether a thread has been out of the kernel since it was asked in this round.
+/// Returns true if a thread has been outside the kernel since it was queried in this round.
 pub(crate) fn has_answered(thread: i32) -> bool {
     pending::last_answer(thread) == ROUND.load(SeqCst)
 }
 
-/// In the handler: this thread is out of the kernel.
+/// Answers a query, in the handler.
 ///
 /// # Safety
 /// `context` is the running handler's.
 pub(super) unsafe fn answer(context: *mut c_void) {
     pending::answer(ROUND.load(SeqCst));
-    // SAFETY: the context that the kernel gave to this handler, which alone has it.
+    // SAFETY: the context that the kernel passed to this handler, which alone uses it.
     restart(unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext });
 }
 
-/// Calls that the kernel does not begin anew after a handler, whatever the handler's flags say.
+/// Calls that the kernel may not restart after a handler, regardless of the handler's flags.
 const ENDED: [i64; 26] = [
     libc::SYS_read,
     libc::SYS_write,
@@ -71,9 +71,8 @@ const ENDED: [i64; 26] = [
     libc::SYS_mq_timedreceive,
 ];
 
-/// Lets a call begin anew that has just begun and was interrupted by nothing that the program
-/// knows of. Its number is in the code before it: `mov eax, NUMBER`, and at most a few
-/// instructions more.
+/// Restarts a call that has just started and was interrupted only by the query. The call's number
+/// is in the code before it: `mov eax, NUMBER`, followed by at most a few instructions.
 fn restart(registers: &mut libc::mcontext_t) {
     const INTERRUPTED: i64 = -(libc::EINTR as i64);
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
@@ -104,14 +103,14 @@ fn restart(registers: &mut libc::mcontext_t) {
     }
 }
 
-/// This thread is about to make a call that may hide pointers, once it has looked where the runtime
-/// stands. What is written down stays until the next such call: too much is kept at worst.
+/// Records a call that may hide pointers, before this thread checks the state of the runtime and
+/// issues it. The record remains until the next such call; at worst too much stays resident.
 pub(crate) fn note_hidden(number: i64, arguments: Arguments) {
     let local = 0_u8;
     pending::hide(number, arguments, &raw const local as usize);
 }
 
-/// The call that may hide pointers and that a thread is in, or about to make.
+/// Returns the call that may hide pointers and that a thread is in or about to issue.
 pub(crate) fn hidden_call_of(thread: i32) -> Option<(i64, Arguments)> {
     pending::hidden_call_of(thread)
 }

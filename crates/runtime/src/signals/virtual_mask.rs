@@ -1,5 +1,5 @@
-//! A thread's mask as the program has set it: which of the engine's signals it blocks, as
-//! far as the program knows. The kernel's mask never has them.
+//! A thread's signal mask as the program has set it: the engine signals that it blocks from the
+//! program's view. The kernel's mask never contains them.
 
 use super::pending;
 use super::sets::{kinds, ours};
@@ -11,12 +11,12 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 thread_local! {
-    /// What the child of a `vfork`, which has this thread's memory until it
-    /// calls exec, blocks: its process number, 0 for none.
+    /// Mask of the child of a `vfork`, which uses this thread's memory until it calls exec, with
+    /// its process ID; 0 for none.
     static CHILDS: Cell<(i32, Mask)> = const { Cell::new((0, 0)) };
 }
 
-/// The process whose memory this is, and the one that was loaded: 0 before.
+/// The process that owns this memory, and the one that loaded the library; 0 before.
 static OWN_PID: AtomicI32 = AtomicI32::new(0);
 static LOADED_PID: AtomicI32 = AtomicI32::new(0);
 
@@ -24,7 +24,7 @@ fn current_pid() -> i32 {
     raw::current_process() as i32
 }
 
-/// This process has this memory for itself from now on.
+/// Makes this process the owner of its memory.
 pub(crate) fn become_child() {
     let me = current_pid();
     OWN_PID.store(me, Ordering::Relaxed);
@@ -32,25 +32,24 @@ pub(crate) fn become_child() {
     pending::become_child();
 }
 
-/// Whether this process was forked off, and so has most likely one thread.
+/// Returns true in a forked process, which most probably has one thread.
 pub(super) fn is_forked() -> bool {
     LOADED_PID.load(Ordering::Relaxed) != current_pid()
 }
 
-/// Whether this is the child of a `vfork`, whose signals are its own but whose memory is
-/// its parent's.
+/// Returns true in the child of a `vfork`: its signals are its own but its memory is its parent's.
 pub(crate) fn is_borrowing() -> bool {
     let own = OWN_PID.load(Ordering::Relaxed);
     own != 0 && own != current_pid()
 }
 
-/// Which of the engine's signals this thread blocks, as the program knows it.
+/// Returns the engine signals that this thread blocks, as the program knows it.
 pub(crate) fn get() -> Mask {
     let (child, mask) = CHILDS.get();
     if child != 0 && child == current_pid() { mask } else { pending::blocked() }
 }
 
-/// From now on this thread blocks these, as the program knows it.
+/// Sets the engine signals that this thread blocks, as the program knows it.
 pub(crate) fn set(mask: Mask) {
     if mask == get() {
         return;
@@ -63,12 +62,12 @@ pub(crate) fn set(mask: Mask) {
     }
 }
 
-/// A new thread blocks what its maker did, or what its attributes say.
+/// Sets the mask of a new thread, from its creator or its attributes.
 pub(crate) fn inherit(mask: Mask) {
     pending::block(mask & ours());
 }
 
-/// Takes the engine's signals out of the mask in force, and notes what there was.
+/// Moves the engine's signals from the kernel's mask to the emulated one.
 pub(super) fn adopt_mask() {
     let mask = signals::current_mask();
     if mask & ours() != 0 {
@@ -77,33 +76,33 @@ pub(super) fn adopt_mask() {
     }
 }
 
-/// As [`set`], and what was held back of signals that are no longer blocked comes.
+/// Does the same as [`set`], and delivers held signals that are no longer blocked.
 pub(crate) fn settle(mask: Mask) {
     let before = get();
     set(mask);
     release(before & !mask);
 }
 
-/// Delivers held signals to this thread. True if there were any. In the guard they are delivered
-/// when it is done.
+/// Delivers held signals to this thread. Returns true if there were any. In the guard they are
+/// delivered when it returns.
 pub(super) fn release(of: Mask) -> bool {
     guarded_call::open_mask().is_none() && give_back(of)
 }
 
-/// Gives held signals of this thread back to the kernel. True if there were any.
+/// Sends held signals of this thread to itself through the kernel. Returns true if there were any.
 pub(super) fn give_back(of: Mask) -> bool {
     let mut any = false;
     for signal in kinds(of) {
         while let Some(info) = pending::take(signal) {
             any = true;
-            // SAFETY: what a handler was given for this signal.
+            // SAFETY: details that a handler received for this signal.
             let _ = unsafe { signals::raise_with(signal, &raw const info) };
         }
     }
     any
 }
 
-/// What is held back for this thread.
+/// Returns the set of held signals for this thread.
 pub(crate) fn held() -> Mask {
     if instance::emulates_signals() { pending::held() } else { 0 }
 }
@@ -113,7 +112,7 @@ pub(super) fn take_held(of: Mask) -> Option<(i32, siginfo_t)> {
     kinds(of).find_map(|signal| Some((signal, pending::take(signal)?)))
 }
 
-/// How a mask changes by a set.
+/// Returns a mask changed by a set.
 fn changed(before: Mask, how: i32, set: Mask) -> Mask {
     match how {
         libc::SIG_BLOCK => before | set,
@@ -122,7 +121,7 @@ fn changed(before: Mask, how: i32, set: Mask) -> Mask {
     }
 }
 
-/// Changes the mask of this thread, if there is a set; the mask before, or an error
+/// Changes the mask of this thread, if `set` is given. Returns the previous mask, or an error
 /// number. Every change of a mask in force ends here.
 pub(crate) fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, i32> {
     if how != libc::SIG_UNBLOCK && set.is_some_and(|set| set & ours() == ours()) {
@@ -134,7 +133,7 @@ pub(crate) fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, i32> {
     let at = local.as_ref().map_or(0, |set| std::ptr::from_ref(set) as usize);
     let args = [how as usize, at, &raw mut before as usize, size_of::<Mask>(), 0, 0];
     let blocked = get();
-    // The program's call, which its own filters judge.
+    // A call of the program, which its own filters judge.
     let result = issue(libc::SYS_rt_sigprocmask, args);
     if result < 0 {
         return Err(-result as i32);
@@ -148,7 +147,8 @@ pub(crate) fn change_mask(how: i32, set: Option<Mask>) -> Result<Mask, i32> {
     Ok(before | blocked)
 }
 
-/// As [`change_mask`], where a handler's return puts `mask` in force: the caller's.
+/// Does the same as [`change_mask`] for a caller whose mask `mask` is restored by a handler's
+/// return.
 pub(crate) fn change_interrupted(
     mask: &mut Mask,
     how: i32,

@@ -1,8 +1,9 @@
-//! Calls that put a mask in force while they wait, and those that wait for a signal.
+//! Calls that install a signal mask while they wait, and calls that wait for a signal.
 //!
-//! A mask goes to the kernel without the engine's signals: a handler that runs meanwhile
-//! may touch what is out. A thread that waits for one of them takes what is held back;
-//! what is sent while it waits the kernel gives to it, or another thread's handler does.
+//! Masks are passed to the kernel without the engine's signals: a handler that runs meanwhile may
+//! touch an absent page. A thread that waits for one of the engine's signals takes held ones.
+//! Signals sent while it waits are delivered to it by the kernel, or by a poke from another
+//! thread's handler.
 
 use super::pending::is_poke;
 use super::sets::{bits, ours, set_of};
@@ -15,12 +16,12 @@ use softswap_sys::raw;
 use softswap_sys::signals::{self, Mask, siginfo_t};
 use std::cell::Cell;
 
-/// A mask for the kernel while a call waits; the thread's own mask is what it asked for until
-/// the call ends.
+/// Mask for the kernel while a call waits. Until the call ends, the thread's emulated mask is the
+/// one it has passed.
 struct While {
     set: Option<sigset_t>,
     before: Mask,
-    /// Whether a signal that was held back has struck: the call is interrupted.
+    /// True if a held signal was delivered: the call is interrupted.
     struck: bool,
 }
 
@@ -29,10 +30,10 @@ impl While {
     /// `set` is valid or null.
     unsafe fn new(set: *const sigset_t) -> While {
         let before = virtual_mask::get();
-        // SAFETY: a set of the program's, valid or null.
+        // SAFETY: a set of the program, valid or null.
         let wanted = unsafe { set.as_ref() }.map(|set| unsafe { bits(set) });
         let Some(wanted) = wanted.filter(|_| instance::emulates_signals()) else {
-            // SAFETY: a set of the program's, valid or null.
+            // SAFETY: a set of the program, valid or null.
             return While { set: unsafe { set.as_ref() }.copied(), before, struck: false };
         };
         virtual_mask::set(wanted & ours());
@@ -45,14 +46,14 @@ impl While {
         self.set.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
     }
 
-    /// Makes the call, unless it is interrupted at once.
+    /// Issues the call, unless it is already interrupted.
     fn call(self, call: impl FnOnce(*const sigset_t) -> i32) -> i32 {
         let result = if self.struck {
             raw::set_errno(libc::EINTR);
             -1
         } else {
             if let Some(set) = &self.set {
-                // SAFETY: a set of this value's own.
+                // SAFETY: a set owned by this value.
                 temporary_mask::note(unsafe { bits(set) });
             }
             let result = call(self.pointer());
@@ -79,12 +80,12 @@ pub unsafe extern "C" fn sigsuspend(set: *const sigset_t) -> i32 {
 /// As `sigsuspend(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sigsuspend(set: *const sigset_t) -> i32 {
-    // SAFETY: this is the function that the program has called, by another of its names; the
-    // arguments are the program's.
+    // SAFETY: the program has called this function by another of its names; the arguments are the
+    // program's.
     unsafe { sigsuspend(set) }
 }
 
-/// As `sigpause(3)`, which takes a mask, or a signal to be unblocked.
+/// Implements `sigpause(3)`, with a mask or a signal to unblock.
 #[unsafe(no_mangle)]
 pub extern "C" fn __sigpause(mask_or_signal: i32, is_signal: i32) -> i32 {
     let mask = if is_signal == 0 {
@@ -99,13 +100,13 @@ pub extern "C" fn __sigpause(mask_or_signal: i32, is_signal: i32) -> i32 {
     unsafe { sigsuspend(&set_of(mask)) }
 }
 
-/// As BSD's `sigpause(3)`.
+/// Implements BSD's `sigpause(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn sigpause(mask: i32) -> i32 {
     __sigpause(mask, 0)
 }
 
-/// As the X/Open `sigpause(3)`.
+/// Implements the X/Open `sigpause(3)`.
 #[unsafe(no_mangle)]
 pub extern "C" fn __xpg_sigpause(signal: i32) -> i32 {
     __sigpause(signal, 1)
@@ -154,18 +155,18 @@ const FOR_EVER: timespec = timespec { tv_sec: i64::MAX, tv_nsec: 0 };
 const NOT_AT_ALL: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
 
 thread_local! {
-    /// How long this thread waits for one of the engine's signals. Here, because a handler
-    /// of the engine's that holds such a signal back for it changes that: it then runs
-    /// between a look at what is held and the wait.
+    /// Timeout of this thread's wait for one of the engine's signals. A static, because a handler
+    /// that holds such a signal sets it to zero: the handler may run between the check for held
+    /// signals and the wait.
     static TIME: Cell<timespec> = const { Cell::new(NOT_AT_ALL) };
 }
 
-/// This thread is to look again for what is held back before it waits.
+/// Makes this thread check for held signals before it waits.
 pub(super) fn look_again() {
     TIME.set(NOT_AT_ALL);
 }
 
-/// A signal is held, and this thread was asked to take it. Returns true if it does not block it.
+/// Handles a poke for `signal`. Returns true if this thread takes the signal now.
 pub(super) fn takes(signal: i32) -> bool {
     look_again();
     let takes = virtual_mask::get() & signals::bit(signal) == 0 && !pending::takes_nothing();
@@ -175,7 +176,7 @@ pub(super) fn takes(signal: i32) -> bool {
     takes
 }
 
-/// Waits for one of the engine's signals, perhaps among others.
+/// Waits for signals that include the engine's.
 ///
 /// # Safety
 /// As `sigtimedwait(2)`.
@@ -204,7 +205,7 @@ unsafe fn wait_for_ours(
             result == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
         raw::preserving_errno(|| pending::wait_for(0));
         let is_poke = result > 0 && is_poke(&got);
-        // The time was taken away, or the signal sent, to have this look again.
+        // The wait was ended by a poke or by the zero timeout, so check again.
         if is_poke || timed_out && virtual_mask::held() & wanted != 0 {
             continue;
         }
@@ -225,7 +226,7 @@ pub unsafe extern "C" fn sigtimedwait(
     time: *const timespec,
 ) -> i32 {
     real!(sigtimedwait: fn(*const sigset_t, *mut siginfo_t, *const timespec) -> i32);
-    // SAFETY: the program's set; room for details, and a time, valid or null.
+    // SAFETY: the program's set; space for details, and a time, valid or null.
     unsafe {
         let wanted = bits(set) & virtual_mask::get();
         if wanted == 0 || !instance::emulates_signals() {
@@ -239,7 +240,7 @@ pub unsafe extern "C" fn sigtimedwait(
 /// As `sigwaitinfo(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> i32 {
-    // SAFETY: the program's set, and room for details or null.
+    // SAFETY: the program's set, and space for details or null.
     unsafe { sigtimedwait(set, info, std::ptr::null()) }
 }
 
@@ -247,7 +248,7 @@ pub unsafe extern "C" fn sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t)
 /// As `sigwait(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigwait(set: *const sigset_t, signal: *mut i32) -> i32 {
-    // SAFETY: the program's set; room for details, and a time, valid or null.
+    // SAFETY: the program's set; space for details, and a time, valid or null.
     unsafe {
         loop {
             let got = sigtimedwait(set, std::ptr::null_mut(), std::ptr::null());

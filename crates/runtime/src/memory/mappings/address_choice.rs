@@ -1,8 +1,8 @@
-//! Where a new mapping goes.
+//! Address of a new mapping.
 //!
 //! Linux takes an address without MAP_FIXED as a hint and maps there if the range is free. A hint
-//! in the window is kept in that way, one outside of it only as [`insistence`] has it. Memory that
-//! is accessible from the start stays managed, except for small pieces near code.
+//! in the window is treated the same way, one outside of it only in the cases of [`insistence`].
+//! Memory that is accessible from the start stays managed, except for small pieces near code.
 
 use super::populate::populate;
 use super::zero_device;
@@ -19,11 +19,11 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::io;
 
-/// What managed memory can be allowed.
+/// Access rights of managed memory.
 const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
 const FIXED: i32 = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
-/// Whether a new mapping is the engine's business.
+/// Returns true if the engine manages such a new mapping.
 fn wants_window(engine: &Engine, len: usize, prot: i32, flags: i32) -> bool {
     (MIN_MANAGED_BYTES..=most_managed_bytes(engine.window().1)).contains(&len)
         && is_managed_kind(prot, flags, len)
@@ -45,7 +45,7 @@ pub(super) fn map(arguments: Arguments) -> isize {
             false => issue(libc::SYS_mmap, arguments),
         };
     }
-    // The kernel says what is wrong with it.
+    // Otherwise the kernel reports the error.
     let is_sound = offset.is_multiple_of(PAGE_SIZE);
     if is_sound && wants_window(engine, len, prot, flags) {
         let hint = address & !(PAGE_SIZE - 1);
@@ -55,11 +55,11 @@ pub(super) fn map(arguments: Arguments) -> isize {
             }
             return address as isize;
         }
-        // No room in the window: unmanaged memory is better than none.
+        // The window is full: unmanaged memory is better than a failure.
     }
     let mut arguments = arguments;
     if engine.contains(address) {
-        // To the kernel the window is taken; where it is free the hint is kept.
+        // The kernel considers the window mapped. If the range is free there, use the hint.
         arguments[0] &= !(PAGE_SIZE - 1);
         arguments[3] |= libc::MAP_FIXED_NOREPLACE as usize;
         match map_within(engine, arguments) {
@@ -71,7 +71,8 @@ pub(super) fn map(arguments: Arguments) -> isize {
     issue(libc::SYS_mmap, arguments)
 }
 
-/// The answer to a mapping at a named place outside of the window, if it depends on the place.
+/// Returns the result for a mapping at a requested address outside the window, if it depends on the
+/// address.
 fn map_outside(arguments: Arguments) -> Option<isize> {
     let [address, len, prot, flags, ..] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);
@@ -92,14 +93,14 @@ fn map_outside(arguments: Arguments) -> Option<isize> {
     insistence::map_near_code(arguments)
 }
 
-/// Whether a range that begins before the window ends in it or beyond.
+/// Returns true if a range that starts before the end of the window overlaps it.
 fn reaches_window(engine: &Engine, address: usize, len: usize) -> bool {
     let (base, window_len) = engine.window();
     address < base + window_len && address.saturating_add(len) > base
 }
 
-/// Managed memory, at the hint where it can be; `None` when there is no room, or
-/// the program insists on a place outside.
+/// Maps managed memory, at the hint if possible. Returns `None` if the window is full, or the
+/// program requires an address outside.
 fn map_managed(engine: &Engine, hint: usize, len: usize, prot: i32) -> Option<usize> {
     let is_inside = engine.contains(hint);
     if is_inside {
@@ -119,7 +120,7 @@ fn map_managed(engine: &Engine, hint: usize, len: usize, prot: i32) -> Option<us
     Some(address)
 }
 
-/// A mapping at a fixed address in the window.
+/// Maps at a fixed address in the window.
 fn map_within(engine: &Engine, arguments: Arguments) -> isize {
     let [address, len, prot, flags, _, offset] = arguments;
     let (prot, flags) = (prot as i32, flags as i32);
@@ -129,7 +130,7 @@ fn map_within(engine: &Engine, arguments: Arguments) -> isize {
             Err(error) => error,
         };
     }
-    // Made elsewhere first: what is refused displaces nothing.
+    // Map elsewhere first, so that a failure displaces nothing.
     let mut elsewhere = arguments;
     elsewhere[0] = 0;
     elsewhere[3] = (flags & !FIXED) as usize;
@@ -158,7 +159,7 @@ fn map_within(engine: &Engine, arguments: Arguments) -> isize {
     }
 }
 
-/// Moves a new mapping to its place, or makes it there if it cannot be moved.
+/// Moves a new mapping to its address, or maps it there again if it cannot be moved.
 fn put(made: usize, len: usize, address: usize, arguments: Arguments) -> io::Result<()> {
     let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
     if issue(libc::SYS_mremap, [made, len, len, flags, address, 0]) == address as isize {
@@ -176,7 +177,7 @@ fn put(made: usize, len: usize, address: usize, arguments: Arguments) -> io::Res
     }
 }
 
-/// What a mapping's place and length are a multiple of.
+/// Returns the page size of a mapping: the unit of its address and length.
 fn page_bytes(flags: i32) -> usize {
     const SHIFT: i32 = 26;
     const DEFAULT_LOG: u32 = 21;
@@ -187,7 +188,7 @@ fn page_bytes(flags: i32) -> usize {
     }
 }
 
-/// The length in whole pages, if Linux maps such a range at a fixed address.
+/// Returns the length in whole pages, if Linux accepts such a fixed range.
 fn whole_pages(address: usize, len: usize, offset: usize) -> Result<usize, isize> {
     if !offset.is_multiple_of(PAGE_SIZE) || len == 0 {
         return Err(refused(libc::EINVAL));
@@ -218,7 +219,7 @@ fn map_managed_at(engine: &Engine, address: usize, len: usize, prot: i32, flags:
         Err(error) => return kernel_error(&error),
     }
     if is_locked {
-        // Mapped all the same where it cannot be had at once.
+        // As in Linux, the mapping succeeds even if it cannot be locked.
         let _ = signals::with_all_blocked(|| engine.lock_range(address, len));
     } else if flags & libc::MAP_POPULATE != 0 && prot & libc::PROT_WRITE != 0 {
         populate(engine, address, len);

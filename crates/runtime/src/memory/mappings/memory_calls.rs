@@ -1,4 +1,4 @@
-//! The calls about memory: which of them are the engine's, and how they are answered.
+//! Dispatch of memory calls to the engine or the kernel.
 
 use super::sealing::{self, SYS_MSEAL};
 use super::{address_choice, mremap, ranges};
@@ -35,7 +35,7 @@ fn unmap(engine: &Engine, address: usize, len: usize) -> isize {
     result
 }
 
-/// Answers a memory call about the window; `None` for other calls.
+/// Handles a memory call about the window; `None` for other calls.
 pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Option<isize> {
     let [address, len, third, fourth, ..] = arguments;
     if engine.contains(address)
@@ -47,7 +47,7 @@ pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Opti
         libc::SYS_mmap => address_choice::map(arguments),
         libc::SYS_mremap => mremap::remap(engine, arguments),
         libc::SYS_mincore => ranges::residency(engine, address, len, third),
-        // Something is mapped there, as far as the kernel knows.
+        // To the kernel, the range is already mapped.
         libc::SYS_shmat => refused(libc::EINVAL),
         _ if !engine.contains(address) => return None,
         libc::SYS_munmap => unmap(engine, address, len),
@@ -66,7 +66,7 @@ pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Opti
     })
 }
 
-/// The answer to a raw call that has no address in the window but is about memory.
+/// Returns the handler of a raw memory call without an address in the window.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     Some(match number {
         libc::SYS_pkey_alloc => ranges::allocate_key,
@@ -83,7 +83,7 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     })
 }
 
-/// A call of the program's about memory: the engine's, or the kernel's.
+/// Handles a memory call of the program by the engine or the kernel.
 fn dispatch(number: i64, arguments: Arguments) -> isize {
     let asleep = match number {
         libc::SYS_mremap => asleep::remap(arguments),
@@ -96,7 +96,7 @@ fn dispatch(number: i64, arguments: Arguments) -> isize {
         Some(engine) if engine.contains(arguments[0]) => {
             answer(engine, number, arguments).unwrap_or_else(|| issue(number, arguments))
         }
-        // Where it is to go may be the window.
+        // The target may be in the window.
         Some(engine) if number == libc::SYS_mremap && engine.contains(arguments[4]) => {
             mremap::remap(engine, arguments)
         }
@@ -109,7 +109,7 @@ fn map(arguments: Arguments) -> isize {
     let [_, len, _, flags, ..] = arguments;
     let flags = flags as i32;
     let mapped = address_choice::map(arguments);
-    // A reservation, such as an allocator's arena, is not in use yet.
+    // Reservations, such as an allocator's arena, are not in use yet.
     if mapped > 0 && flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_NORESERVE == 0 {
         large_blocks::note(mapped as usize, len, NO_CALLER);
     }
@@ -175,8 +175,8 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: i32) 
     c_result(dispatch(libc::SYS_madvise, arguments)) as i32
 }
 
-/// `mremap(2)`. The fifth argument is only passed with flags that name a target;
-/// reading its register otherwise is harmless.
+/// `mremap(2)`. The fifth argument is only passed with flags that name a target; reading its
+/// register in other cases is harmless.
 ///
 /// # Safety
 /// As `mremap(2)`.
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn mremap(
     c_result(dispatch(libc::SYS_mremap, arguments)) as *mut c_void
 }
 
-/// Locking everything would lock the whole window.
+/// Refused for a managed process: it would lock the whole window.
 #[unsafe(no_mangle)]
 pub extern "C" fn mlockall(flags: i32) -> i32 {
     c_result(ranges::lock_all([flags as usize, 0, 0, 0, 0, 0])) as i32

@@ -1,24 +1,23 @@
-//! `mmap` and its relatives, and `brk`.
+//! `mmap`, related calls, and `brk`.
 //!
-//! Private anonymous memory of 64 KiB and more comes from the window and is the
-//! engine's, also if it is mapped from `/dev/zero`; everything else is the kernel's. Calls about the window are answered
-//! here, whether they come through the C library or as raw system calls (the
-//! guard). The rules:
+//! Private anonymous memory of at least 64 KiB is placed in the window and managed by the engine,
+//! also if it is mapped from `/dev/zero`. The kernel handles everything else. Calls about the
+//! window are handled here, whether they arrive through the C library or as raw system calls
+//! (through the guard). The rules:
 //!
-//! - **Check first, then change.** Whatever Linux refuses is refused before
-//!   anything is displaced, with the same error; what Linux does up to the first
-//!   hole is done up to there. The kernel cannot tell by itself: to it the whole
-//!   window is mapped.
-//! - **A range may hold all three**: managed memory, mappings of the program's that
-//!   were put into the window (lent, "foreign"), and holes. Each call goes through
-//!   it part by part ([`ranges`]); foreign parts are the kernel's.
-//! - **A fixed address is where it is to be.** In the window, what is private and
-//!   anonymous is managed, all else is lent; outside, the kernel's.
-//! - **A hint in the window is kept** ([`address_choice`]). A hint outside of it is treated as if
-//!   the range were taken, so that the memory can be managed. `memory::insistence` has the
+//! - **Check first, then change.** A call that Linux refuses fails with the same error before
+//!   anything is displaced. A call that Linux carries out up to the first hole is carried out up to
+//!   there. The kernel cannot check this, because to it the whole window is mapped.
+//! - **A range may contain three kinds**: managed memory, unmanaged mappings that the program
+//!   placed in the window ("foreign"), and holes. Each call processes the range part by part
+//!   ([`ranges`]); the kernel handles unmanaged parts.
+//! - **Fixed addresses are used as requested.** In the window, private anonymous memory is managed
+//!   and everything else unmanaged; outside, the kernel maps.
+//! - **A hint in the window is used** ([`address_choice`]). A hint outside of it is treated as if
+//!   the range were taken, so that the memory can be managed. `memory::insistence` lists the
 //!   exceptions.
-//! - **Protection keys and `mlockall` are refused**, as where the processor has
-//!   no keys and the limit is too low.
+//! - **Protection keys and `mlockall` are refused**, as on a processor without keys and with a low
+//!   limit.
 
 mod populate;
 mod zero_device;

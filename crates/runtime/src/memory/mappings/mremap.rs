@@ -1,9 +1,9 @@
 //! `mremap`.
 //!
-//! Managed memory moves within the window as pages of the engine's. What moves
-//! into the window is lent, what is lent and moves out leaves a hole, and managed
-//! memory that moves out of the window is copied: at most as much as can be locked,
-//! beyond that there is no memory for it.
+//! Managed memory moves within the window as pages of the engine. An unmanaged mapping that moves
+//! into the window stays unmanaged; if it moves out, a hole remains. Managed memory that moves out
+//! of the window is copied, at most as much as may be locked; beyond that the call fails with
+//! ENOMEM.
 
 use crate::base::errno::{kernel_error, refused};
 use crate::base::issue_call::{Arguments, issue};
@@ -14,13 +14,13 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 use std::io;
 
-/// A request that Linux would look at more closely.
+/// A request with valid arguments.
 struct Request {
     old: usize,
     old_len: usize,
     len: usize,
     flags: i32,
-    /// Where it is to be, or might be.
+    /// Requested address, or a hint.
     target: Option<usize>,
 }
 
@@ -29,12 +29,12 @@ impl Request {
         self.flags & flag != 0
     }
 
-    /// The place that it must have.
+    /// Returns the address that the mapping must have.
     fn fixed(&self) -> Option<usize> {
         self.target.filter(|_| self.has(libc::MREMAP_FIXED))
     }
 
-    /// What is wrong with it whatever is mapped, in Linux's order.
+    /// Checks the arguments, in Linux's order, independent of existing mappings.
     fn check(arguments: Arguments) -> Result<Request, isize> {
         const KNOWN: i32 = libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
         let [old, old_len, len, flags, target, _] = arguments;
@@ -83,7 +83,7 @@ pub(super) fn remap(engine: &Engine, arguments: Arguments) -> isize {
     }
 }
 
-/// Whether only one end of a range is in the window.
+/// Returns true if only one end of a range is in the window.
 fn ends_elsewhere(engine: &Engine, start: usize, len: usize) -> bool {
     engine.contains(start) != engine.contains(start + len - 1)
 }
@@ -114,15 +114,15 @@ fn remap_managed(engine: &Engine, request: &Request, goes_inside: bool) -> isize
     }))
 }
 
-/// The kernel moves a mapping, at first to a place of its choice: what is refused
-/// displaces nothing. Returns where it is.
+/// Moves a mapping to an address that the kernel chooses, so that a failure displaces nothing.
+/// Returns the address or an error.
 fn lift(request: &Request) -> isize {
     let Request { old, old_len, len, .. } = *request;
     let flags = request.flags & !libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE;
     issue(libc::SYS_mremap, [old, old_len, len, flags as usize, 0, 0])
 }
 
-/// A mapping that is not managed moves into the window.
+/// Moves an unmanaged mapping into the window.
 fn move_inside(engine: &Engine, request: &Request, target: usize, is_foreign: bool) -> isize {
     let lifted = if is_foreign {
         move_foreign(
@@ -153,7 +153,7 @@ fn move_inside(engine: &Engine, request: &Request, target: usize, is_foreign: bo
     }
 }
 
-/// A mapping that was lent a place in the window changes, and leaves it if it moves.
+/// Resizes or moves an unmanaged mapping in the window. If it moves, it leaves the window.
 fn move_foreign(engine: &Engine, request: &Request) -> isize {
     let Request { old, old_len, len, .. } = *request;
     let stays = request.target.is_none() && len <= old_len && !request.has(libc::MREMAP_FIXED);
@@ -166,20 +166,20 @@ fn move_foreign(engine: &Engine, request: &Request) -> isize {
         return old as isize;
     }
     if !request.has(libc::MREMAP_MAYMOVE) {
-        // What is behind it is the window's.
+        // The addresses after it belong to the window.
         return refused(libc::ENOMEM);
     }
     let target = request.fixed().unwrap_or(0);
     let arguments = [old, old_len, len, request.flags as usize, target, 0];
     let moved = issue(libc::SYS_mremap, arguments);
     if moved >= 0 && !request.has(libc::MREMAP_DONTUNMAP) && old_len > 0 {
-        // Refused, the hole is nobody's for good.
+        // On failure the hole stays unused.
         let _ = signals::with_all_blocked(|| engine.unmap(old, old_len));
     }
     moved
 }
 
-/// Managed memory moves out of the window: by a copy.
+/// Moves managed memory out of the window by a copy.
 fn move_outside(engine: &Engine, request: &Request) -> isize {
     let Request { old, old_len, len, .. } = *request;
     if !engine.is_one_mapping(old, old_len) {
@@ -222,7 +222,7 @@ fn move_outside(engine: &Engine, request: &Request) -> isize {
     done.map_or_else(|error| kernel_error(&error), |()| target as isize)
 }
 
-/// Copies what managed memory holds; the rest reads as zeroes there already.
+/// Copies the pages with content; the rest is zero in the new mapping.
 fn copy_out(engine: &Engine, from: usize, len: usize, to: usize) -> io::Result<()> {
     let protection = engine.protection(from);
     let is_closed = protection & libc::PROT_READ == 0;
@@ -231,8 +231,8 @@ fn copy_out(engine: &Engine, from: usize, len: usize, to: usize) -> io::Result<(
     }
     for offset in (0..len).step_by(PAGE_SIZE) {
         if engine.holds_something(from + offset) {
-            // SAFETY: mapped readable memory of the program's, whose pages come in
-            // as they are touched; `to` is a mapping made for it just now.
+            // SAFETY: mapped readable memory of the program, whose pages are faulted in as they are
+            // touched; `to` is a mapping made for this copy.
             unsafe {
                 let (from, to) = ((from + offset) as *const u8, (to + offset) as *mut u8);
                 std::ptr::copy_nonoverlapping(from, to, PAGE_SIZE);

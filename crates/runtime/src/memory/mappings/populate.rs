@@ -1,12 +1,12 @@
-//! Brings in a range of what is mapped.
+//! Faults in a mapped range.
 
 use softswap_engine::door::engine::Engine;
 use softswap_engine::door::engine::pinning::{Pinned, Then};
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::signals;
 
-/// Brings in a range, a few pages at a time: all of it may be more than there is room for,
-/// and the program's signals come in between. Whether all of it came.
+/// Faults in a range, a few pages at a time: the whole range may exceed the budget, and signals of
+/// the program are delivered in between. Returns true if all pages were faulted in.
 pub(super) fn populate(engine: &Engine, address: usize, len: usize) -> bool {
     const PIECE_BYTES: usize = 16 * PAGE_SIZE;
     let mut done = 0;

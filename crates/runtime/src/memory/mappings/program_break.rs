@@ -1,7 +1,7 @@
 //! The program break, in the window: `brk` and `sbrk`.
 //!
-//! Without address randomisation the kernel's break begins right behind the program's data. A
-//! dumped image (GCL's) continues its data segment there, so such a break is the kernel's, and
+//! Without address randomisation the kernel's break starts directly after the program's data. A
+//! dumped image (GCL's) continues its data segment there, so such a break is left to the kernel,
 //! unmanaged.
 
 use crate::base::errno::{c_result, refused};
@@ -16,10 +16,10 @@ use softswap_sys::signals;
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Address space for `brk`.
+/// Address space for the break, in bytes.
 const HEAP_BYTES: usize = 64 << 30;
 
-/// The program break within the window.
+/// Current state of the break in the window; 0 before its first use.
 pub(crate) struct Break {
     start: usize,
     end: usize,
@@ -27,22 +27,22 @@ pub(crate) struct Break {
 
 static BREAK: Mutex<Break> = Mutex::new(Break { start: 0, end: 0 });
 
-/// Keeps the break as it is, for fork.
+/// Locks the break, for fork.
 pub(crate) fn lock_break() -> MutexGuard<'static, Break> {
     BREAK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Who maps what the break needs.
+/// Provider of the break's memory.
 enum Memory {
     Awake(&'static Engine),
-    /// The kernel, of a window of so many bytes, while the process does not wake.
+    /// The kernel, in a sleeping process with a window of this many bytes. `_inside` delays waking.
     Asleep {
         window_bytes: usize,
         _inside: Inside,
     },
 }
 
-/// Returns true if the break stays the kernel's.
+/// Returns true if the break is left to the kernel.
 fn is_kernels() -> bool {
     static IS_KERNELS: OnceLock<bool> = OnceLock::new();
     *IS_KERNELS.get_or_init(|| {
@@ -51,8 +51,9 @@ fn is_kernels() -> bool {
     })
 }
 
-/// That, where the break grows by `more` bytes. A process that sleeps wakes first if that is
-/// beyond its budget: under the lock it cannot.
+/// Returns the provider for growth by `more` bytes; `None` if the break is the kernel's. If the
+/// growth exceeds the budget of a sleeping process, wakes it first: that is impossible under the
+/// lock.
 fn memory_for(more: usize) -> Option<Memory> {
     if is_kernels() {
         return None;
@@ -96,15 +97,15 @@ impl Memory {
     }
 }
 
-/// What the break may take of a process that slept.
+/// Returns the range reserved for the break while the process slept.
 pub(crate) fn reserved() -> Option<std::ops::Range<usize>> {
     let start = lock_break().start;
     let len = HEAP_BYTES.min(instance::window()?.1 / 8);
     (start != 0).then_some(start..start + len)
 }
 
-/// Moves the program break to `target` bytes from its start, or by `delta`.
-/// Returns where it was.
+/// Moves the program break to the address that `target` computes. Returns its previous address, or
+/// `None` on failure.
 fn move_break(memory: &Memory, target: impl FnOnce(&Break) -> Option<usize>) -> Option<usize> {
     signals::with_all_blocked(|| {
         let mut at = BREAK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +116,7 @@ fn move_break(memory: &Memory, target: impl FnOnce(&Break) -> Option<usize>) -> 
         }
         let (before, after) = (at.end, target(&at)?);
         if after < at.start {
-            // The kernel leaves the break where it is, and the C library takes that for done.
+            // As in Linux, the break stays, and the C library treats that as success.
             return Some(before);
         }
         if after > at.start + most_bytes {
@@ -136,8 +137,7 @@ fn move_break(memory: &Memory, target: impl FnOnce(&Break) -> Option<usize>) -> 
 /// As `sbrk(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sbrk(delta: isize) -> *mut c_void {
-    // SAFETY: changes the break as the program asks; what it takes away the program does not use
-    // any more.
+    // SAFETY: changes the break as the program requests; the program no longer uses removed memory.
     unsafe { change_by(delta) }
 }
 
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn sbrk(delta: isize) -> *mut c_void {
 /// As `sbrk(2)`.
 unsafe fn change_by(delta: isize) -> *mut c_void {
     let Some(memory) = memory_for(delta.max(0) as usize) else {
-        // Not by the other name, which may be the program's here.
+        // Not `sbrk`, which may be the program's own function.
         crate::base::real::real!(__sbrk: fn(isize) -> *mut c_void);
         // SAFETY: the C library's function of this name, with the program's arguments.
         return unsafe { __sbrk()(delta) };
@@ -156,14 +156,13 @@ unsafe fn change_by(delta: isize) -> *mut c_void {
     }
 }
 
-/// The name by which allocators call it that have a `sbrk` of their own.
+/// Alias used by allocators that define their own `sbrk`.
 ///
 /// # Safety
 /// As `sbrk(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sbrk(delta: isize) -> *mut c_void {
-    // SAFETY: changes the break as the program asks; what it takes away the program does not use
-    // any more.
+    // SAFETY: changes the break as the program requests; the program no longer uses removed memory.
     unsafe { change_by(delta) }
 }
 

@@ -1,8 +1,8 @@
-//! Calls about a range of what is mapped: protection, advice, residency, locking.
+//! Calls about a range of mapped memory: protection, advice, residency, locking.
 //!
-//! Each is checked as Linux does, in its order, and then goes through the parts of
-//! the range: managed ones are the engine's, foreign ones the kernel's, and a hole
-//! is what it is on Linux, though the kernel has the window reserved there.
+//! Each call is checked in Linux's order and then applied to the parts of the range: managed parts
+//! by the engine, unmanaged parts by the kernel. Holes are treated as on Linux, although the kernel
+//! has the window reserved there.
 
 use super::populate::populate;
 use super::sealing;
@@ -21,14 +21,14 @@ const MADV_SOFT_OFFLINE: i32 = 101;
 const MADV_GUARD_INSTALL: i32 = 102;
 const MADV_GUARD_REMOVE: i32 = 103;
 
-/// Whole pages from `address`; `None` when they wrap around.
+/// Rounds a length up to whole pages; `None` if the range wraps around.
 fn whole_pages(address: usize, len: usize) -> Option<usize> {
     let len = len.checked_next_multiple_of(PAGE_SIZE)?;
     address.checked_add(len).map(|_| len)
 }
 
-/// Goes through the parts of a range in order, until one is refused. `on_managed`
-/// and `on_foreign` give the kernel's result. Returns whether there were holes.
+/// Processes the parts of a range in order, until one fails. `on_managed` and `on_foreign` return
+/// the kernel's result. Returns true if there were holes.
 fn each_part(
     engine: &Engine,
     address: usize,
@@ -57,7 +57,7 @@ fn each_part(
     Ok(has_holes || covered < len)
 }
 
-/// ENOMEM where there were holes.
+/// Converts holes to ENOMEM.
 fn no_holes(went: Result<bool, isize>) -> isize {
     match went {
         Ok(false) => 0,
@@ -66,7 +66,7 @@ fn no_holes(went: Result<bool, isize>) -> isize {
     }
 }
 
-/// `pkey_mprotect`, and `mprotect`, whose key is -1.
+/// `pkey_mprotect`; `mprotect` passes -1 as the key.
 pub(super) fn protect(engine: &Engine, address: usize, len: usize, prot: i32, key: i32) -> isize {
     const GROWS: i32 = libc::PROT_GROWSDOWN | libc::PROT_GROWSUP;
     const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
@@ -98,14 +98,14 @@ pub(super) fn protect(engine: &Engine, address: usize, len: usize, prot: i32, ke
     no_holes(each_part(engine, address, len, true, managed, foreign))
 }
 
-/// Why a protection key cannot be used for managed memory: the engine reads it on
-/// the program's behalf, and has no part in what the program's threads may.
+/// Returns the error for a protection key. Keys cannot be used for managed memory: the engine reads
+/// it for the program, and keys apply to threads.
 fn key_error(key: i32) -> Option<isize> {
     if key == -1 {
         return None;
     }
-    // No key of the program's own exists; whether the first one does, the
-    // kernel knows: a page to try it on.
+    // The program has no key of its own. Whether the default key exists is tested on a temporary
+    // page.
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
     let page = issue(libc::SYS_mmap, [0, PAGE_SIZE, 0, flags, usize::MAX, 0]);
     if key != 0 || page < 0 {
@@ -116,7 +116,7 @@ fn key_error(key: i32) -> Option<isize> {
     (tried < 0).then_some(tried)
 }
 
-/// There are no keys, as on a processor that has none.
+/// Reports that there are no keys, as on a processor without them.
 pub(super) fn allocate_key(arguments: Arguments) -> isize {
     let key = issue(libc::SYS_pkey_alloc, arguments);
     if key < 0 || instance::awake().is_none() {
@@ -138,7 +138,7 @@ pub(super) fn advise(engine: &Engine, address: usize, len: usize, advice: i32) -
     if drops && engine.is_mapped(address, len) && !engine.has_locked(address, len) {
         return result_of(signals::with_all_blocked(|| engine.discard(address, len)));
     }
-    // Whether there is such an advice, the kernel knows.
+    // The kernel knows whether the advice exists.
     let known = issue(libc::SYS_madvise, [0, 0, advice as usize, 0, 0, 0]);
     if known < 0 || !address.is_multiple_of(PAGE_SIZE) {
         return refused(libc::EINVAL);
@@ -148,7 +148,8 @@ pub(super) fn advise(engine: &Engine, address: usize, len: usize, advice: i32) -
         return 0;
     }
     if matches!(advice, libc::MADV_HWPOISON | MADV_SOFT_OFFLINE) {
-        // Who may not, is told so; nobody else breaks pages of the engine's.
+        // Unprivileged callers get EPERM; otherwise EINVAL, because the engine's pages must not be
+        // poisoned.
         let tried = issue(libc::SYS_madvise, [0, PAGE_SIZE, advice as usize, 0, 0, 0]);
         return refused(if tried == refused(libc::EPERM) { libc::EPERM } else { libc::EINVAL });
     }
@@ -167,7 +168,7 @@ fn advise_managed(engine: &Engine, address: usize, len: usize, advice: i32) -> i
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_COLD | libc::MADV_PAGEOUT if locked => {
             refused(libc::EINVAL)
         }
-        // Freed lazily or at once, the content is given up either way.
+        // The content is dropped, whether lazily or at once.
         libc::MADV_DONTNEED | libc::MADV_FREE => {
             result_of(signals::with_all_blocked(|| engine.discard(address, len)))
         }
@@ -186,8 +187,8 @@ fn advise_managed(engine: &Engine, address: usize, len: usize, advice: i32) -> i
         libc::MADV_DOFORK => at_fork(AtFork::Withheld, false),
         libc::MADV_WIPEONFORK => at_fork(AtFork::Wiped, true),
         libc::MADV_KEEPONFORK => at_fork(AtFork::Wiped, false),
-        // There is no file to punch a hole into; no huge page to be had; and guards
-        // are too new for some kernels as well.
+        // Managed memory has no file for hole punching and no huge pages. Guards are missing in
+        // older kernels, too.
         libc::MADV_REMOVE | libc::MADV_COLLAPSE | MADV_GUARD_INSTALL | MADV_GUARD_REMOVE => {
             refused(libc::EINVAL)
         }
@@ -196,8 +197,8 @@ fn advise_managed(engine: &Engine, address: usize, len: usize, advice: i32) -> i
     }
 }
 
-/// Advice to a process by its descriptor. What would change content is refused for
-/// managed memory, as kernels before 6.13 refuse it for all.
+/// `process_madvise`. Advice that changes content is refused for managed memory, as kernels before
+/// 6.13 refuse it for all.
 pub(super) fn advise_process(arguments: Arguments) -> isize {
     let [_, vectors, count, advice, ..] = arguments;
     let Some(engine) = instance::engine() else {
@@ -207,7 +208,7 @@ pub(super) fn advise_process(arguments: Arguments) -> isize {
         matches!(advice as i32, libc::MADV_WILLNEED | libc::MADV_COLD | libc::MADV_PAGEOUT);
     let mut pins = Pins::<1>::new(engine);
     let bytes = count.saturating_mul(size_of::<libc::iovec>());
-    // The kernel says what is wrong with an array that is too long, or cannot be read.
+    // The kernel reports the error of an array that is too long or unreadable.
     if count > libc::UIO_MAXIOV as usize
         || pins.add(vectors, bytes, usize::MAX) < bytes
         || !uaccess::is_readable(vectors, bytes)
@@ -215,7 +216,7 @@ pub(super) fn advise_process(arguments: Arguments) -> isize {
         return issue(libc::SYS_process_madvise, arguments);
     }
     let is_managed = (0..count).any(|index| {
-        // SAFETY: the program's array, readable just now, and pinned if managed.
+        // SAFETY: the program's array, found readable above, and pinned if managed.
         let vector = unsafe { (vectors as *const libc::iovec).add(index).read_unaligned() };
         engine.contains(vector.iov_base as usize)
     });
@@ -226,7 +227,7 @@ pub(super) fn advise_process(arguments: Arguments) -> isize {
 }
 
 pub(super) fn residency(engine: &Engine, address: usize, len: usize, out: usize) -> isize {
-    /// As many pages as the kernel looks at at once.
+    /// Pages per call, as in the kernel.
     const CHUNK: usize = 4096;
     if !address.is_multiple_of(PAGE_SIZE) {
         return refused(libc::EINVAL);
@@ -248,14 +249,14 @@ pub(super) fn residency(engine: &Engine, address: usize, len: usize, out: usize)
         if pins.add(out, count, usize::MAX) < count {
             return refused(libc::EFAULT);
         }
-        // The kernel says whether it can be written, and what foreign parts are.
+        // The kernel checks that the buffer is writable, and fills in the unmanaged parts.
         let result = issue(libc::SYS_mincore, [start, bytes, out, 0, 0, 0]);
         if result < 0 {
             return result;
         }
         for (part, len, _) in parts.into_iter().filter(|(.., kind)| *kind == Kind::Managed) {
             let at = out + (part - start) / PAGE_SIZE;
-            // SAFETY: the kernel has just written these bytes, pinned if managed.
+            // SAFETY: the kernel has just written these bytes; pinned if managed.
             let out = unsafe { std::slice::from_raw_parts_mut(at as *mut u8, len / PAGE_SIZE) };
             let result = result_of(engine.residency(part, out));
             if result < 0 {
@@ -266,7 +267,7 @@ pub(super) fn residency(engine: &Engine, address: usize, len: usize, out: usize)
     0
 }
 
-/// The pages of a range that begins anywhere: Linux's own sum, which wraps around.
+/// Returns the pages around an unaligned range, with Linux's arithmetic, which wraps around.
 fn around(address: usize, len: usize) -> Result<(usize, usize), isize> {
     let offset = address % PAGE_SIZE;
     let (start, len) = (address - offset, len.wrapping_add(offset));
@@ -274,23 +275,23 @@ fn around(address: usize, len: usize) -> Result<(usize, usize), isize> {
     start.checked_add(len).map(|_| (start, len)).ok_or(refused(libc::EINVAL))
 }
 
-/// Locks what is resident then and later, all at once.
+/// Locks a range: pages that are resident now and later.
 pub(super) fn lock(engine: &Engine, address: usize, len: usize) -> isize {
     let (start, len) = match around(address, len) {
         Ok((start, len)) if len > 0 => (start, len),
-        // Nothing is locked: but who may not, or not so much, is told that first.
+        // Nothing is locked, but the kernel first checks privileges and limits.
         _ => return issue(libc::SYS_mlock, [address, len, 0, 0, 0, 0]),
     };
     let mut is_out_of_reach = false;
     let managed = |start, len| {
-        // What may only be written is locked, too.
+        // Memory that is only writable is locked, too.
         let allows = |access| engine.allows(start, len, access);
         if !allows(libc::PROT_READ) && !allows(libc::PROT_WRITE) {
             is_out_of_reach = true;
             return 0;
         }
         if len <= engine.lock_limit_bytes() {
-            // While signals come; what is left to do then is little.
+            // Populate with signals unblocked, so that little remains to do while they are blocked.
             populate(engine, start, len);
         }
         result_of(signals::with_all_blocked(|| engine.lock_range(start, len)))
@@ -313,8 +314,8 @@ pub(super) fn unlock(engine: &Engine, address: usize, len: usize) -> isize {
     no_holes(each_part(engine, start, len, true, managed, foreign))
 }
 
-/// Never more than a part of the budget can be locked: refused like memory beyond
-/// the limit, after what Linux looks at first.
+/// Fails as if the memory limit were exceeded, because only a part of the budget can be locked.
+/// Linux's earlier checks come first.
 pub(super) fn lock_all(arguments: Arguments) -> isize {
     if instance::awake().is_none() {
         softswap_sys::aslr::let_go();

@@ -1,7 +1,7 @@
 //! `mseal`: calls that unmap, move, protect or empty a sealed range fail with EPERM.
 //!
-//! The kernel never seals managed memory, because it would also refuse the engine, which drops
-//! pages that it has written out. So the engine keeps the seals ([`Engine::seal`]).
+//! The kernel never seals managed memory, because then it would also refuse the engine's own
+//! eviction of written-out pages. So the engine stores the seals ([`Engine::seal`]).
 
 use crate::base::errno::{c_result, refused, result_of};
 use crate::base::instance;
@@ -67,7 +67,7 @@ pub(super) fn seal(engine: &Engine, address: usize, len: usize, flags: usize) ->
     0
 }
 
-/// Answers a call that is not trapped.
+/// Handles a call that is not trapped.
 pub(super) fn seal_any(arguments: Arguments) -> isize {
     let [address, len, flags, ..] = arguments;
     if instance::is_in_window(address) {
@@ -75,7 +75,7 @@ pub(super) fn seal_any(arguments: Arguments) -> isize {
     }
     match instance::engine() {
         Some(engine) if engine.contains(address) => seal(engine, address, len, flags),
-        // The engine could not reclaim later what the kernel seals now.
+        // The engine could later not reclaim memory that the kernel has sealed.
         None if instance::is_in_window(address) && instance::may_wake() => refused(libc::ENOSYS),
         _ => issue(SYS_MSEAL, arguments),
     }
