@@ -1,11 +1,11 @@
-//! Calls that change what a thread may do or where it lives: credentials,
-//! capabilities, name spaces, filters, and what `prctl` sets for a thread.
+//! Calls that change a thread's rights or environment: credentials, capabilities, namespaces,
+//! filters, and per-thread settings of `prctl`.
 //!
-//! Linux changes the calling thread only, and refuses some where there are
-//! others. So the engine's own threads end before each of these calls and
-//! start again after it ([`engine_threads`]): then they have what the caller has,
-//! and a program of one thread is one. What the C library does for all threads
-//! by itself (`setuid` and its relatives) reaches ours like any other.
+//! Linux changes only the calling thread, and refuses some of these calls in a multi-threaded
+//! process. So the engine's threads exit before each of these calls and start again after it
+//! ([`engine_threads`]). They then have the caller's rights, and a single-threaded program stays
+//! single-threaded. Calls that the C library makes in all threads (`setuid` and related ones) apply
+//! to the engine's threads, too.
 
 use super::filter_install;
 use super::pinned_call::issue_pinned;
@@ -20,7 +20,7 @@ use std::ffi::c_void;
 const SYS_LANDLOCK_RESTRICT_SELF: i64 = 446;
 const SYS_LSM_SET_SELF_ATTR: i64 = 460;
 
-/// Whether an option of `prctl` changes what the calling thread may do.
+/// Returns true if an option of `prctl` changes the rights of the calling thread.
 fn concerns_threads(option: usize) -> bool {
     matches!(
         option as i32,
@@ -33,7 +33,7 @@ fn concerns_threads(option: usize) -> bool {
     )
 }
 
-/// Makes a call of the program's with none of our threads there.
+/// Issues a call of the program while no engine thread exists.
 fn alone<const NUMBER: i64>(arguments: Arguments) -> isize {
     engine_threads::without(|| issue_pinned(NUMBER, arguments))
 }
@@ -55,10 +55,10 @@ fn control(arguments: Arguments) -> isize {
     }
 }
 
-/// The answer to a raw call, if it is one of these.
+/// Returns the handler of a raw call, if it is one of these.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     let answer = answer_of(number)?;
-    // What it may do later may be too little for that.
+    // Wake first: the rights after the call may not suffice for starting an engine.
     instance::awake().map(|_| answer)
 }
 
@@ -85,22 +85,22 @@ fn answer_of(number: i64) -> Option<Answer> {
     })
 }
 
-/// The answer to one that trapped. Of those that the C library makes in all threads, ours
-/// too, only `setgroups` points to memory: where it was not found below, each thread
-/// makes it for itself, as none can wait for another to end then.
+/// Returns the handler of a trapped call. The C library makes some of these calls in all threads,
+/// including the engine's; only `setgroups` passes a pointer. A trapped `setgroups` is issued by
+/// each thread for itself, because no thread can wait for another one to exit then.
 pub(crate) fn answer_for_trapped(number: i64) -> Option<Answer> {
     if number == libc::SYS_setgroups { None } else { answer_for(number) }
 }
 
-/// `setgroups(2)`. The C library makes the call in each thread, out of a handler that can
-/// come at any moment: nothing can be brought in there. So it gets a list that never leaves.
+/// `setgroups(2)`. The C library makes the call in each thread, from a handler that can interrupt
+/// any code, where no page can be faulted in. So it receives a resident copy of the list.
 ///
 /// # Safety
 /// As `setgroups(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setgroups(count: usize, list: *const libc::gid_t) -> i32 {
     real!(setgroups: fn(usize, *const libc::gid_t) -> i32);
-    /// The kernel reads no longer ones.
+    /// The kernel rejects longer lists before it reads them.
     const MOST: usize = 65536;
     if !instance::is_managed(list as usize) {
         // SAFETY: the C library's function of this name, with the program's arguments.
@@ -109,12 +109,12 @@ pub unsafe extern "C" fn setgroups(count: usize, list: *const libc::gid_t) -> i3
     let mut copy = vec![0; count.min(MOST) * size_of::<libc::gid_t>()];
     let can_be_read = uaccess::copy_from_user(list as usize, &mut copy);
     let list = if can_be_read { copy.as_ptr().cast() } else { std::ptr::null() };
-    // SAFETY: as long as the count says, if the kernel reads it at all.
+    // SAFETY: the copy has `count` entries, if the kernel reads it at all.
     unsafe { setgroups()(count, list) }
 }
 
-/// `prctl(2)`. Further arguments are only passed where the option has some;
-/// reading their registers otherwise is harmless.
+/// `prctl(2)`. Further arguments are only passed for options that have some; reading their
+/// registers in other cases is harmless.
 ///
 /// # Safety
 /// As `prctl(2)`.
@@ -126,10 +126,10 @@ pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usi
         return c_result(control([option as usize, a, b, c, d, 0])) as i32;
     }
     if option == libc::PR_SET_DUMPABLE && a == 0 {
-        // Then /proc does not tell what the waking asks.
+        // Afterwards waking could not read /proc.
         instance::awake();
     }
-    // The allocator in this library would name its memory, for nobody.
+    // The allocator in this library would name its memory, which is useless.
     if option == libc::PR_SET_VMA && is_our_own(d) {
         return 0;
     }
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usi
     unsafe { prctl()(option, a, b, c, d) }
 }
 
-/// Defines calls that the C library makes for the calling thread alone.
+/// Defines calls that the C library makes only for the calling thread.
 macro_rules! alone {
     ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
         /// # Safety
@@ -160,8 +160,8 @@ alone! {
     setfsgid(gid: libc::gid_t);
 }
 
-/// Defines calls after which a process could not be woken as before: it would find no swap
-/// directory, have no right to install the guard, or be short of what its limits leave.
+/// Defines calls after which a sleeping process could not start an engine: the swap directory would
+/// be out of reach, the guard not permitted, or a limit too low.
 macro_rules! waking {
     ($($name:ident($($arg:ident: $ty:ty),*) $(if $condition:expr)?;)*) => {$(
         /// # Safety
@@ -172,7 +172,7 @@ macro_rules! waking {
             if true $(&& $condition)? {
                 instance::awake();
             }
-            // The waking raises a limit for a moment.
+            // Waking raises a limit temporarily, so it must not run during this call.
             let _inside = sleep_gate::enter();
             // SAFETY: the C library's function of this name, with the program's arguments.
             unsafe { $name()($($arg),*) }
@@ -180,7 +180,7 @@ macro_rules! waking {
     )*};
 }
 
-/// Whether a limit leaves less of a resource, where that may be too little for the engine.
+/// Returns true if a new limit is lower, for resources that an engine needs.
 fn lowers(resource: u32, limit: Limit) -> bool {
     const NEEDED: [u32; 5] = [
         libc::RLIMIT_AS,

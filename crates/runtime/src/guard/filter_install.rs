@@ -1,21 +1,18 @@
 //! The program's own seccomp filters.
 //!
-//! A filter is installed as the program gives it, with what the engine needs
-//! in front of it ([`exemption`]). It judges every call that the program makes,
-//! as without softswap: those that the guard issues again, too. A call that it
-//! traps there the program's SIGSYS handler gets as it was made
+//! A filter is installed with an exemption for the engine's calls in front of it ([`exemption`]).
+//! As without softswap, it judges every call of the program, including those that the guard issues
+//! again. If it traps such a call, the program's SIGSYS handler receives the original call
 //! ([`super::sigsys`]).
 //!
-//! The engine's own threads have ended when it is installed, and do not start
-//! again: what a thread's start and end take the filter may kill for. Its rings are
-//! given up while nothing is under way in them, and pages come and go by plain reads
-//! and writes. A program that is started under such a filter has none of these from
-//! the beginning.
+//! The engine's threads exit before a filter is installed and do not start again: the filter may
+//! kill for calls that thread start and exit need. The rings are closed while they are idle, and
+//! pages are then read and written by `pread` and `pwrite`. A program started under such a filter
+//! has no engine threads and rings from the start.
 //!
-//! Two things are not shown to it. What the allocator's calls about managed
-//! memory come to (`mmap`, `munmap`, `madvise`, `brk`) never reaches the
-//! kernel. And a filter that is installed by an instruction of the program's
-//! own, from memory that is not managed, is not seen here.
+//! Two limits: the filter does not see the allocator's calls about managed memory (`mmap`,
+//! `munmap`, `madvise`, `brk`), because they never reach the kernel. And a filter that the program
+//! installs by its own system-call instruction, from unmanaged memory, is not seen here.
 
 use super::pinned_call::issue_pinned;
 use crate::base::errno::refused;
@@ -32,7 +29,7 @@ const SET_MODE_FILTER: usize = 1;
 const MODE_FILTER: usize = 2;
 const FLAG_NEW_LISTENER: usize = 1 << 3;
 
-/// As the kernel has it: `struct sock_fprog`.
+/// The kernel's `struct sock_fprog`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Program {
@@ -50,8 +47,7 @@ pub(crate) fn set(arguments: Arguments) -> isize {
     }
 }
 
-/// `prctl(PR_SET_SECCOMP, ...)`. The strict mode the kernel refuses (EINVAL) to
-/// whoever has a filter already.
+/// `prctl(PR_SET_SECCOMP, ...)`. Strict mode fails with EINVAL, because there already is a filter.
 pub(crate) fn set_by_prctl(arguments: Arguments) -> isize {
     match arguments[1] {
         MODE_FILTER => install(libc::SYS_prctl, arguments, false),
@@ -59,12 +55,12 @@ pub(crate) fn set_by_prctl(arguments: Arguments) -> isize {
     }
 }
 
-/// Installs a filter by the call that the program made; its result.
+/// Installs a filter by the call that the program made. Returns its result.
 fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isize {
     let Some(engine) = instance::engine() else { return issue(number, arguments) };
-    // SAFETY: a number and a pointer, of which any bytes are valid.
+    // SAFETY: a number and a pointer, for which any bytes are valid.
     let Some(header) = (unsafe { uaccess::get_user::<Program>(arguments[2]) }) else {
-        // The kernel says what it says to a pointer that is bad.
+        // The kernel reports the bad pointer.
         arguments[2] = 0;
         return issue(number, arguments);
     };
@@ -76,14 +72,14 @@ fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isi
     };
     let own = match &code {
         Some(code) => Program { len: code.len() as u16, filter: code.as_ptr() },
-        // Too short, too long, or not readable: the kernel says which.
+        // Too short, too long, or unreadable: the kernel reports the error.
         None => Program { len: header.len, filter: header.filter },
     };
     arguments[2] = &raw const own as usize;
     engine_threads::without(|| {
         let is_first = get_ready(engine);
         let result = issue(number, arguments);
-        // With all threads wanted, a thread's number says that it has another one.
+        // With TSYNC, a positive result is the ID of a thread that could not be synchronized.
         if result == 0 || result > 0 && gives_descriptor {
             engine_threads::stay_ended();
         } else if is_first {
@@ -93,7 +89,7 @@ fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isi
     })
 }
 
-/// From now on the engine calls only what filters let pass. True if it was not so
+/// Restricts the engine to system calls that filters allow. Returns true if it was not restricted
 /// before.
 fn get_ready(engine: &Engine) -> bool {
     signals::with_all_blocked(|| {
@@ -106,18 +102,18 @@ fn get_ready(engine: &Engine) -> bool {
     })
 }
 
-/// The filter's instructions, if there are as many as may be and all can be read.
+/// Returns the filter's instructions, if their number is valid and all can be read.
 fn instructions(header: &Program) -> Option<Vec<Instruction>> {
     let count = usize::from(header.len);
     if count == 0 || count > exemption::MOST_INSTRUCTIONS {
         return None;
     }
     let mut all = vec![Instruction::default(); count];
-    // SAFETY: plain numbers, of which any bytes are valid.
+    // SAFETY: plain numbers, for which any bytes are valid.
     unsafe { uaccess::get_user_array(header.filter as usize, &mut all) }.then_some(all)
 }
 
-/// `prctl(PR_GET_SECCOMP)`: whether there is a filter beside the guard's.
+/// `prctl(PR_GET_SECCOMP)`. Reports filters other than the guard's.
 pub(crate) fn mode(arguments: Arguments) -> isize {
     if exemption::is_in_force() || inline_calls::installed_filters() > 1 + inline_calls::filters() {
         issue(libc::SYS_prctl, arguments)

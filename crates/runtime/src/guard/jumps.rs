@@ -1,8 +1,8 @@
-//! Masks that are kept with a place to jump to: `sigsetjmp`, and contexts.
+//! Signal masks saved for jumps: `sigsetjmp`, and contexts.
 //!
-//! The C library keeps the kernel's mask, which lacks the engine's signals. There is a second
-//! word in its set that the kernel never writes: those of the program's mask are kept there, with a
-//! mark that tells it from what a program writes over the whole set.
+//! The C library saves the kernel's mask, which lacks the engine's signals. The second word of its
+//! set is unused by the kernel. The runtime stores the engine's signals of the program's mask
+//! there, with a mark that distinguishes the word from one that the program has written.
 
 use crate::base::instance;
 use crate::base::real::{Real, real};
@@ -17,32 +17,31 @@ use std::ffi::c_void;
 const MARK: u64 = 0x50f7_5a9e << 32;
 const MARK_BITS: u64 = !0 << 32;
 
-/// The mask had other signals when this was written.
+/// The saved mask contained other signals.
 const HAD_OTHERS: u64 = 1;
 
-/// What lies in a C library `sigset_t`: the kernel's word, and ours.
+/// Content of a C library `sigset_t`: the kernel's word, and the runtime's.
 type Words = [u64; 2];
 
-// `jmp_buf`: eight registers, whether the mask is kept, the mask; <setjmp.h> and glibc's
+// `jmp_buf`: eight registers, a flag for the mask, the mask; <setjmp.h> and glibc's
 // <jmpbuf-offsets.h>.
 const STACK_POINTER_WORD: usize = 6;
 const KEEPS_MASK_AT: usize = 64;
 const KEPT_MASK_AT: usize = 72;
 
-/// Where in a `ucontext_t` the mask is.
+/// Offset of the mask in a `ucontext_t`.
 const CONTEXT_MASK_AT: usize = std::mem::offset_of!(libc::ucontext_t, uc_sigmask);
 
-/// Keeps with a mask, which the C library is about to write, what the program has blocked of the
-/// engine's signals.
+/// Saves the program's emulated mask in a set that the C library is about to write.
 ///
 /// # Safety
 /// A `sigset_t` of the C library is at `at`.
 unsafe fn store_mask(at: *mut u8) {
-    // SAFETY: a `sigset_t` of the C library is there, whose second word the kernel never uses.
+    // SAFETY: a `sigset_t` of the C library is there, whose second word the kernel does not use.
     unsafe { at.cast::<u64>().add(1).write_unaligned(MARK | virtual_mask::get()) };
 }
 
-/// What the program had blocked of them when a mask was kept.
+/// Returns the emulated mask saved in a set, if there is one.
 ///
 /// # Safety
 /// As [`store_mask`].
@@ -52,13 +51,13 @@ unsafe fn stored_mask(at: *const u8) -> Option<Mask> {
     (second & MARK_BITS == MARK).then_some(second & ours())
 }
 
-/// The stack pointer that a jump restores. The C library hides it: turned by 17 bits and
-/// mixed with a word of the thread's.
+/// Returns the stack pointer that a jump restores. The C library mangles it: rotated by 17 bits and
+/// XORed with a word of the thread's control block.
 ///
 /// # Safety
 /// `buffer` is a `jmp_buf` that was set.
 unsafe fn target_of(buffer: *const c_void) -> usize {
-    // SAFETY: within a `jmp_buf`, of eight words and more.
+    // SAFETY: within a `jmp_buf`, which has more than eight words.
     let hidden = unsafe { *buffer.cast::<u64>().add(STACK_POINTER_WORD) };
     let guard: u64;
     // SAFETY: a read of the thread's own control block: <tcbhead_t>.
@@ -68,8 +67,8 @@ unsafe fn target_of(buffer: *const c_void) -> usize {
     (hidden.rotate_right(17) ^ guard) as usize
 }
 
-/// A thread is about to jump: out of the guarded calls that lie before the place, and
-/// into the mask that was kept.
+/// Prepares a jump: leaves the guarded calls below the target, and restores the saved emulated
+/// mask.
 ///
 /// # Safety
 /// `buffer` is a `jmp_buf` that was set.
@@ -77,7 +76,7 @@ unsafe fn jump(buffer: *const c_void) {
     if !instance::emulates_signals() {
         return;
     }
-    // SAFETY: a `jmp_buf` that was set: its words are within it.
+    // SAFETY: a `jmp_buf` that was set; its words are within it.
     unsafe {
         let target = target_of(buffer);
         pending::jump_to(target);
@@ -90,7 +89,7 @@ unsafe fn jump(buffer: *const c_void) {
     }
 }
 
-/// Defines a jump that leaves guarded calls behind.
+/// Defines a jump function that leaves guarded calls.
 macro_rules! jumping {
     ($($name:ident)*) => {$(
         /// # Safety
@@ -98,8 +97,7 @@ macro_rules! jumping {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(buffer: *mut c_void, value: i32) -> ! {
             real!($name: fn(*mut c_void, i32) -> !);
-            // SAFETY: the C library's function of this name, and the buffer that the program jumps
-            // by.
+            // SAFETY: the C library's function of this name, and the program's buffer.
             unsafe {
                 jump(buffer);
                 $name()(buffer, value)
@@ -123,8 +121,7 @@ unsafe extern "C" fn before_sigsetjmp(buffer: *mut u8, keeps_mask: i32) -> *cons
     SIGSETJMP.get()
 }
 
-/// Takes the engine's signals out of a context's mask: the program has them blocked
-/// from now on.
+/// Moves the engine's signals from a context's mask to the emulated mask.
 ///
 /// # Safety
 /// `context` is valid.
@@ -132,21 +129,21 @@ unsafe fn adopt(context: *mut u8) {
     if !instance::emulates_signals() {
         return;
     }
-    // SAFETY: the mask's first word lies in the context. The kernel's contexts have no second word,
-    // which is then only read: something else follows there.
+    // SAFETY: the mask's first word is in the context. The kernel's contexts have no second word;
+    // other data follows there, which is then only read.
     unsafe {
         let at = context.add(CONTEXT_MASK_AT);
         let word = at.cast::<u64>();
         let mask = word.read_unaligned();
         let wanted = match stored_mask(at) {
-            // Emptied since it was kept.
+            // The program has emptied the mask since it was saved.
             Some(_) if mask == 0 && word.add(1).read_unaligned() & HAD_OTHERS != 0 => 0,
             kept => kept.unwrap_or(0) | mask & ours(),
         };
         if mask & ours() != 0 {
             word.write_unaligned(mask & !ours());
-            // Whoever comes back here has the same blocked; not where the kernel's context
-            // goes on with a signal's number.
+            // Save the emulated mask for later uses of this context, unless it is a kernel context,
+            // where this word is other data.
             let second = word.add(1).read_unaligned();
             if matches!(second, 0 | u64::MAX) || second & MARK_BITS == MARK {
                 let others = if mask & !ours() == 0 { 0 } else { HAD_OTHERS };
@@ -182,8 +179,8 @@ unsafe extern "C" fn before_swapcontext(from: *mut u8, to: *mut u8) -> *const c_
     SWAPCONTEXT.get()
 }
 
-/// Defines a function that goes on in the C library's, in the caller's own frame: that is
-/// the frame which is kept.
+/// Defines a function that continues in the C library's function, in the caller's own frame,
+/// because that frame is saved.
 macro_rules! looking_first {
     ($($name:ident: $before:ident;)*) => {$(
         /// # Safety

@@ -1,20 +1,18 @@
-//! Memory that the kernel writes later, after the call has returned: io_uring, and
-//! Linux's asynchronous I/O.
+//! Calls after whose return the kernel accesses memory: io_uring, and Linux's asynchronous I/O.
 //!
-//! The guard brings in what a call is given and keeps it until the call returns.
-//! What these calls are given is used afterwards, named in memory that is shared
-//! with the kernel, where nobody sees it: a page that was out would be refused
-//! (EFAULT), and one that leaves meanwhile would miss what is written. So a
-//! managed program is told that it cannot have them, as where they are switched
-//! off (kernel.io_uring_disabled) or not built: programs that use them have another
-//! way. The engine's own rings are not the program's.
+//! The guard faults in the arguments of a call and pins them until the call returns. These calls
+//! use memory later, named in a ring that is shared with the kernel and that the guard cannot see.
+//! An absent page would fail with EFAULT, and a page evicted meanwhile would lose the written data.
+//! So for a managed program these calls fail, as if they were switched off
+//! (kernel.io_uring_disabled) or not built in; programs that use them have a fallback. The engine's
+//! own rings are not affected.
 //!
-//! What only *reads* memory later (vmsplice, MSG_ZEROCOPY) needs nothing: the
-//! kernel keeps the page that it was given, whose content the program must not
-//! change until it is told; a page that is so kept is not moved.
+//! Calls that only *read* memory later (vmsplice, MSG_ZEROCOPY) need no treatment. The kernel keeps
+//! a reference to the page, whose content the program must not change until completion; a
+//! referenced page is not moved.
 //!
-//! Seen are calls through the C library's `syscall`, through liburing's and libaio's
-//! own functions, and raw ones that name managed memory.
+//! Detected are calls through the C library's `syscall`, through liburing's and libaio's functions,
+//! and raw ones with pointers to managed memory.
 
 use crate::base::errno::refused;
 use crate::base::instance;
@@ -23,13 +21,12 @@ use crate::base::real::Real;
 use softswap_sys::pointer_arguments::{Class, class_of};
 use std::ffi::{CStr, c_void};
 
-/// Returns what a managed program gets instead of the call, or `None` for calls that are not
-/// refused.
+/// Returns the error of a refused call, or `None` for other calls.
 pub(crate) fn refusal(number: i64) -> Option<isize> {
     class_of(number).and_then(Class::refusal).map(refused)
 }
 
-/// The answer to a raw call that is one of these.
+/// Returns the handler of a raw call that is one of these.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     let answer: Answer = match number {
         libc::SYS_io_uring_setup => |_| refusal(libc::SYS_io_uring_setup).unwrap_or(0),
@@ -39,8 +36,8 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     instance::awake().map(|_| answer)
 }
 
-/// liburing and libaio give a negative error number; what has the same name and is
-/// another library's is left alone.
+/// liburing and libaio return a negative error number. Functions of the same name in other
+/// libraries are not changed.
 extern "C" fn refused_ring() -> i32 {
     -libc::EPERM
 }
@@ -49,7 +46,7 @@ extern "C" fn refused_context() -> i32 {
     -libc::ENOSYS
 }
 
-/// Where a function goes on: to its refusal, or to the definition in `real`.
+/// Returns the code to continue at: the refusal, or the definition in `real`.
 fn target(real: &Real, library: &[u8], refused: *const c_void) -> *const c_void {
     const LIBRARIES: [&CStr; 3] = [c"liburing.so.2", c"liburing.so.1", c"libaio.so.1"];
     let Some(address) = real.find().or_else(|| real.find_in(&LIBRARIES)) else { return refused };
@@ -63,11 +60,11 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// The file that an address was loaded from.
+/// Returns the file that an address was loaded from.
 fn file_of(address: *const c_void) -> Option<&'static [u8]> {
     // SAFETY: all-zero is a valid Dl_info to write over.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked about; the name lives as long as the library.
+    // SAFETY: any address is allowed; the name is valid as long as the library is loaded.
     unsafe {
         if libc::dladdr(address, &raw mut info) == 0 || info.dli_fname.is_null() {
             return None;
@@ -76,8 +73,8 @@ fn file_of(address: *const c_void) -> Option<&'static [u8]> {
     }
 }
 
-/// Defines functions of liburing's and libaio's that make a ring or a context. They
-/// pass on whatever arguments there are to whoever defines the name next.
+/// Defines the functions of liburing and libaio that create a ring or a context. They pass all
+/// their arguments to the next definition of the name.
 macro_rules! making {
     ($($name:ident($library:literal, $refused:ident);)*) => {$(
         #[allow(missing_docs, reason = "as the library has it")]

@@ -1,13 +1,13 @@
-//! Pointers within the structures that a call is given.
+//! Pointers within the structures that a call receives.
 //!
-//! The filter sees the outermost pointer only. For a known structure ([`structure_of`]) the
-//! memory behind its pointers is pinned before the call. For others the call is made first. If it
-//! fails with EFAULT, every word of the structure that is an address of managed memory is taken
-//! for a pointer, the memory behind it is pinned, and the call is repeated: a call that fails with
-//! EFAULT has mostly no effect. The second walk also follows the words behind those pointers.
+//! The filter sees the outermost pointer only. For a known structure ([`structure_of`]) the memory
+//! behind its pointers is pinned before the call. For others the call is issued first. If it fails
+//! with EFAULT, every word of the structure that is an address of managed memory is taken for a
+//! pointer, the memory behind it is pinned, and the call is repeated: a call that fails with EFAULT
+//! usually has no effect. The second walk also follows the words behind those pointers.
 //!
-//! If the structure itself is not managed, the call does not trap. So the C library's functions
-//! for these calls are interposed.
+//! If the structure itself is not managed, the call does not trap. So the C library's functions for
+//! these calls are interposed.
 
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
@@ -22,7 +22,7 @@ use softswap_sys::nested_pointers::{MOST_BYTES, Structure, Walk, structure_of, w
 use softswap_sys::raw;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Ranges that one call pins for its inner pointers.
+/// Maximum number of ranges that one call pins for its inner pointers.
 const MOST_RANGES: usize = 256;
 const EFAULT: isize = refused(libc::EFAULT);
 const WORD: usize = size_of::<usize>();
@@ -31,7 +31,7 @@ const INNER_BYTES: usize = 512;
 
 type Inner<'e> = Pins<'e, MOST_RANGES>;
 
-/// Makes a call after the memory behind the pointers of its structures is brought in.
+/// Issues a call after the memory behind the pointers of its structures is faulted in.
 pub(super) fn with_nested(
     engine: &Engine,
     number: i64,
@@ -96,11 +96,11 @@ fn word_at(bytes: &[u8], at: usize) -> usize {
     usize::from_le_bytes(word)
 }
 
-/// How far a walk goes.
+/// Extent of a walk.
 struct Reach {
     /// Bytes that are pinned behind a pointer.
     bytes: usize,
-    /// Words behind pointers are pointers, too.
+    /// True if words behind pointers are taken for pointers, too.
     is_deep: bool,
 }
 
@@ -111,12 +111,12 @@ const WALKS: [Reach; 2] =
 struct Walker<'e> {
     engine: &'e Engine,
     pins: Inner<'e>,
-    /// Mapped memory could not be brought in.
+    /// True if mapped memory could not be faulted in.
     is_cut: bool,
 }
 
 impl Walker<'_> {
-    /// Pins the memory behind each word of the structure. Returns true if there was some.
+    /// Pins the memory behind each word of the structure. Returns true if anything was pinned.
     fn pin_words(&mut self, walk: &Walk, reach: &Reach) -> bool {
         let before = self.pins.mark();
         self.pin_words_in(walk.address, walk.bytes, reach, reach.is_deep);
@@ -163,7 +163,7 @@ impl Walker<'_> {
     }
 }
 
-/// Reports once that a call failed and memory behind its pointers may be out.
+/// Reports once that a call failed and memory behind its pointers may be absent.
 fn report(number: i64, arguments: Arguments) {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if IS_REPORTED.swap(true, Ordering::Relaxed) {
@@ -184,8 +184,8 @@ fn report(number: i64, arguments: Arguments) {
     raw::write_stderr(line.as_bytes());
 }
 
-/// Makes a call by the C library's function. `outer` is the pointer at which the filter looks:
-/// if that is managed, the guard answers the call.
+/// Issues a call by the C library's function. `outer` is the pointer that the filter checks: if it
+/// is managed, the guard handles the call.
 fn interposed(
     number: i64,
     arguments: Arguments,
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn ptrace(
     data: usize,
 ) -> libc::c_long {
     real!(ptrace: fn(u32, libc::pid_t, usize, usize) -> libc::c_long);
-    // A peek returns a word, which may look like an error.
+    // PTRACE_PEEK* returns a word, which may look like an error.
     let arguments = [request as usize, pid as usize, address, data, 0, 0];
     // SAFETY: the C library's function of this name, with the program's arguments.
     let original = || unsafe { ptrace()(request, pid, address, data) as isize };

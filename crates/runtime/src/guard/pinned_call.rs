@@ -1,5 +1,5 @@
-//! A call with structures, arrays and strings behind its pointers: what [`pointer_arguments`]
-//! lists of it is pinned while it runs.
+//! Calls with structures, arrays and strings behind their pointers: everything that
+//! [`pointer_arguments`] lists for a call is pinned while it runs.
 
 use super::nested_pointers::with_nested;
 use super::stripped_mask::StrippedMask;
@@ -12,7 +12,7 @@ use crate::memory::pins::Pins;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::pointer_arguments::{self, Pointee};
 
-/// Issues a call with what it points to brought in, if there is an engine.
+/// Issues a call after pinning its pointees, if there is an engine.
 pub(crate) fn issue_pinned(number: i64, arguments: Arguments) -> isize {
     match instance::engine() {
         Some(engine) => pinned_call(engine, number, arguments),
@@ -20,18 +20,18 @@ pub(crate) fn issue_pinned(number: i64, arguments: Arguments) -> isize {
     }
 }
 
-/// Returns how many bytes the number behind an argument of `getsockopt` stands for.
+/// Returns the number of bytes for the value behind an argument of `getsockopt`.
 fn size_behind(arguments: &Arguments, index: usize) -> Option<usize> {
     const INSTRUCTION_BYTES: usize = 8;
     // SAFETY: any bytes are a number.
     let size = unsafe { uaccess::get_user::<u32>(arguments[index]) }? as usize;
-    // SO_GET_FILTER has the number of the option that attaches one.
+    // SO_GET_FILTER has the same number as SO_ATTACH_FILTER.
     let counts_instructions = [arguments[1], arguments[2]]
         == [libc::SOL_SOCKET as usize, libc::SO_ATTACH_FILTER as usize];
     Some(if counts_instructions { size * INSTRUCTION_BYTES } else { size })
 }
 
-/// Answers raw calls whose structures may hide pointers from the filter.
+/// Returns the handler of raw calls whose structures may hide pointers from the filter.
 pub(super) fn answer_for(number: i64) -> Option<Answer> {
     const SYS_FUTEX_REQUEUE: i64 = 456;
     Some(match number {
@@ -46,9 +46,9 @@ pub(super) fn answer_for(number: i64) -> Option<Answer> {
     })
 }
 
-/// A call with structures, arrays and strings: pin them all, issue, unpin. All or
-/// nothing: what the kernel finds missing it would call a bad pointer. Of what is more
-/// than all calls together may hold as much as that: no call fills it.
+/// Pins all pointees of a call, issues it, and unpins. Pins all or nothing: the kernel would report
+/// an absent page as a bad pointer. A pointee larger than the share of all calls is pinned up to
+/// that share; no call fills more.
 pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments) -> isize {
     let mut stripped = StrippedMask::new();
     stripped.take_place(number, &mut arguments);
@@ -59,7 +59,8 @@ pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments
         if *pointee == Pointee::Text {
             pins.add_text(address);
         }
-        // What others answer before it comes here has none: `transfers`, `spawn`, `mappings`.
+        // Calls handled by `transfers`, `spawn` and `mappings` have no byte count and do not get
+        // here.
         let Some(mut len) = pointee.byte_count(&arguments) else { continue };
         if let Pointee::SizeBehind(size) = pointee {
             len = size_behind(&arguments, *size as usize).unwrap_or(len);

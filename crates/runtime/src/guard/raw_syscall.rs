@@ -1,13 +1,11 @@
-//! `syscall(2)`: raw system calls that are made through the C library.
+//! `syscall(2)`: raw system calls made through the C library.
 //!
-//! What a raw call does to signals, descriptors or threads, the interposed
-//! functions would not see. So `syscall` looks at the number first: a call that
-//! the runtime answers for is answered, with the kernel's conventions; every
-//! other goes on to the C library's `syscall` in the caller's own frame, as if
-//! nobody had looked (a child of a raw `clone` returns from it, too).
+//! Interposed functions do not see the effects of raw calls on signals, descriptors or threads. So
+//! `syscall` checks the number first. A call that the runtime handles is handled under the kernel's
+//! conventions. Every other call jumps to the C library's `syscall` in the caller's own frame, as
+//! without interposition (a child of a raw `clone` also returns from it).
 //!
-//! Calls made by an instruction of the program's own reach the engine through
-//! the filter alone.
+//! Calls by the program's own instructions reach the engine only through the filter.
 
 use super::transfers::interposed;
 use super::{credentials, kernel_async_io, pinned_call, signal_calls};
@@ -18,8 +16,8 @@ use crate::process::spawn::exec_call;
 use crate::process::{clone, descriptors, thread_end};
 use std::ffi::c_void;
 
-/// What answers for a call, if the runtime does; by its first two arguments where it
-/// depends on those.
+/// Returns the runtime's handler for a call, if any; for some calls it depends on the first two
+/// arguments.
 fn answer_for(number: i64, a: usize, b: usize) -> Option<Answer> {
     credentials::answer_for(number)
         .or_else(|| mappings::memory_calls::answer_for(number))
@@ -33,7 +31,7 @@ fn answer_for(number: i64, a: usize, b: usize) -> Option<Answer> {
         .or_else(|| pinned_call::answer_for(number))
 }
 
-/// Where `syscall` goes on with a call: to [`answered`], or to the C library.
+/// Returns the function that continues `syscall`: [`answered`], [`own`], or the C library's.
 extern "C" fn target_of(number: i64, a: usize, b: usize, caller: usize) -> *const c_void {
     if is_our_own(caller) {
         return own as *const c_void;
@@ -44,7 +42,7 @@ extern "C" fn target_of(number: i64, a: usize, b: usize, caller: usize) -> *cons
     }
 }
 
-/// A call that the runtime answers for, with C's conventions.
+/// Handles a call in the runtime, with C's conventions.
 extern "C" fn answered(
     number: i64,
     a: usize,
@@ -58,7 +56,7 @@ extern "C" fn answered(
     c_result(answer([a, b, c, d, e, f]))
 }
 
-/// A call of the engine's, with C's conventions.
+/// Issues a call of the engine, with C's conventions.
 extern "C" fn own(
     number: i64,
     a: usize,

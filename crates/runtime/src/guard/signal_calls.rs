@@ -1,5 +1,5 @@
-//! Calls about handlers and masks that are made by their numbers: through `syscall`, or
-//! where the filter has caught one whose pointers are managed.
+//! Signal calls by number: through `syscall`, or trapped by the filter because their pointers are
+//! managed.
 
 use super::stripped_mask::StrippedMask;
 use crate::base::errno::{c_result, refused};
@@ -15,7 +15,7 @@ use std::ffi::c_void;
 const FAULT: isize = refused(libc::EFAULT);
 const INVALID: isize = refused(libc::EINVAL);
 
-/// A value at a pointer of the program's; null is none.
+/// Reads a value at a pointer of the program; `None` for a null pointer.
 ///
 /// # Safety
 /// Any bytes are a valid `T`.
@@ -39,7 +39,7 @@ fn rt_sigaction([signal, new, old, len, ..]: Arguments) -> isize {
     if len != size_of::<Mask>() {
         return INVALID;
     }
-    // SAFETY: words, of which any are valid.
+    // SAFETY: words, for which any bits are valid.
     of(unsafe { read::<Action>(new) }, |new| {
         // SAFETY: the program's own handler.
         let changed = unsafe { sigaction::change(signal as i32, new) };
@@ -47,8 +47,7 @@ fn rt_sigaction([signal, new, old, len, ..]: Arguments) -> isize {
     })
 }
 
-/// A change of the mask: of the one in force, or of the one that a handler's return puts
-/// in force.
+/// Changes the mask in force, or the mask that a handler's return restores.
 fn rt_sigprocmask([how, set, old, len, ..]: Arguments, interrupted: Option<&mut Mask>) -> isize {
     if len != size_of::<Mask>() {
         return INVALID;
@@ -82,13 +81,14 @@ fn sigaltstack_at(arguments: Arguments, pointer: usize) -> isize {
         return refused;
     }
     let [new, old, ..] = arguments;
-    // SAFETY: a pointer and numbers, of which any are valid.
+    // SAFETY: a pointer and numbers, for which any bits are valid.
     of(unsafe { read::<stack_t>(new) }, |new| {
         of(alternate_stack::exchange(new, pointer), |before| write(old, before))
     })
 }
 
-/// The answer to `sigaltstack`, if the thread's handlers run on a stack of the engine's.
+/// Returns the handler of `sigaltstack`, if the thread's signals are delivered on a stack of the
+/// engine.
 fn answer_for_stack() -> Option<Answer> {
     signal_stack::exists().then_some(sigaltstack_by_number)
 }
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> 
     let arguments = [new as usize, old as usize, 0, 0, 0, 0];
     let result = match answer_for_stack() {
         Some(answer) => answer(arguments),
-        // SAFETY: the kernel reads and writes what the program names, or refuses it.
+        // SAFETY: the kernel accesses the program's pointers, or rejects them.
         None => unsafe { raw::syscall(libc::SYS_sigaltstack, arguments) },
     };
     c_result(result) as i32
@@ -112,7 +112,7 @@ fn with_stripped(number: i64, mut arguments: Arguments) -> isize {
     pass_on(number, arguments)
 }
 
-/// Defines answers to calls that wait.
+/// Defines handlers of waiting calls.
 macro_rules! waiting {
     ($($name:ident)*) => {$(
         #[allow(non_snake_case, reason = "the call's name")]
@@ -126,9 +126,9 @@ macro_rules! waiting {
 
 waiting! { SYS_rt_sigsuspend SYS_ppoll SYS_pselect6 SYS_epoll_pwait SYS_epoll_pwait2 }
 
-/// The answer to a call through `syscall`, if it is about signals.
+/// Returns the handler of a signal call through `syscall`.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
-    // The way back from handlers is the same whether there is an engine yet or not.
+    // Handlers return to the same code with and without an engine.
     if number == libc::SYS_rt_sigaction && instance::is_asleep() {
         return Some(rt_sigaction);
     }
@@ -149,8 +149,7 @@ pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     })
 }
 
-/// The answer to a call that was caught, if it is about signals: the handler of the
-/// catch restores the mask from its context.
+/// Handles a trapped signal call. The SIGSYS handler's return restores the mask from its context.
 ///
 /// # Safety
 /// `context` is the running handler's.
@@ -163,7 +162,8 @@ pub(crate) unsafe fn answer_trapped(
         libc::SYS_rt_sigaction => rt_sigaction(arguments),
         libc::SYS_rt_sigpending => rt_sigpending(arguments),
         libc::SYS_rt_sigprocmask => {
-            // SAFETY: the context that the kernel gave to the running handler, which alone has it.
+            // SAFETY: the context that the kernel passed to the running handler, which alone uses
+            // it.
             rt_sigprocmask(arguments, Some(unsafe { &mut *signals::interrupted_mask(context) }))
         }
         libc::SYS_sigaltstack if signal_stack::exists() => {

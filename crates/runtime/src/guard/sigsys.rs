@@ -1,15 +1,14 @@
-//! SIGSYS: a system call was given a pointer to managed memory, or an object has mapped memory by
-//! an instruction of its own ([`crate::memory::inline_calls`]).
+//! SIGSYS: a system call received a pointer to managed memory, or an object has mapped memory by
+//! its own system-call instruction ([`crate::memory::inline_calls`]).
 //!
-//! The kernel cannot take a fault there, so the guard does what a fault would:
-//! it brings the pages in, pins them, issues the call again from an
-//! instruction that the filter lets through, and unpins. Calls that move data
-//! are in [`crate::guard::transfers`]. A signal of the program's that comes meanwhile ends the
-//! call; its handler starts when the guard is done, from the trapped call's context.
+//! The kernel cannot take a fault in managed memory, so the guard does what a fault would: it
+//! faults the pages in, pins them, issues the call again from an instruction that the filter
+//! allows, and unpins them. [`crate::guard::transfers`] handles calls that move data. A signal of
+//! the program that arrives meanwhile interrupts the call; its handler starts after the guard
+//! returns, from the trapped call's context.
 //!
-//! The call that is issued again is the program's, so a filter of the program's
-//! own judges it there. One that it traps is given to the program's handler
-//! once the guard is done, as it was made.
+//! The call issued again is the program's, so the program's own filter judges it. If that filter
+//! traps it, the program's handler receives the original call after the guard returns.
 
 use super::pinned_call::pinned_call;
 use super::transfers::dispatch;
@@ -34,21 +33,20 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) fn install() -> io::Result<Action> {
-    // All is blocked but what the engine needs. Calls that may wait open the program's signals
-    // themselves (`guarded_call::issue_waiting`).
+    // All signals are blocked except those that the engine needs. Calls that may wait unblock the
+    // program's signals themselves (`guarded_call::issue_waiting`).
     signals::install(SIGSYS, on_sigsys, closed(), libc::SA_NODEFER)
 }
 
-/// Whether a filter inherited through exec already does what ours would:
-/// another one would only make every call slower.
+/// Returns true if a filter inherited through exec already covers the window: another filter would
+/// only slow down every call.
 ///
 /// # Errors
-/// When there is one that would trap what comes from the gate, too.
+/// If an inherited filter also traps calls from the gate.
 pub(crate) fn is_inherited(engine: &Engine) -> Result<bool, String> {
     PROBED.store(false, Ordering::Relaxed);
-    // Not through the gate, and so seen by the filter. Without one the kernel
-    // finds nothing readable there, or an empty path.
-    // SAFETY: access(2) only reads the string, as far as it can.
+    // Bypasses the gate, so a filter sees it. Without a filter the kernel finds nothing readable
+    // there, or an empty path. SAFETY: access(2) only reads the string, as far as it can.
     unsafe { raw::syscall_through_guard(libc::SYS_access, [engine.window().0, 0, 0, 0]) };
     if !PROBED.swap(false, Ordering::Relaxed) {
         return Ok(false);
@@ -64,15 +62,15 @@ pub(crate) fn is_inherited(engine: &Engine) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Whether a filter that an earlier program left traps what is given pointers to `address`.
+/// Returns true if an inherited filter traps calls with pointers to `address`.
 pub(crate) fn is_trapped(address: usize) -> bool {
-    // SAFETY: the call takes no pointers, and changes nothing.
+    // SAFETY: the call takes no pointers and changes nothing.
     let mode =
         unsafe { raw::syscall(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) };
     if mode == 0 {
         return false;
     }
-    // That cannot be tried where the signal is blocked, and may be pending.
+    // If the signal is blocked and may be pending, this cannot be tested.
     if signals::current_mask() & signals::bit(SIGSYS) != 0 {
         return true;
     }
@@ -82,28 +80,28 @@ pub(crate) fn is_trapped(address: usize) -> bool {
     // SAFETY: access(2) only reads the string, as far as it can.
     unsafe { raw::syscall_through_guard(libc::SYS_access, [address, 0, 0, 0]) };
     if let Ok(before) = before {
-        // SAFETY: what the process was started with.
+        // SAFETY: the action that the process was started with.
         let _ = unsafe { signals::change_action(SIGSYS, Some(&before)) };
     }
     PROBING.store(false, Ordering::Relaxed);
     PROBED.swap(false, Ordering::Relaxed)
 }
 
-/// Set while it is tried whether the filter lets the gate's calls pass.
+/// True while testing whether the filter allows the gate's calls.
 static PROBING: AtomicBool = AtomicBool::new(false);
-/// Set when a call was caught.
+/// Set when a call was trapped.
 static PROBED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void) {
     raw::preserving_errno(|| {
-        // SAFETY: what the kernel gave to this handler.
+        // SAFETY: the arguments that the kernel passed to this handler.
         let call = unsafe { TrappedCall::of(info, context) };
         let TrappedCall { by_filter, number, caller, arguments } = call;
-        // SAFETY: what the kernel gave to this handler.
+        // SAFETY: the details that the kernel passed to this handler.
         if unsafe { threads::is_interruption(info) } {
             return;
         }
-        // SAFETY: what the kernel gave to this handler.
+        // SAFETY: the details that the kernel passed to this handler.
         if unsafe { threads::is_request_to_wake(info) } {
             instance::awake();
             return;
@@ -115,10 +113,11 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             return;
         }
         if is_from_gate && guarded_call::is_answering(number) {
-            // The guard's: noted for below, where the call has its own context.
-            // SAFETY: what the kernel gave to this handler.
+            // The guard's own call, trapped by the program's filter: note it for the enclosing
+            // handler, which has the original call's context. SAFETY: the details that the kernel
+            // passed to this handler.
             guarded_call::note_trapped(unsafe { (*info).si_errno });
-            // SAFETY: the context that the kernel gave to this handler.
+            // SAFETY: the context that the kernel passed to this handler.
             unsafe { TrappedCall::answer(context, refused(libc::ENOSYS)) };
             return;
         }
@@ -129,16 +128,16 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
         {
             instance::await_waking();
         }
-        // Without an engine it could not be woken, and nothing is out.
+        // Without an engine (waking failed) no page is absent.
         let concerns_guard = |argument: &usize| match instance::engine() {
             Some(engine) => engine.contains(*argument),
             None => instance::is_in_window(*argument),
         };
-        // SAFETY: what the kernel gave to this handler.
+        // SAFETY: the details that the kernel passed to this handler.
         let is_by_caller = is_caught && unsafe { (*info).si_errno } == i32::from(BY_CALLER);
         if !is_by_caller && (!is_caught || !arguments.iter().any(concerns_guard)) {
-            // A filter of the program's own, or a signal somebody sent.
-            // SAFETY: the details and the context that the kernel gave to this handler.
+            // Trapped by the program's own filter, or a sent signal. SAFETY: the details and the
+            // context that the kernel passed to this handler.
             unsafe { deliver(SIGSYS, info, context) };
             return;
         }
@@ -148,8 +147,8 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
             None => answer(number, arguments, context),
         };
         let trapped = guarded_call::end(&outer);
-        // SAFETY: the details and the context that the kernel gave to this handler, which alone
-        // has them. The context of a call that was not made is as the kernel left it.
+        // SAFETY: the details and the context that the kernel passed to this handler, which alone
+        // uses them. The context of a call that was not issued is as the kernel wrote it.
         unsafe {
             match (trapped, result) {
                 (Some(said), _) => {
@@ -164,7 +163,7 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
     });
 }
 
-/// Does what the call would have done; the kernel's result.
+/// Carries out a trapped call. Returns the kernel's result.
 fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     let Some(engine) = instance::engine() else {
         // SAFETY: the context is the running handler's.

@@ -1,5 +1,5 @@
-//! Calls that wait with a mask of their own, made by their numbers: the kernel gets the mask
-//! without the engine's signals.
+//! Signal masks of waiting calls issued by number: the kernel gets the mask without the engine's
+//! signals.
 
 use crate::base::issue_call::Arguments;
 use crate::base::uaccess;
@@ -7,7 +7,8 @@ use crate::signals::sets::ours;
 use crate::signals::temporary_mask;
 use softswap_sys::signals::Mask;
 
-/// Where a call has its mask: the argument that points to it, or to a pointer to it.
+/// Returns the index of the argument that points to the mask, and true if it points to a pointer to
+/// the mask.
 fn place_of_mask(number: i64) -> Option<(usize, bool)> {
     const SYS_IO_PGETEVENTS: i64 = 333;
     match number {
@@ -19,10 +20,10 @@ fn place_of_mask(number: i64) -> Option<(usize, bool)> {
     }
 }
 
-/// The mask of a call that is made by its number, without the engine's signals.
+/// Copy of a call's mask, without the engine's signals.
 pub(crate) struct StrippedMask {
     mask: Mask,
-    /// A pointer to the mask, and its size.
+    /// Pointer to the mask, and its size.
     pair: [usize; 2],
 }
 
@@ -31,8 +32,8 @@ impl StrippedMask {
         StrippedMask { mask: 0, pair: [0; 2] }
     }
 
-    /// Has the call use a mask without the engine's signals, kept here. Where the program's
-    /// pointers cannot be read the kernel says so.
+    /// Replaces the call's mask by this copy without the engine's signals. If the program's
+    /// pointers cannot be read, the kernel reports the error.
     pub(crate) fn take_place(&mut self, number: i64, arguments: &mut Arguments) {
         let Some((at, is_pair)) = place_of_mask(number) else { return };
         let mut from = arguments[at];

@@ -1,19 +1,18 @@
-//! The program's buffers, made fit for one call of the kernel's.
+//! The program's buffers, prepared for one kernel call.
 //!
-//! Buffers are pinned, or the kernel gets copies in anonymous memory outside the window. No
-//! copy is ever in a file: it would leave DRAM unsealed. A copy to receive into is untouched
-//! memory, so it takes DRAM only for the bytes that arrive, however long the buffer is and
-//! however long the call waits. A copy to send from takes as much as the buffer. It helps if
-//! the call has more ranges than can be pinned.
+//! Buffers are pinned, or the kernel gets copies in anonymous memory outside the window. No copy is
+//! ever in a file: it would leave DRAM unsealed. A receive copy is untouched memory, so it takes
+//! DRAM only for the bytes that arrive, however long the buffer is and the call waits. A send copy
+//! takes as much as the buffer; it is used if the call has more ranges than can be pinned.
 //!
-//! Pins and copies are counted before they are taken ([`crate::memory::pins`]), except for
-//! received bytes that the kernel's own buffers hold already. A call that is refused waits for
-//! other calls. It fails with ENOMEM if that takes too long, or if its buffers exceed what
-//! calls may hold. One line on standard error then names the length and the limit.
+//! Pins and copies are counted before they are taken ([`crate::memory::pins`]), except for received
+//! bytes that the kernel's own buffers already hold. A refused call waits for other calls. It fails
+//! with ENOMEM on timeout, or if its buffers exceed the limit for calls. One line on standard error
+//! then names the length and the limit.
 //!
-//! A copy begins at the same offset in its page as the original. A part of the original that
-//! may not be accessed may not be accessed in the copy either. So the kernel finds a bad
-//! pointer at the same byte.
+//! A copy starts at the same offset in its page as the original, and inaccessible parts of the
+//! original are also inaccessible in the copy. So the kernel reports a bad pointer at the same
+//! byte.
 
 use crate::base::errno::refused;
 use crate::base::instance;
@@ -27,42 +26,41 @@ use softswap_sys::raw::{now_ns, write_stderr_fmt};
 use softswap_sys::signals;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// As many vectors as the kernel takes.
+/// Most vectors that the kernel accepts.
 pub(super) const MAX_VECTORS: usize = 1024;
-/// The kernel cuts transfers here.
+/// Length to which the kernel truncates transfers.
 const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;
 
-/// Ranges of one call: its vectors, and what surrounds them.
+/// Ranges of one call: its vectors, and addresses and control data.
 pub(super) const MOST_RANGES: usize = 1536;
 
 pub(super) const EMPTY: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-/// Vectors that need no mapping of their own.
+/// Vectors stored without a mapping.
 pub(super) const FEW: usize = 10;
 
 /// Direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// To the program. The number bounds the bytes that no buffer of the kernel holds yet.
+    /// To the program. The value limits the bytes that no kernel buffer holds yet.
     In(usize),
     /// From the program.
     Out,
 }
 
-/// Data that the kernel holds in buffers of its own when it arrives.
+/// Data that arrives in the kernel's own buffers.
 pub(super) const RECEIVED: Way = Way::In(0);
 
 fn is_managed(vector: &iovec) -> bool {
     vector.iov_len > 0 && instance::is_managed(vector.iov_base as usize)
 }
 
-/// Bytes in managed memory that vectors name.
+/// Returns the bytes of managed memory in the vectors.
 pub(super) fn managed_bytes(vectors: &[iovec]) -> usize {
     let managed = vectors.iter().filter(|vector| is_managed(vector));
     managed.fold(0, |sum, vector| sum.saturating_add(vector.iov_len))
 }
 
-/// Cuts vectors where the kernel would. Whether they are such as it takes at all;
-/// others are for it to refuse.
+/// Truncates vectors as the kernel does. Returns false if the kernel must reject them.
 pub(super) fn cut(vectors: &mut [iovec]) -> bool {
     let is_good = |vector: &iovec| {
         let end = (vector.iov_base as usize).checked_add(vector.iov_len);
@@ -75,7 +73,7 @@ pub(super) fn cut(vectors: &mut [iovec]) -> bool {
     true
 }
 
-/// Cuts vectors to so many bytes.
+/// Truncates vectors to `bytes` in total.
 pub(super) fn shorten(vectors: &mut [iovec], bytes: usize) {
     let mut left = bytes;
     for vector in vectors {
@@ -84,8 +82,8 @@ pub(super) fn shorten(vectors: &mut [iovec], bytes: usize) {
     }
 }
 
-/// Room for `count` values: `few` if they are, or a mapping of their own until
-/// the pins end.
+/// Returns space for `count` values: `few` if they fit, otherwise a mapping that lasts as long as
+/// the pins.
 pub(super) fn room<'p, T: Copy>(
     pins: &mut Pins<'_, MOST_RANGES>,
     few: &'p mut [T],
@@ -101,8 +99,8 @@ pub(super) fn room<'p, T: Copy>(
         // SAFETY: within the mapping just made, which is page-aligned.
         unsafe { address.add(index).write(first) };
     }
-    // SAFETY: `count` values were written; nothing else refers to the mapping,
-    // which lasts as long as the pins.
+    // SAFETY: `count` values were written; nothing else refers to the mapping, which lasts as long
+    // as the pins.
     Some(unsafe { std::slice::from_raw_parts_mut(address, count) })
 }
 
@@ -115,14 +113,14 @@ pub(super) fn map_memory(len: usize) -> Option<usize> {
         return None;
     }
     if len >= 2 << 20 {
-        // A huge page would take memory for what never arrives.
+        // A huge page would take memory for bytes that never arrive.
         let advice = libc::MADV_NOHUGEPAGE as usize;
         ask(libc::SYS_madvise, [address as usize, len, advice, 0, 0, 0]);
     }
     Some(address as usize)
 }
 
-/// Says once which call of the program's fails for lack of memory, and returns its error.
+/// Reports once which call of the program fails for lack of memory, and returns its error.
 pub(super) fn too_long(engine: &Engine, originals: &[iovec]) -> isize {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     if !IS_SAID.swap(true, Ordering::Relaxed) {
@@ -136,7 +134,7 @@ pub(super) fn too_long(engine: &Engine, originals: &[iovec]) -> isize {
     refused(libc::ENOMEM)
 }
 
-/// Bytes that a copy of a vector takes.
+/// Returns the bytes that a copy of a vector takes.
 fn span(vector: &iovec) -> usize {
     (vector.iov_base as usize % PAGE_SIZE + vector.iov_len).next_multiple_of(PAGE_SIZE)
 }
@@ -145,13 +143,12 @@ fn span(vector: &iovec) -> usize {
 pub(super) struct Buffers<'e, 'v> {
     pins: Pins<'e, MOST_RANGES>,
     originals: &'v [iovec],
-    /// The vectors that name the copies; the originals themselves where there
-    /// are none.
+    /// Vectors that name the copies; the originals if nothing is copied.
     copies: &'v [iovec],
 }
 
 impl<'e, 'v> Buffers<'e, 'v> {
-    /// Pins up to `most` bytes, if other calls leave room for them.
+    /// Pins up to `most` bytes. Returns `None` if other calls hold too much.
     pub(super) fn pinned(
         engine: &'e Engine,
         originals: &'v [iovec],
@@ -161,15 +158,14 @@ impl<'e, 'v> Buffers<'e, 'v> {
         (managed_bytes(originals) <= most && buffers.pin()).then_some(buffers)
     }
 
-    /// Pins all of a call that must not be cut, within the larger limit of such calls.
+    /// Pins all of an undivided call, within the larger limit of such calls.
     pub(super) fn undivided(engine: &'e Engine, originals: &'v [iovec]) -> Option<Buffers<'e, 'v>> {
         let mut buffers = Buffers { pins: Pins::new(engine), originals, copies: originals };
         let fits = managed_bytes(originals) <= undivided_limit_bytes(engine);
         (fits && buffers.pin_by(Pins::add_undivided)).then_some(buffers)
     }
 
-    /// Pins or copies the buffers, or waits for other calls. Returns ENOMEM if there is no
-    /// room.
+    /// Pins or copies the buffers, or waits for other calls. Returns ENOMEM if there is no space.
     pub(super) fn new(
         engine: &'e Engine,
         originals: &'v [iovec],
@@ -196,13 +192,12 @@ impl<'e, 'v> Buffers<'e, 'v> {
         }
     }
 
-    /// What the kernel is to be given.
+    /// Returns the vectors for the kernel.
     pub(super) fn vectors(&self) -> &[iovec] {
         self.copies
     }
 
-    /// Pins what is managed, all of it or nothing. What is not mapped stays as it is: the
-    /// kernel says so.
+    /// Pins all managed buffers or none. Unmapped memory is left for the kernel to report.
     fn pin(&mut self) -> bool {
         self.pin_by(Pins::add_held)
     }
@@ -218,7 +213,7 @@ impl<'e, 'v> Buffers<'e, 'v> {
         let mark = self.pins.mark();
         for vector in managed() {
             let (base, len) = (vector.iov_base as usize, vector.iov_len);
-            // A page a copy of which elsewhere would take as much.
+            // A copy of a single page would take as much memory as pinning it.
             let is_alone = self.originals.len() == 1 && len <= PAGE_SIZE;
             let pinned = pin(&mut self.pins, base, len);
             if pinned.is_none() && !is_alone {
@@ -249,25 +244,25 @@ impl<'e, 'v> Buffers<'e, 'v> {
                 copied.iov_base = copy_of(engine, vector, at, way) as *mut _;
                 at += span(vector);
             }
-            // SAFETY: the array's room at the start of the new mapping.
+            // SAFETY: the space of the array at the start of the new mapping.
             unsafe { (base as *mut iovec).add(index).write(copied) };
         }
-        // SAFETY: all of it was written; it lasts as long as the pins.
+        // SAFETY: all entries were written; the mapping lasts as long as the pins.
         self.copies =
             unsafe { std::slice::from_raw_parts(base as *const iovec, self.originals.len()) };
         true
     }
 
-    /// Gives the program the `bytes` that the kernel put into the vectors from
-    /// `first` to `end`.
+    /// Copies the `bytes` that the kernel has written to the vectors `first..end` into the
+    /// originals.
     pub(super) fn hand_back(&self, first: usize, end: usize, bytes: usize) {
         let mut left = bytes;
         for (copied, original) in self.copies[first..end].iter().zip(&self.originals[first..end]) {
             let len = copied.iov_len.min(left);
             left -= len;
             if copied.iov_base != original.iov_base && len > 0 {
-                // SAFETY: the kernel wrote as much into the copy, which it may
-                // only where the program may write to the original.
+                // SAFETY: the kernel wrote this many bytes to the copy, which is writable only
+                // where the program may write the original.
                 unsafe {
                     std::ptr::copy_nonoverlapping(
                         copied.iov_base.cast::<u8>(),
@@ -280,15 +275,15 @@ impl<'e, 'v> Buffers<'e, 'v> {
     }
 }
 
-/// Makes the copy of a vector in the room at `at`; its address.
+/// Copies a vector into the space at `at`. Returns the address of the copy.
 fn copy_of(engine: &Engine, vector: &iovec, at: usize, way: Way) -> usize {
     let wanted = if way == Way::Out { libc::PROT_READ } else { libc::PROT_WRITE };
     let (base, len) = (vector.iov_base as usize, vector.iov_len);
     let allowed = signals::with_all_blocked(|| engine.allowed_bytes(base, len, wanted));
     let address = at + base % PAGE_SIZE;
     if way == Way::Out {
-        // SAFETY: the program may read the original, which a touch brings in; the
-        // copy's room is in a mapping just made.
+        // SAFETY: the program may read the original, and a touch faults it in; the space for the
+        // copy is in a new mapping.
         unsafe {
             std::ptr::copy_nonoverlapping(base as *const u8, address as *mut u8, allowed);
         }
@@ -301,7 +296,7 @@ fn copy_of(engine: &Engine, vector: &iovec, at: usize, way: Way) -> usize {
     address
 }
 
-/// One call over whole buffers.
+/// Issues one call over whole buffers.
 pub(super) fn whole(
     engine: &Engine,
     originals: &[iovec],

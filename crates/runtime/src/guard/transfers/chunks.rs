@@ -1,4 +1,4 @@
-//! What may be cut, cut into pieces that may be pinned.
+//! Transfers cut into pieces that can be pinned.
 
 use super::buffers::{EMPTY, FEW, MOST_RANGES, room};
 use crate::base::errno::refused;
@@ -7,7 +7,7 @@ use crate::memory::pins::Pins;
 use libc::iovec;
 use softswap_engine::door::engine::Engine;
 
-/// Where a piece lies in its transfer.
+/// Position of a piece in its transfer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
     /// Bytes moved before it.
@@ -15,10 +15,10 @@ pub(super) struct Step {
     pub(super) is_last: bool,
 }
 
-/// What became of a piece.
+/// Result of a piece.
 pub(super) struct Moved {
     pub(super) result: isize,
-    /// Whether the next piece may follow, if there is one.
+    /// True if the next piece may follow.
     pub(super) goes_on: bool,
 }
 
@@ -28,7 +28,7 @@ impl From<isize> for Moved {
     }
 }
 
-/// Moves buffers piece by piece, until one is not moved whole. The bytes moved, or
+/// Moves buffers piece by piece, until a piece is moved only partly. Returns the bytes moved, or
 /// the error of the first piece.
 pub(super) fn in_chunks(
     engine: &Engine,
@@ -59,11 +59,11 @@ pub(super) fn in_chunks(
     }
 }
 
-/// How far a transfer has come.
+/// Progress of a transfer.
 struct Progress<'v> {
     originals: &'v [iovec],
     index: usize,
-    /// Bytes done of the vector at `index`.
+    /// Completed bytes of the vector at `index`.
     skip: usize,
 }
 
@@ -72,8 +72,8 @@ impl Progress<'_> {
         self.originals[self.index..].iter().map(|vector| vector.iov_len).sum::<usize>() <= self.skip
     }
 
-    /// Names the next piece in `vectors` and pins it: `most` managed bytes, or as many as
-    /// other calls leave room for. How many vectors, and bytes.
+    /// Writes the next piece to `vectors` and pins it: up to `most` managed bytes, fewer if other
+    /// calls hold too much. Returns the number of vectors and bytes.
     fn take(
         &mut self,
         pins: &mut Pins<'_, MOST_RANGES>,
@@ -90,9 +90,9 @@ impl Progress<'_> {
                     break;
                 }
                 let (asked, pinned) = pins.add_some(base, wanted.min(left));
-                // Where less could be pinned the kernel finds a bad pointer.
+                // If only a part could be pinned, the kernel reports a bad pointer.
                 len = if pinned == asked { asked } else { wanted };
-                // Where others leave no more the piece ends here.
+                // If other calls hold the rest, the piece ends here.
                 left = if asked < wanted { 0 } else { left - asked };
             }
             vectors[count] = iovec { iov_base: base as *mut _, iov_len: len };

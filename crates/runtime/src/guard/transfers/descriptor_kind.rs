@@ -1,33 +1,33 @@
-//! What a descriptor is open on, as far as it matters to how data is moved.
+//! Kind of file behind a descriptor, as far as it affects transfers.
 
 use crate::base::guarded_call;
 use crate::base::issue_call::ask;
 
-/// What may be done to a transfer.
+/// Kind of file, which determines how a transfer may be cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A regular file: read and written at a position. Other writes to it come before or after
-    /// one that is appended, not between.
+    /// Regular file: read and written at a position. Other writes must not get between the pieces
+    /// of an append.
     File {
         len: u64,
-        /// Which file it is.
+        /// Inode number XOR device number.
         inode: u64,
     },
-    /// A disk: read and written at a position.
+    /// Block device: read and written at a position.
     Disk {
         len: u64,
     },
     /// Bytes without boundaries.
     Pipe,
     Stream,
-    /// A device whose bytes have nothing to do with each other: random ones, zeroes.
+    /// Device with independent bytes: random numbers, zeroes.
     Endless,
-    /// The kernel does not look at the data: a device that drops it, or a descriptor that is not
-    /// open for writing.
+    /// The kernel does not read the data: a device that drops it, or a descriptor not open for
+    /// writing.
     Sink,
-    /// A socket that sends messages.
+    /// Socket that sends messages.
     Messages,
-    /// Anything else has boundaries, or may have.
+    /// Any other file: transfers may have boundaries.
     Whole,
 }
 
@@ -79,8 +79,8 @@ fn device(number: libc::dev_t, writes: bool) -> Kind {
     }
 }
 
-/// Returns true if a file is read and written past the page cache, in whole blocks. Of a pipe:
-/// if each write is a packet.
+/// Returns true if a file bypasses the page cache (O_DIRECT), in whole blocks. For a pipe: if each
+/// write is a packet.
 pub(super) fn is_direct(fd: usize) -> bool {
     has_flag(fd, libc::O_DIRECT)
 }
@@ -92,7 +92,7 @@ fn may_write(fd: usize) -> bool {
         && flags as i32 & libc::O_PATH == 0
 }
 
-/// Returns true if writes go to the end of a file.
+/// Returns true if writes append to the file.
 pub(super) fn appends(fd: usize) -> bool {
     has_flag(fd, libc::O_APPEND)
 }
@@ -110,7 +110,7 @@ pub(super) fn file_len(fd: usize) -> Option<usize> {
     (found == 0).then_some(stat.st_size as usize)
 }
 
-/// Returns the position of an open file after it is moved by `by`.
+/// Moves the position of an open file by `by`, and returns it.
 pub(super) fn seek(fd: usize, by: isize) -> isize {
     if by != 0 {
         guarded_call::note_effect();
@@ -126,7 +126,7 @@ fn socket_option(fd: usize, option: i32) -> Option<i32> {
     (ask(libc::SYS_getsockopt, arguments) == 0).then_some(value)
 }
 
-/// Whether MSG_TRUNC makes a socket drop what it says it has received.
+/// Returns true if MSG_TRUNC makes a socket discard the data that it reports as received.
 pub(super) fn drops_truncated(fd: usize) -> bool {
     let is_stream = socket_option(fd, libc::SO_TYPE) == Some(libc::SOCK_STREAM);
     is_stream && socket_option(fd, libc::SO_DOMAIN) != Some(libc::AF_UNIX)

@@ -1,10 +1,10 @@
-//! Which calls move data, and what answers for them.
+//! Dispatch of the calls that move data.
 
 use super::{messages, vectors};
 use crate::base::issue_call::Arguments;
 use softswap_engine::door::engine::Engine;
 
-/// Answers a call that moves data; `None` for other calls.
+/// Handles a call that moves data; `None` for other calls.
 pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Option<isize> {
     Some(match number {
         libc::SYS_read

@@ -1,20 +1,20 @@
 //! Long writes to regular files.
 //!
-//! Up to what calls may hold, a write is one call over pinned buffers. A longer one is cut into
-//! pinned pieces, under a turn at its file ([`crate::process::file_turns`]):
+//! Up to the limit for calls, a write is one call over pinned buffers. A longer one is cut into
+//! pinned pieces, under a lock for its file ([`crate::process::file_turns`]):
 //!
-//! - At a position that the call names, piece after piece.
-//! - At the file's own position the call first claims its part of the file: it moves the
-//!   position over the part in one step. Of two writers that share the position each has a part
-//!   of its own. Bytes that could not be written are given back.
-//! - At the end of a file, and where a filter of the program's own may forbid to move the
-//!   position, each piece follows the one before. If another write has come between, the call
-//!   ends with a short count, and the record is not torn any further. An append that fits
+//! - With an explicit position, piece after piece.
+//! - At the file's own position, the call first claims its part by one `lseek` over it. So two
+//!   writers that share the position get separate parts. For unwritten bytes the position is moved
+//!   back.
+//! - At the end of a file, and under the program's own filter, which may forbid `lseek`, each piece
+//!   follows the previous one. If another write came in between, the call ends with a short count,
+//!   so that the record is not torn further. An append that fits
 //!   [`crate::memory::pins::undivided_limit_bytes`] is therefore not cut.
 //!
 //! Errors are those of Linux: the error of the first piece, or the bytes written before a later
-//! one. A limit of the file size (RLIMIT_FSIZE) that is reached between two pieces ends the call
-//! with a short count, without a signal.
+//! one. If RLIMIT_FSIZE is reached between two pieces, the call ends with a short count, without a
+//! signal.
 
 use super::buffers::{Buffers, too_long};
 use super::chunks::{Moved, Step, in_chunks};
@@ -27,7 +27,7 @@ use libc::iovec;
 use softswap_engine::door::engine::Engine;
 use softswap_sys::exemption;
 
-/// Returns true if a short write could come between the pieces of another thread's.
+/// Returns true if a short write could get between the pieces of another thread's write.
 pub(super) fn waits_for_turn(call: &Call) -> bool {
     file_turns::are_taken() && matches!(kind_of(call.fd(), true), Kind::File { .. })
 }
@@ -74,13 +74,13 @@ fn is_append(call: &Call) -> bool {
     }
 }
 
-/// The part of a file that a call writes to.
+/// Part of a file that a call writes to.
 enum Part {
-    /// At a position that the call names.
+    /// At an explicit position.
     Named { start: usize },
     /// The file's own position was moved over it.
     Claimed { start: usize },
-    /// Where the last piece ended.
+    /// At the end of the previous piece.
     Next { fd: usize, end: Option<usize>, end_of: fn(usize) -> Option<usize> },
 }
 
@@ -104,7 +104,8 @@ impl Part {
         }
     }
 
-    /// Returns true if the next piece comes right after the `done` bytes before it, and may.
+    /// Returns true if the next piece directly follows the `done` bytes before it, and is within
+    /// the file size limit.
     fn may_follow(&self, done: usize) -> bool {
         let at = match self {
             Part::Named { start } | Part::Claimed { start } => Some(start + done),
@@ -113,7 +114,7 @@ impl Part {
         at.is_some_and(|at| at < file_limit_bytes())
     }
 
-    /// The call for a piece.
+    /// Returns the call for a piece.
     fn call(&self, call: &Call, step: Step) -> Call {
         match self {
             Part::Named { start } | Part::Claimed { start } => call.at(start + step.done),
@@ -121,7 +122,7 @@ impl Part {
         }
     }
 
-    /// After a piece: returns true if nothing else was written there meanwhile.
+    /// Returns true after a piece if no other write has come in between.
     fn is_followed(&mut self, result: isize) -> bool {
         let Part::Next { fd, end, end_of } = self else { return true };
         let now = end_of(*fd);
@@ -131,7 +132,7 @@ impl Part {
     }
 }
 
-/// Returns how long the program's files may get.
+/// Returns the file size limit (RLIMIT_FSIZE).
 fn file_limit_bytes() -> usize {
     let mut limit = [u64::MAX; 2];
     let at = &raw mut limit as usize;

@@ -1,8 +1,8 @@
-//! The calls whose buffers lie behind the pointer that the filter sees.
+//! Interposed calls whose buffers are behind the pointer that the filter sees.
 //!
-//! If that one is managed the call traps and is answered by the guard; if it is
-//! not, these functions look inside before they let the call go. What they cannot
-//! read they leave to the kernel.
+//! If that pointer is managed, the call traps and the guard handles it. Otherwise these functions
+//! check the inner pointers before the call is issued. Structures that they cannot read are left to
+//! the kernel.
 
 use super::buffers::MAX_VECTORS;
 use super::dispatch::answer;
@@ -14,12 +14,12 @@ use crate::base::{instance, uaccess};
 use crate::signals::user_mode;
 use libc::{iovec, mmsghdr, msghdr};
 
-/// Whether a call would hide managed memory from the filter: the array itself
-/// is not managed (else it traps), but one of its buffers is.
+/// Returns true if a call would hide managed memory from the filter: the array itself is not
+/// managed (else it traps), but one of its buffers is.
 fn hides(vectors: usize, count: usize) -> bool {
     let is_hidden = |index| {
         let vector = vectors as *const iovec;
-        // SAFETY: the array can be read, as was seen just before.
+        // SAFETY: the array was found readable.
         let vector = unsafe { vector.add(index).read_unaligned() };
         instance::is_managed(vector.iov_base as usize)
     };
@@ -48,7 +48,7 @@ fn any_hides(messages: usize, count: usize) -> bool {
             .any(|index| message_hides(messages.wrapping_add(index * size_of::<mmsghdr>())))
 }
 
-/// Whether a call hides managed memory.
+/// Returns true if a call hides managed memory.
 fn call_hides(number: i64, arguments: Arguments) -> bool {
     let [_, second, third, ..] = arguments;
     match number {
@@ -62,8 +62,8 @@ fn call_hides(number: i64, arguments: Arguments) -> bool {
     }
 }
 
-/// Before such a call of a process that sleeps, and has other threads: it is written down, as the
-/// process may wake before the call has begun. Who comes while it wakes waits for that.
+/// Records such a call of a multi-threaded sleeping process, because the process may wake before
+/// the call has started. If it is waking now, waits for the end.
 fn note_asleep(number: i64, arguments: Arguments) {
     if !instance::emulates_signals() || !instance::may_wake() {
         return;
@@ -74,8 +74,8 @@ fn note_asleep(number: i64, arguments: Arguments) {
     }
 }
 
-/// Answers a call that hides managed buffers; `None` when it does not, and the C
-/// library may do it.
+/// Handles a call that hides managed buffers. Returns `None` for other calls, which the C library
+/// issues.
 fn hidden(number: i64, arguments: Arguments) -> Option<isize> {
     note_asleep(number, arguments);
     let engine = instance::engine()?;
@@ -86,9 +86,9 @@ unsafe extern "C" {
     fn pthread_setcanceltype(kind: i32, before: *mut i32) -> i32;
 }
 
-/// As [`hidden`], for a function at which a thread may be cancelled: while the call is made
-/// it can be at any moment, as the C library has it. What it holds is given up when the
-/// thread ends ([`crate::memory::pins`]).
+/// Does the same as [`hidden`] for a cancellation point: as in the C library, the thread can be
+/// cancelled at any moment during the call. Its pins are released when the thread exits
+/// ([`crate::memory::pins`]).
 fn hidden_until_cancelled(number: i64, arguments: Arguments) -> Option<isize> {
     note_asleep(number, arguments);
     let engine = instance::engine()?;
@@ -98,22 +98,22 @@ fn hidden_until_cancelled(number: i64, arguments: Arguments) -> Option<isize> {
     until_cancelled(|| answer(engine, number, arguments))
 }
 
-/// Runs `call`, while which a thread can be cancelled at any moment.
+/// Runs `call` with asynchronous cancellation of this thread enabled.
 fn until_cancelled<R>(call: impl FnOnce() -> R) -> R {
     const ASYNCHRONOUS: i32 = 1;
     let mut before = 0;
-    // SAFETY: a kind that there is, and a local.
+    // SAFETY: a valid cancellation type, and a local.
     unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
     let result = call();
-    // SAFETY: the kind that it was, and nowhere to write to.
+    // SAFETY: the previous type; null is allowed.
     unsafe { pthread_setcanceltype(before, std::ptr::null_mut()) };
     result
 }
 
-/// Answers raw calls of these numbers.
+/// Defines the handlers of raw calls with these numbers.
 macro_rules! raw_handlers {
     ($($number:ident)*) => {
-        /// What answers a raw call through the C library's `syscall`.
+        /// Returns the handler of a raw call through the C library's `syscall`.
         pub(crate) fn answer_for(number: i64) -> Option<Answer> {
             match number {
                 $(libc::$number => Some(|arguments| {
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn writev(fd: i32, vectors: *const iovec, count: i32) -> i
     }
 }
 
-/// Answers a call over iovecs that hides managed buffers.
+/// Handles a call over iovecs that hides managed buffers.
 fn plain(
     number: i64,
     fd: i32,
@@ -173,7 +173,7 @@ fn plain(
     answer(number, arguments).map(c_result)
 }
 
-/// Defines the positioned calls, which differ in name and number only.
+/// Defines the positioned calls, which differ only in name and number.
 macro_rules! positioned {
     ($($name:ident $number:ident;)*) => {$(
         /// # Safety
@@ -226,7 +226,7 @@ positioned_with_flags! {
     pwritev64v2 SYS_pwritev2;
 }
 
-/// Counts beyond what the kernel takes are for it to refuse.
+/// Converts a count. Counts beyond the kernel's limit become -1, which the kernel rejects.
 fn signed(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(-1)
 }

@@ -1,7 +1,7 @@
-//! `sendmsg`, `recvmsg` and their relatives.
+//! `sendmsg`, `recvmsg` and related calls.
 //!
-//! A message is its data, an address and control data: buffers all of them, and
-//! treated alike. They are listed one message after the other, the data first.
+//! A message consists of data, an address and control data, all of which are buffers and treated
+//! alike. They are listed message by message, the data first.
 
 use super::buffers::{Buffers, EMPTY, FEW, MAX_VECTORS, MOST_RANGES, RECEIVED, cut, room};
 use super::chunks::{Moved, in_chunks};
@@ -16,17 +16,17 @@ use crate::memory::pins::Pins;
 use libc::{iovec, mmsghdr, msghdr, timespec};
 use softswap_engine::door::engine::Engine;
 
-/// Buffers of a message beside its data: the address, and the control data.
+/// Number of other buffers of a message: address and control data.
 const OTHERS: usize = 2;
-/// The longest address of a socket.
+/// Longest socket address.
 const MAX_ADDRESS_BYTES: usize = 128;
-/// As many messages as the kernel takes in one call.
+/// Most messages that the kernel accepts in one call.
 const MAX_MESSAGES: usize = 1024;
-/// Messages that need no mapping of their own.
+/// Messages stored without a mapping.
 const FEW_MESSAGES: usize = 4;
 
-/// Lists the buffers of a message in `list`, which has as much room as
-/// [`buffers_of`] says. Whether they could be read, and are such as the kernel takes.
+/// Lists the buffers of a message in `list`, whose length is that of [`buffers_of`]. Returns false
+/// if they cannot be read, or the kernel must reject them.
 fn list_buffers(message: &msghdr, list: &mut [iovec]) -> bool {
     let (data, others) = list.split_at_mut(message.msg_iovlen);
     let address_len = (message.msg_namelen as usize).min(MAX_ADDRESS_BYTES);
@@ -37,12 +37,12 @@ fn list_buffers(message: &msghdr, list: &mut [iovec]) -> bool {
     are_read && cut(data) && cut(others)
 }
 
-/// How many buffers a message has; `None` where the kernel refuses so many.
+/// Returns the number of buffers of a message; `None` if the kernel rejects so many.
 fn buffers_of(message: &msghdr) -> Option<usize> {
     (message.msg_iovlen <= MAX_VECTORS).then_some(message.msg_iovlen + OTHERS)
 }
 
-/// Makes a message name other buffers.
+/// Makes a message refer to other buffers.
 fn name(message: &mut msghdr, buffers: &[iovec]) {
     let (data, others) = buffers.split_at(buffers.len() - OTHERS);
     message.msg_iov = data.as_ptr().cast_mut();
@@ -51,8 +51,8 @@ fn name(message: &mut msghdr, buffers: &[iovec]) {
     message.msg_control = others[1].iov_base;
 }
 
-/// Gives the program what was received: data, address, control data, and what its
-/// own structure says of them. The kernel's error where that cannot be written.
+/// Copies received data, address, control data and header fields to the program. Returns the
+/// kernel's error if they cannot be written.
 fn hand_back(
     buffers: &Buffers<'_, '_>,
     first: usize,
@@ -67,11 +67,11 @@ fn hand_back(
     return_header(original, received)
 }
 
-/// Tells the program what the kernel has written into the copy of a header.
+/// Copies the fields that the kernel has written from a copied header to the program's.
 fn return_header(original: usize, received: &msghdr) -> Option<isize> {
     let header = original as *mut msghdr;
-    // Field by field: asking changes a byte of what is asked about, and the name
-    // and the vectors between them are the program's.
+    // Field by field: the test for writability overwrites a byte, and the fields between them
+    // belong to the program.
     let fields = [
         (std::mem::offset_of!(msghdr, msg_namelen), size_of_val(&received.msg_namelen)),
         (std::mem::offset_of!(msghdr, msg_controllen), size_of_val(&received.msg_controllen)),
@@ -80,7 +80,7 @@ fn return_header(original: usize, received: &msghdr) -> Option<isize> {
     if !fields.iter().all(|(offset, len)| uaccess::is_writable(original + offset, *len)) {
         return Some(refused(libc::EFAULT));
     }
-    // SAFETY: the program's own structure, writable just now.
+    // SAFETY: the program's own structure, found writable above.
     unsafe {
         (&raw mut (*header).msg_namelen).write_unaligned(received.msg_namelen);
         (&raw mut (*header).msg_controllen).write_unaligned(received.msg_controllen);
@@ -95,8 +95,8 @@ pub(super) fn send(engine: &Engine, arguments: Arguments) -> isize {
     })
 }
 
-/// Sends the first of several messages by the call that sends all of them: a filter of the
-/// program's own may forbid any other.
+/// Sends the first of several messages by `sendmmsg`, because the program's own filter may forbid
+/// other calls.
 fn send_first(engine: &Engine, arguments: Arguments) -> isize {
     send_by(engine, arguments, |fd, message, flags| {
         // SAFETY: any bytes are a header.
@@ -191,7 +191,7 @@ pub(super) fn receive(engine: &Engine, arguments: Arguments) -> isize {
     hand_back(&buffers, 0, count, bytes, original, &message).unwrap_or(result)
 }
 
-/// Receives from a stream until all is there, or control data has come.
+/// Receives from a stream until all bytes or control data have arrived.
 fn receive_all_of(
     engine: &Engine,
     mut message: msghdr,
@@ -221,14 +221,13 @@ fn receive_all_of(
     return_header(original, &received).unwrap_or(result)
 }
 
-/// The headers of several messages, and the list of all their buffers.
+/// Headers of several messages, and the list of all their buffers.
 struct Messages<'p> {
     headers: &'p mut [mmsghdr],
     buffers: &'p mut [iovec],
 }
 
-/// Reads the headers at `original`; `None` where the kernel is to say what is wrong
-/// with them.
+/// Reads the headers at `original`; `None` if the kernel is to report an error.
 fn read_headers<'p>(
     pins: &mut Pins<'_, MOST_RANGES>,
     few: &'p mut [mmsghdr],
@@ -255,7 +254,7 @@ fn read_headers<'p>(
     Some(Messages { headers, buffers })
 }
 
-/// Whether the header and the vectors of a message can be read.
+/// Returns true if the header and the vectors of a message can be read.
 fn is_good(original: usize, index: usize) -> bool {
     // SAFETY: any bytes are a header.
     let header = unsafe { uaccess::get_user::<mmsghdr>(original + index * size_of::<mmsghdr>()) };
@@ -269,7 +268,7 @@ fn is_good(original: usize, index: usize) -> bool {
     })
 }
 
-/// Where the buffers of each message lie in the list.
+/// Returns the index range of each message's buffers in the list.
 fn places(headers: &[mmsghdr]) -> impl Iterator<Item = (usize, usize)> {
     let mut end = 0;
     headers.iter().map(move |header| {
@@ -284,7 +283,7 @@ fn no_messages() -> [mmsghdr; FEW_MESSAGES] {
     [unsafe { std::mem::zeroed() }; FEW_MESSAGES]
 }
 
-/// What is short goes by one call. Else message by message: so does the kernel.
+/// Sends short messages by one call, others one by one, as the kernel does internally.
 pub(super) fn send_all(engine: &Engine, mut arguments: Arguments) -> isize {
     let (original, count) = (arguments[1], (arguments[2] as u32 as usize).min(MAX_MESSAGES));
     let mut pins = Pins::<MOST_RANGES>::new(engine);
@@ -328,7 +327,7 @@ fn send_each(engine: &Engine, arguments: Arguments, count: usize) -> isize {
     sent
 }
 
-/// Tells how much of a message was moved.
+/// Reports the length of a message to the program.
 fn return_len(original: usize, index: usize, len: u32) -> bool {
     let at = original + index * size_of::<mmsghdr>() + std::mem::offset_of!(mmsghdr, msg_len);
     uaccess::copy_to_user(at, &len.to_ne_bytes())
@@ -338,7 +337,7 @@ pub(super) fn receive_all(engine: &Engine, mut arguments: Arguments) -> isize {
     let (original, count) = (arguments[1], (arguments[2] as u32 as usize).min(MAX_MESSAGES));
     let mut pins = Pins::<MOST_RANGES>::new(engine);
     let (mut few, mut few_buffers) = (no_messages(), [EMPTY; FEW]);
-    // The kernel receives as many as it can before the first bad pointer.
+    // The kernel receives messages up to the first bad pointer.
     let count = (0..count).take_while(|index| is_good(original, *index)).count();
     let messages = if count > 0 {
         read_headers(&mut pins, &mut few, &mut few_buffers, original, count)

@@ -1,7 +1,7 @@
-//! Reading another process's memory (`process_vm_readv`), of which some may be swapped out.
+//! Reads of another process's memory (`process_vm_readv`), parts of which may be swapped out.
 //!
-//! The kernel cannot bring in that process's pages: the call ends with EFAULT, or short. If the
-//! other process is managed, it brings them in on request over its control socket, and the call is
+//! The kernel cannot fault in that process's pages: the call fails with EFAULT, or is short. If the
+//! other process is managed, it faults them in on request over its control socket, and the call is
 //! repeated once.
 
 use super::buffers::EMPTY;
@@ -15,21 +15,21 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long the other process may take to answer, as for `softswap ctl`.
+/// Timeout for the other process's answer, as for `softswap ctl`.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Times that a process is asked which has closed the connection: it waits for a request for a
-/// quarter of a second only.
+/// Attempts if the process closes the connection: it waits for a request only a quarter of a
+/// second.
 const ATTEMPTS: usize = 4;
-/// How long a process that did not answer is not asked again: a tracer may have stopped it.
+/// Time for which a process that did not answer is not asked again: a tracer may have stopped it.
 const SILENCE_NS: u64 = 2_000_000_000;
 const LONGEST_ANSWER_BYTES: usize = 256;
-/// Ranges that one call asks for.
+/// Most ranges of a call for which the other process is asked.
 const RANGES: usize = 16;
 
-/// When a process that did not answer may be asked again.
+/// Time from which a process that did not answer may be asked again.
 static ASK_AGAIN_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Makes a call that reads `count` ranges of another process, and again if their pages were out.
+/// Makes a call that reads `count` ranges of another process, and repeats it if pages were absent.
 pub(super) fn read(pid: i32, theirs: usize, count: usize, call: impl Fn() -> isize) -> isize {
     let first = call();
     let may_be_out = first >= 0 || errno() == libc::EFAULT;
@@ -55,14 +55,14 @@ pub(super) fn read(pid: i32, theirs: usize, count: usize, call: impl Fn() -> isi
     }
     let second = call();
     if second < first {
-        // Bytes that were read before are still there.
+        // The first call's bytes are still valid.
         return first;
     }
     second
 }
 
-/// Makes a call that writes to another process: pages that are out stay there, and the kernel's
-/// answer holds.
+/// Makes a call that writes to another process. Absent pages stay absent, and the kernel's result
+/// is returned.
 pub(super) fn write(_pid: i32, _theirs: usize, _count: usize, call: impl Fn() -> isize) -> isize {
     call()
 }
@@ -71,8 +71,8 @@ fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// Has a process bring in its ranges but for the first `done` bytes. Returns false if it is not
-/// managed.
+/// Makes a process fault in its ranges, except for the first `done` bytes. Returns false if it is
+/// not managed.
 fn bring_in(pid: i32, ranges: &[iovec], mut done: usize) -> io::Result<bool> {
     let Some(path) = u32::try_from(pid).ok().and_then(socket_of) else { return Ok(false) };
     for range in ranges {
@@ -105,7 +105,7 @@ fn socket_of(pid: u32) -> Option<std::path::PathBuf> {
 fn ask(pid: i32, path: &std::path::Path, request: &Request<'_>) -> io::Result<bool> {
     let Some(line) = request.line() else { return Ok(false) };
     let peer: Peer = control_socket::connect(path, PATIENCE)?;
-    // Another process may have a socket of that name.
+    // Another process may own a socket of that name.
     if peer.credentials()?.pid != pid {
         return Ok(false);
     }

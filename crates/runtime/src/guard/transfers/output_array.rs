@@ -1,8 +1,8 @@
-//! Arrays that the kernel fills as far as it has something, and says how far.
+//! Arrays that the kernel fills partly, reporting how far.
 //!
-//! They may be long, and the call wait for ever. Where other calls hold too much for one
-//! to be pinned the kernel fills memory that nobody has touched: it takes DRAM for what
-//! comes.
+//! They may be long, and the call may wait indefinitely. If other calls hold too much for the array
+//! to be pinned, the kernel fills untouched memory outside the window, which takes DRAM only for
+//! the elements that arrive.
 
 use super::buffers;
 use crate::base::errno::refused;
@@ -10,7 +10,7 @@ use crate::base::uaccess;
 use crate::memory::pins::Pins;
 use softswap_sys::PAGE_SIZE;
 
-/// Of what size the elements are that a call's result counts, if it fills the array that its
+/// Returns the size of the elements that a call's result counts, if it fills the array that its
 /// argument `index` points to.
 fn element_bytes(number: i64, index: u8) -> Option<usize> {
     const SYS_IO_PGETEVENTS: i64 = 333;
@@ -38,7 +38,7 @@ fn element_bytes(number: i64, index: u8) -> Option<usize> {
     })
 }
 
-/// An array that the kernel fills in another place.
+/// Copy of an array, for the kernel to fill.
 pub(crate) struct OutputArray {
     original: usize,
     copy: usize,
@@ -46,8 +46,8 @@ pub(crate) struct OutputArray {
 }
 
 impl OutputArray {
-    /// Where the kernel may fill the array that argument `index` of a call points to; `None`
-    /// where it does not, or there is no memory.
+    /// Maps a copy of the array that argument `index` of a call points to. Returns `None` if the
+    /// call fills no array, or on failure.
     pub(crate) fn new<const N: usize>(
         pins: &mut Pins<'_, N>,
         number: i64,
@@ -61,15 +61,15 @@ impl OutputArray {
         Some(OutputArray { original, copy, element_bytes })
     }
 
-    /// What the kernel is to be given.
+    /// Returns the address for the kernel.
     pub(crate) fn address(&self) -> usize {
         self.copy
     }
 
-    /// Gives the program what the kernel has filled; the call's result.
+    /// Copies the filled elements to the program. Returns the call's result.
     pub(crate) fn hand_back(&self, result: isize) -> isize {
         let len = usize::try_from(result).unwrap_or(0) * self.element_bytes;
-        // SAFETY: the kernel has written as much there, and nobody else refers to it.
+        // SAFETY: the kernel has written this many bytes there, and nothing else refers to them.
         let filled = unsafe { std::slice::from_raw_parts(self.copy as *const u8, len) };
         if uaccess::copy_to_user(self.original, filled) { result } else { refused(libc::EFAULT) }
     }

@@ -1,9 +1,8 @@
-//! Reading: what waits, or has boundaries, is read by one call; files, disks and
-//! endless devices piece by piece.
+//! Reading. Calls that wait or have message boundaries are one kernel call; files, disks and
+//! endless devices are read in pieces.
 //!
-//! A read at the file's own position first claims its part of the file, by moving
-//! the position over it in one step: of two readers each gets a part of its own,
-//! whole, as by one call.
+//! A read at the file's own position first claims its part of the file by one `lseek` over it. So
+//! two concurrent readers get separate contiguous parts, as by one call each.
 
 use super::buffers::{Buffers, RECEIVED, Way, managed_bytes, shorten, whole};
 use super::chunks::in_chunks;
@@ -14,7 +13,7 @@ use softswap_engine::door::engine::Engine;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::exemption;
 
-/// Most bytes that are pinned for a call that may wait.
+/// Returns the maximum of bytes pinned for a call that may wait.
 pub(super) fn most_waiting(engine: &Engine) -> usize {
     (engine.call_limit_bytes() / 4).max(64 << 10)
 }
@@ -43,13 +42,13 @@ pub(super) fn read(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isi
     }
 }
 
-/// Returns true if all vectors begin and end with a block of a device, the smallest there is.
+/// Returns true if all vectors are aligned to the smallest device block.
 pub(super) fn are_blocks(vectors: &[iovec]) -> bool {
     const BLOCK: usize = 512;
     vectors.iter().all(|vector| (vector.iov_base as usize | vector.iov_len).is_multiple_of(BLOCK))
 }
 
-/// Whether all that was asked for is waited for, and taken.
+/// Returns true if the call waits for all requested bytes and removes them.
 pub(super) fn waits_for_all(flags: usize) -> bool {
     const NOT: i32 = libc::MSG_PEEK | libc::MSG_ERRQUEUE | libc::MSG_TRUNC;
     flags & libc::MSG_WAITALL as usize != 0 && flags & NOT as usize == 0
@@ -68,27 +67,27 @@ fn in_one(engine: &Engine, call: &Call, originals: &[iovec], way: Way) -> isize 
     result + dropped
 }
 
-/// Reads from the file's own position on, after claiming what there is to read.
+/// Reads from the file's own position, after claiming the part.
 fn claimed(engine: &Engine, call: &Call, originals: &mut [iovec], len: u64) -> isize {
     let wanted: usize = originals.iter().map(|vector| vector.iov_len).sum();
     let position = seek(call.fd(), 0);
     let left = (len as i64 - position as i64).max(0) as usize;
-    // A short read is one call: the end of a file, or a file whose length is unknown because
-    // the kernel makes it while it is read.
+    // A short read is one call: the end of a file, or a file whose length is unknown because the
+    // kernel generates it on reading.
     let bytes = managed_bytes(originals);
     let in_one = || in_one(engine, call, originals, Way::In(bytes.min(left)));
     let is_direct = is_direct(call.fd());
     if position < 0 || left <= most_waiting(engine) {
         return in_one();
     }
-    // Past the page cache the kernel may refuse all vectors if one is no whole blocks.
+    // With direct I/O the kernel may reject all vectors if one is not whole blocks.
     if is_direct
         && !are_blocks(originals)
         && let Some(buffers) = Buffers::undivided(engine, originals)
     {
         return call.go(buffers.vectors());
     }
-    // A filter of the program's own may forbid any other call than this one.
+    // The program's own filter may forbid all calls except this one.
     if exemption::is_in_force() {
         return in_chunks(engine, originals, |vectors, _| call.go(vectors).into());
     }

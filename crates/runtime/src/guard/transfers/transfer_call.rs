@@ -1,5 +1,4 @@
-//! A call that moves data, without its buffers: what it moves, where to, and by which call
-//! another piece of it is moved.
+//! A call that moves data, without its buffers.
 
 use super::chunks::Step;
 use crate::base::guarded_call::issue_waiting;
@@ -19,7 +18,7 @@ impl Call {
         self.arguments[0]
     }
 
-    /// Flags of a call about a socket.
+    /// Returns the flags of a socket call.
     pub(super) fn flags(&self) -> usize {
         match self.number {
             libc::SYS_recvfrom | libc::SYS_sendto => self.arguments[3],
@@ -27,7 +26,7 @@ impl Call {
         }
     }
 
-    /// Flags of a write with vectors.
+    /// Returns the flags of a vectored write.
     pub(super) fn write_flags(&self) -> usize {
         match self.number {
             libc::SYS_pwritev2 => self.arguments[5],
@@ -35,13 +34,13 @@ impl Call {
         }
     }
 
-    /// Returns true if the device is to write all or nothing.
+    /// Returns true if the device must write all or nothing.
     pub(super) fn is_atomic(&self) -> bool {
         const RWF_ATOMIC: usize = 0x40;
         self.write_flags() & RWF_ATOMIC != 0
     }
 
-    /// Where the buffer is named, if it is one.
+    /// Returns the index of the argument that points to a single buffer.
     pub(super) fn buffer_at(&self) -> Option<usize> {
         buffer_of(self.number)
     }
@@ -58,7 +57,7 @@ impl Call {
         )
     }
 
-    /// The position that the call names; `None` when the file's own counts.
+    /// Returns the explicit position; `None` if the file's own position is used.
     pub(super) fn position(&self) -> Option<usize> {
         match self.number {
             libc::SYS_pread64 | libc::SYS_pwrite64 | libc::SYS_preadv | libc::SYS_pwritev => {
@@ -71,7 +70,7 @@ impl Call {
         }
     }
 
-    /// The same transfer at a position.
+    /// Returns the same transfer at an explicit position.
     pub(super) fn at(&self, position: usize) -> Call {
         let mut call = *self;
         call.arguments[3] = position;
@@ -83,7 +82,7 @@ impl Call {
             other => other,
         };
         if matches!(call.number, libc::SYS_preadv | libc::SYS_pwritev) {
-            // The position's upper half, which a 64-bit kernel shifts away.
+            // Upper half of the position, which a 64-bit kernel ignores.
             call.arguments[4] = 0;
         }
         call
@@ -94,7 +93,8 @@ impl Call {
         self.go_by(vectors, issue_waiting)
     }
 
-    /// As [`Call::go`], for a piece of a file or disk: what has begun no signal ends.
+    /// Does the same as [`Call::go`] for a piece of a file or disk: after the first piece, signals
+    /// do not interrupt it.
     pub(super) fn go_on(&self, vectors: &[iovec], step: Step) -> isize {
         self.go_by(vectors, if step.done > 0 { issue } else { issue_waiting })
     }

@@ -1,4 +1,4 @@
-//! Calls over one buffer, and over an array of them.
+//! Calls over one buffer, and over an array of buffers.
 
 use super::buffers::{EMPTY, FEW, MAX_VECTORS, MOST_RANGES, cut, room};
 use super::chunks::{Moved, in_chunks};
@@ -20,7 +20,7 @@ fn move_data(engine: &Engine, call: &Call, originals: &mut [iovec]) -> isize {
     }
 }
 
-/// Pins what surrounds the data: addresses of sockets and their lengths.
+/// Pins other pointees of the call: socket addresses and their lengths.
 fn pin_others(pins: &mut Pins<'_, 4>, call: &Call, buffer_at: usize) {
     for (index, pointee) in pointer_arguments::pointers(call.number) {
         let (index, arguments) = (*index as usize, &call.arguments);
@@ -48,7 +48,7 @@ pub(super) fn answer_buffer(engine: &Engine, number: i64, arguments: Arguments) 
     move_data(engine, &call, &mut original)
 }
 
-/// Whether a call has its buffers in an array of `iovec`, its second and third argument.
+/// Returns true if a call's second and third argument are an array of `iovec` and its length.
 pub(super) fn has_vectors(number: i64) -> bool {
     matches!(
         number,
@@ -76,7 +76,7 @@ pub(super) fn answer_vectors(engine: &Engine, number: i64, arguments: Arguments)
     };
     // SAFETY: any bytes are a vector.
     if !unsafe { uaccess::get_user_array(address, originals) } || !cut(originals) {
-        // The kernel says what is wrong.
+        // The kernel reports the error.
         return issue(number, arguments);
     }
     let call = Call { number, arguments };
@@ -90,7 +90,7 @@ pub(super) fn answer_vectors(engine: &Engine, number: i64, arguments: Arguments)
     }
 }
 
-/// As much as may be pinned at once: a call that may move less than it is asked to.
+/// Moves as much as can be pinned at once, for calls that may move less than requested.
 fn one_piece(engine: &Engine, call: &Call, originals: &[iovec]) -> isize {
     in_chunks(engine, originals, |vectors, _| Moved { result: call.go(vectors), goes_on: false })
 }

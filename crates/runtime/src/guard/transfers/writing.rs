@@ -1,7 +1,7 @@
-//! Writing to streams, disks and anything else that is not a regular file ([`file_writing`]).
+//! Writes to streams, disks and everything else except regular files ([`file_writing`]).
 //!
-//! A stream takes pieces, and so does a disk. A message, a packet of a pipe or a write to an
-//! unknown device must not be cut: it is pinned whole, or fails with ENOMEM.
+//! Writes to a stream or a disk may be cut. A message, a packet of a pipe or a write to an unknown
+//! device must not: it is pinned whole, or fails with ENOMEM.
 //!
 //! A piece is moved by the call that the program made, so that its own filter judges it.
 
@@ -25,7 +25,7 @@ pub(super) fn write(engine: &Engine, call: &Call, originals: &mut [iovec]) -> is
     }
     let originals = &*originals;
     match (kind_of(call.fd(), true), call.position()) {
-        // It does not look, and so it does not fault.
+        // The kernel does not read the data, so it does not fault.
         (Kind::Sink, _) => call.go(originals),
         (Kind::File { inode, .. }, _) => file_writing::write(engine, call, originals, inode),
         (Kind::Stream, _) if !exemption::is_in_force() => {
@@ -55,8 +55,8 @@ pub(super) fn undivided(
 ) -> isize {
     match Buffers::new(engine, originals, Way::Out, engine.call_limit_bytes()) {
         Ok(buffers) => go(buffers.vectors()),
-        // A socket refuses a message that is too long before it looks at it, and sends nothing
-        // of one that it cannot read.
+        // A socket rejects a message that is too long before it reads it, and sends nothing of one
+        // that it cannot read.
         Err(error) if kind == Kind::Messages => match go(originals) {
             result if result == refused(libc::EFAULT) => error,
             result => result,
@@ -65,8 +65,8 @@ pub(super) fn undivided(
     }
 }
 
-/// Sends a piece of a stream. Linux reports a broken connection by a signal only if nothing
-/// was sent.
+/// Sends a piece of a stream. Linux reports a broken connection by a signal only if no byte was
+/// sent.
 fn send_piece(call: &Call, vectors: &[iovec], step: Step) -> isize {
     // SAFETY: all-zero is a valid msghdr.
     let mut message: msghdr = unsafe { std::mem::zeroed() };
@@ -80,8 +80,8 @@ fn send_piece(call: &Call, vectors: &[iovec], step: Step) -> isize {
     issue_waiting(libc::SYS_sendmsg, [call.fd(), &raw const message as usize, flags, 0, 0, 0])
 }
 
-/// The flags for one piece of what is sent: urgent data is its last byte, and a
-/// connection is opened by the first piece.
+/// Returns the flags for one piece: the last byte is the urgent data, and the first piece opens a
+/// connection.
 pub(super) fn piece_flags(flags: usize, step: Step) -> usize {
     let mut flags = flags;
     if !step.is_last {
