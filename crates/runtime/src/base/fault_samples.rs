@@ -73,7 +73,7 @@ pub(crate) struct Due {
     since_ns: u64,
 }
 
-/// Returns `Some` if the fault that starts now is to be sampled.
+/// Returns `Some` if the fault that starts now was selected for sampling.
 #[inline]
 pub(crate) fn due() -> Option<Due> {
     match EVERY.load(Relaxed) {

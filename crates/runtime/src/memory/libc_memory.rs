@@ -7,7 +7,7 @@
 //!
 //! The caller's address identifies the allocator. All allocations of the loader are its own. The C
 //! library also allocates for its callers (`strdup`, `asprintf`), or temporarily (`regexec`,
-//! `qsort`), which is the program's memory. What it keeps for itself is small and rare. So each
+//! `qsort`), which is the program's memory. Its own allocations are small and rare. So each
 //! call site in its code may take [`SITE_BYTES`] from the engine's heap, while the sum is a small
 //! part of the budget. A site that allocates repeatedly is assumed to work for the program.
 //! Allocations that must never be evicted, however frequent, are made in [`outside_the_window`],

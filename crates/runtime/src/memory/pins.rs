@@ -425,7 +425,7 @@ impl<'e, const N: usize> Pins<'e, N> {
         MAX_RANGES.saturating_sub(used).min((self.floor + N).saturating_sub(used))
     }
 
-    /// Maps memory outside the window by `map_it` and keeps it until the call ends, in whatever
+    /// Maps memory outside the window by `map_it` and keeps it until the call ends in any
     /// way; `held` bytes of it count as held. Returns `None` if other calls hold too much, or the
     /// mapping fails.
     pub(crate) fn keep_mapping(

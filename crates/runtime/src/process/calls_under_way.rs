@@ -1,6 +1,6 @@
-//! Calls that were under way when the process woke: the filter has not seen them, and the
-//! kernel cannot bring in what they point to. So that is there before the window is
-//! registered, and stays until the thread comes by the guard again.
+//! Calls that were in progress when the process woke. The filter has not seen them, and the kernel
+//! cannot fault in their buffers. So the buffers are made resident before the window is registered,
+//! and stay resident until the thread's next call through the guard.
 
 use super::{own_threads, thread_end};
 use crate::base::issue_call::{Arguments, ask};
@@ -15,30 +15,30 @@ use softswap_sys::threads::{self, Activity};
 use softswap_sys::{PAGE_SIZE, futex};
 use std::io;
 
-/// So long a thread is waited for that neither waits in a call nor answers.
+/// Longest wait for a thread that neither waits in a call nor answers, in nanoseconds.
 const MOST_WAIT_NS: u64 = 1_000_000_000;
-/// So long a thread is looked at before it is asked, and between two questions.
+/// Time until a thread is first queried, and between two queries.
 const LOOK_NS: u64 = 500_000;
 const ASK_AGAIN_NS: u64 = 100_000_000;
-/// The most that is kept of one buffer: what a stream or a socket has not filled by then ends
-/// a call early, as these may.
+/// Longest part of one buffer that stays resident. If it is exceeded, a stream or a socket ends the
+/// call early, as it may.
 const MOST_BYTES: usize = 1 << 20;
-/// Vectors and messages that are looked at.
+/// Limit of the vectors and messages that are examined.
 const MOST_VECTORS: usize = 1024;
 
-/// A buffer of a call that a thread is in.
+/// A buffer of a call in progress.
 pub(crate) struct Buffer {
     thread: i32,
     address: usize,
     len: usize,
 }
 
-/// Whether every thread can take the engine's signals: one that has just been made soon can.
+/// Waits until every thread can receive the engine's signals. Returns false on timeout.
 pub(crate) fn all_have_entered() -> bool {
     let until_ns = now_ns() + MOST_WAIT_NS;
     loop {
-        // One that a library has made past the runtime is not known either, but has not got the
-        // mask of one that is just being made.
+        // A thread that a library has created past the runtime is not known either, but lacks the
+        // mask of a thread that is being created.
         let has_entered = |thread: &i32| {
             lifecycle::knows(*thread)
                 || own_threads::is_own(*thread)
@@ -55,11 +55,11 @@ pub(crate) fn all_have_entered() -> bool {
     }
 }
 
-/// Finds these buffers, once the filter is there, and has them in memory.
+/// Finds these buffers, after the filter is installed, and makes them resident.
 ///
 /// # Errors
-/// When /proc does not tell of threads, one of them stays in the kernel and does not wait, or
-/// these buffers are more than `most_bytes`.
+/// If /proc does not describe the threads, if one stays in the kernel without waiting, or if the
+/// buffers exceed `most_bytes`.
 pub(crate) fn find(most_bytes: usize) -> io::Result<Vec<Buffer>> {
     let all = threads::all()?;
     let own = raw::current_thread();
@@ -79,7 +79,7 @@ pub(crate) fn find(most_bytes: usize) -> io::Result<Vec<Buffer>> {
             add(thread, call);
         }
     }
-    // None is cut: what does not fit of a message would be lost.
+    // No buffer is cut: the rest of a message would be lost.
     if found.iter().map(|buffer| buffer.len).sum::<usize>() > most_bytes {
         return Err(io::ErrorKind::OutOfMemory.into());
     }
@@ -87,8 +87,8 @@ pub(crate) fn find(most_bytes: usize) -> io::Result<Vec<Buffer>> {
     Ok(found)
 }
 
-/// Waits until each of these threads waits in a call, which is added, or has been out of the
-/// kernel.
+/// Waits until each of these threads waits in a call, which is passed to `add`, or has been outside
+/// the kernel.
 fn await_all(mut threads: Vec<i32>, add: &mut dyn FnMut(i32, (i64, Arguments))) -> io::Result<()> {
     user_mode::begin_round();
     let until_ns = now_ns() + MOST_WAIT_NS;
@@ -117,8 +117,8 @@ fn await_all(mut threads: Vec<i32>, add: &mut dyn FnMut(i32, (i64, Arguments))) 
     }
 }
 
-/// What a call points to that the kernel reads or writes after the call has begun: paths and
-/// arrays of vectors it has read by then.
+/// Calls `add` with the memory that the kernel accesses after the call has started. It has already
+/// read paths and arrays of vectors.
 fn add_buffers(number: i64, arguments: Arguments, add: &mut dyn FnMut(usize, usize)) {
     for (index, pointee) in pointers(number) {
         let address = arguments[*index as usize];
@@ -155,7 +155,7 @@ fn add_message(address: usize, add: &mut dyn FnMut(usize, usize)) {
     add_vectors(header.msg_iov as usize, header.msg_iovlen, add);
 }
 
-/// Has the pages of a buffer in memory, as the kernel would when it comes to them.
+/// Faults in the pages of a buffer, as the kernel would when it accesses them.
 fn populate(address: usize, len: usize) {
     let first = address & !(PAGE_SIZE - 1);
     let bytes = address + len - first;
@@ -166,7 +166,7 @@ fn populate(address: usize, len: usize) {
     }
 }
 
-/// Keeps them there, now that there is an engine, which nobody else knows yet.
+/// Pins the buffers in a new engine that is not published yet.
 pub(crate) fn keep(engine: &Engine, buffers: &[Buffer]) {
     for buffer in buffers {
         thread_end::keep_for_call(engine, buffer.thread, buffer.address, buffer.len);

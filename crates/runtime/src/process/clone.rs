@@ -1,5 +1,5 @@
-//! Children that are forked by a raw call made through the C library, or by `clone` without
-//! CLONE_VM, on a stack of their own.
+//! Children forked by a raw call through the C library, or by `clone` without CLONE_VM, on their
+//! own stack.
 
 use super::fork::{child, forked, parent, prepare};
 use super::tree_asleep;
@@ -14,14 +14,13 @@ use softswap_sys::raw;
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 
-/// What of a child's is copied, not shared, so that it is a fork: the memory.
-/// A table of descriptors in common cannot be: the engine's mean other things
-/// in the child.
+/// Returns true if the child gets a copy of the memory. A shared table of descriptors is not
+/// supported: the engine's descriptors differ in the child.
 fn is_fork(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0
 }
 
-/// Whether it runs beside its maker in the same memory.
+/// Returns true for a thread: it runs concurrently in the same memory.
 fn is_thread(flags: usize) -> bool {
     flags & (libc::CLONE_VM | libc::CLONE_VFORK) as usize == libc::CLONE_VM as usize
 }
@@ -30,8 +29,8 @@ fn shares_descriptors(flags: usize) -> bool {
     flags & libc::CLONE_FILES as usize != 0
 }
 
-/// A call that makes a child with a copy of the memory. `words` is where the
-/// kernel writes numbers to, in the parent and in the child.
+/// Makes a child with a copy of the memory. `words` lists the memory to which the kernel writes
+/// IDs, in the parent and in the child.
 fn answer(number: i64, arguments: Arguments, flags: usize, words: &[(usize, usize)]) -> isize {
     if !instance::emulates_signals() {
         return issue(number, arguments);
@@ -46,8 +45,8 @@ fn answer(number: i64, arguments: Arguments, flags: usize, words: &[(usize, usiz
     forked(|| issue(number, arguments))
 }
 
-/// `fork`, and `vfork`, whose child would return into a frame that its parent
-/// has left: it gets a copy instead.
+/// `fork`, and `vfork`, whose child would return into a frame that its parent has left. It gets a
+/// copy instead.
 fn answer_fork(_arguments: Arguments) -> isize {
     answer(libc::SYS_fork, [0; 6], 0, &[])
 }
@@ -58,7 +57,7 @@ fn answer_clone(arguments: Arguments) -> isize {
     answer(libc::SYS_clone, arguments, flags, &[(in_parent, NUMBER), (in_child, NUMBER)])
 }
 
-/// `clone3`'s arguments, the first ones of them.
+/// Initial part of `clone3`'s arguments.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct CloneArguments {
@@ -75,14 +74,13 @@ struct CloneArguments {
     cgroup: u64,
 }
 
-/// Reads `clone3`'s arguments; `None` where the kernel is to say what is wrong
-/// with them.
+/// Reads `clone3`'s arguments; `None` if the kernel is to report an error.
 fn clone_arguments(at: usize, len: usize) -> Option<CloneArguments> {
     if len != size_of::<CloneArguments>() || !instance::emulates_signals() {
         return None;
     }
     let mut bytes = [0; size_of::<CloneArguments>()];
-    // SAFETY: as many bytes, of integers.
+    // SAFETY: an array of the same size; the fields are integers.
     uaccess::copy_from_user(at, &mut bytes).then(|| unsafe { std::mem::transmute(bytes) })
 }
 
@@ -101,9 +99,9 @@ fn answer_clone3(arguments: Arguments) -> isize {
     answer(libc::SYS_clone3, arguments, asked.flags as usize, &words)
 }
 
-/// The answer to raw calls that fork, with a child that goes on where its
-/// parent is. One with a stack of its own would return on that from the C
-/// library's `syscall` and not come by here: it is left without managed memory.
+/// Returns the handler of raw calls that fork a child which continues at the same place. A child
+/// with its own stack would return on it from the C library's `syscall`, past this code; it does
+/// not get managed memory.
 pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<Answer> {
     match number {
         libc::SYS_fork | libc::SYS_vfork => Some(answer_fork),
@@ -116,18 +114,18 @@ pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<Answer> {
     }
 }
 
-/// What a child made by `clone` begins with, and what it is to do then.
+/// First function of a child made by `clone`, and its argument.
 #[repr(C)]
 struct Beginning {
     body: unsafe extern "C" fn(*mut c_void) -> i32,
     argument: *mut c_void,
 }
 
-/// Where a child becomes one: its own stack may be managed memory.
+/// Size of the stack on which a child initializes itself: its own stack may be managed memory.
 const CHILD_STACK_BYTES: usize = 256 << 10;
 #[repr(align(16))]
 struct ChildStack(UnsafeCell<[u8; CHILD_STACK_BYTES]>);
-// SAFETY: used by the one thread of a forked child, in its own copy.
+// SAFETY: used by the only thread of a forked child, in its own copy.
 unsafe impl Sync for ChildStack {}
 static CHILD_STACK: ChildStack = ChildStack(UnsafeCell::new([0; CHILD_STACK_BYTES]));
 
@@ -135,8 +133,8 @@ extern "C" fn child_stack_end() -> usize {
     CHILD_STACK.0.get() as usize + CHILD_STACK_BYTES
 }
 
-/// The first function of a child made by `clone`: becomes a child on another
-/// stack, and goes on with the program's on its own.
+/// First function of a child made by `clone`: initializes the child on another stack, then calls
+/// the program's function on the child's own.
 #[unsafe(naked)]
 unsafe extern "C" fn begin(_beginning: *mut Beginning) -> i32 {
     core::arch::naked_asm!(
@@ -172,8 +170,8 @@ type Clone = unsafe extern "C" fn(
 ) -> i32;
 static CLONE: Real = Real::new(c"clone");
 
-/// Keeps in memory what the kernel writes to, and the top of the child's stack, where the C
-/// library and [`begin`] put a few words.
+/// Pins the words that the kernel writes to, and the top of the child's stack, where the C library
+/// and [`begin`] store a few words.
 fn pin_for_child(
     engine: &'static Engine,
     flags: i32,
@@ -195,8 +193,8 @@ fn pin_for_child(
     pinned
 }
 
-/// glibc's `clone`: without CLONE_VM a fork whose child has a stack of its own.
-/// The arguments that a variadic call leaves out are whatever is there.
+/// glibc's `clone`. Without CLONE_VM it is a fork whose child has its own stack. Arguments that a
+/// variadic call omits have arbitrary values.
 ///
 /// # Safety
 /// As `clone(2)`.
@@ -216,7 +214,8 @@ pub unsafe extern "C" fn clone(
         return c_result(refused(libc::EINVAL)) as i32;
     };
     tree_asleep::not_alone();
-    // What cannot be prepared here: a thread that nobody knows, and a child of several.
+    // A sleeping process cannot be prepared for an unknown thread, nor for a child of several
+    // threads.
     if is_thread(flags as usize) || instance::emulates_signals() {
         instance::awake();
     }
@@ -232,8 +231,8 @@ pub unsafe extern "C" fn clone(
     let mut beginning = Beginning { body, argument };
     let beginning = (&raw mut beginning).cast::<c_void>();
     prepare();
-    // SAFETY: `begin` has the signature of a child's first function; it never
-    // comes back here in the child. The rest is what the program has given.
+    // SAFETY: `begin` has the signature of a child's first function; it never returns here in the
+    // child. The other arguments are the program's.
     let pid = unsafe {
         let begin = begin as unsafe extern "C" fn(*mut Beginning) -> i32;
         let begin = std::mem::transmute::<
@@ -248,7 +247,7 @@ pub unsafe extern "C" fn clone(
 
 static VFORK: Real = Real::new(c"vfork");
 
-/// Before a `vfork`: where to go on with it; null where it is made here.
+/// Prepares a `vfork`. Returns the function to continue at; null if the call is made here.
 extern "C" fn before_vfork() -> *const c_void {
     tree_asleep::not_alone();
     if instance::emulates_signals() && sleep_gate::begin_vfork() {
@@ -257,15 +256,15 @@ extern "C" fn before_vfork() -> *const c_void {
     VFORK.get()
 }
 
-/// In the parent of a child that is gone, or has called exec: the number as `vfork` returns it.
+/// Called in the parent after the child has exited or called exec. Returns the result of `vfork`.
 extern "C" fn after_vfork(pid: isize) -> isize {
     sleep_gate::end_vfork();
     c_result(pid)
 }
 
-/// `vfork(2)`. The child of a process that sleeps has its memory, and no filter by which calls
-/// would wait: the process does not wake meanwhile. The child may write over the stack from
-/// here on, so what it returns to is in a register, which the kernel keeps for the parent.
+/// `vfork(2)`. The child of a sleeping process uses its memory, and has no filter by which calls
+/// would wait, so the process does not wake meanwhile. The child may overwrite the stack above this
+/// frame, so the return address is in a register, which the kernel preserves for the parent.
 ///
 /// # Safety
 /// As `vfork(2)`.

@@ -1,10 +1,9 @@
-//! The control socket: a thread that answers `softswap stat`, `softswap ctl` and `softswap
-//! record`.
+//! Thread that serves the control socket: `softswap stat`, `softswap ctl` and `softswap record`.
 //!
-//! The thread has a table of descriptors of its own. So the program neither
-//! sees the socket nor can close it, a forked child does not inherit it, and
-//! a client that is taken in never gets a number that the program expects to
-//! get next. Where anything is refused the program runs on without a socket.
+//! The thread has its own table of descriptors. So the program neither sees the socket nor can
+//! close it, a forked child does not inherit it, and an accepted client never takes a descriptor
+//! number that the program expects next. If the socket cannot be created, the program runs without
+//! one.
 
 use super::{descriptors, tree};
 use crate::base::{fault_samples, instance, large_blocks, python_frames, uaccess};
@@ -20,37 +19,34 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// How long the program's end waits for a socket that is just being made.
+/// Longest wait at exit for a socket that is being created.
 const LAST_WAIT_NS: u64 = 200_000_000;
-/// Between attempts when the kernel has no memory for another client.
+/// Pause between attempts if the kernel has no memory for another client.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What the thread needs to know, from before the program could change it.
+/// State recorded before the program can change it.
 struct Plan {
-    /// The variables that name directories, as far as they are set.
+    /// Environment variables that name directories, as far as they are set.
     variables: Vec<(&'static str, OsString)>,
     started: Instant,
 }
 
 static PLAN: OnceLock<Plan> = OnceLock::new();
 
-/// The socket's name in the file system.
+/// Name of the socket in the file system.
 struct Name {
-    /// In engine memory: a system call takes it from there whatever stack the
-    /// program ends on.
+    /// In engine memory, so that a system call can read it at exit on any stack.
     path: Option<CString>,
-    /// The process ends: no name may appear any more.
+    /// True if the process exits: no name may be created.
     ending: bool,
 }
 
 static NAME: Mutex<Name> = Mutex::new(Name { path: None, ending: false });
-/// The process that the name belongs to; what is forked from it has copies of
-/// all this, but not the socket.
+/// Process that owns the name. A forked child has copies of this state, but not the socket.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// The name, within a time: a program's end does not wait for a file system
-/// that does not answer. Without a system call that is given an address: this
-/// may be a managed stack, with all signals blocked.
+/// Locks the name, with a timeout: exit must not wait for a file system that does not answer. Uses
+/// no system call with an address: the stack may be managed, with all signals blocked.
 fn name_within(ns: u64) -> Option<MutexGuard<'static, Name>> {
     let (until, mut turns) = (raw::now_ns() + ns, 0);
     loop {
@@ -67,7 +63,7 @@ fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Notes what the thread needs to know.
+/// Records the state that the thread needs.
 pub(crate) fn prepare() {
     let set = |name| Some((name, std::env::var_os(name)?));
     let variables = control_socket::DIR_VARIABLES.into_iter().filter_map(set).collect();
@@ -75,7 +71,7 @@ pub(crate) fn prepare() {
     OWNER.store(raw::current_process(), Ordering::Relaxed);
 }
 
-/// What the thread does, for as long as it is to go on.
+/// Runs the thread while `goes_on` returns true.
 pub(crate) fn serve(goes_on: fn() -> bool) {
     let (Some(engine), Some(plan)) = (instance::engine(), PLAN.get()) else { return };
     if !descriptors::leave_table() {
@@ -83,11 +79,11 @@ pub(crate) fn serve(goes_on: fn() -> bool) {
     }
     let lookup =
         |wanted: &str| Some(plan.variables.iter().find(|(name, _)| *name == wanted)?.1.clone());
-    // Of the user that the process belongs to now.
+    // The process's current user may differ from the one at start.
     let Some(listener) = open(&control_socket::directories(lookup, own_uid())) else { return };
     while goes_on() {
         match listener.accept() {
-            // Whatever became of it, the next one is served.
+            // Continue after an error of one client.
             Ok(client) => {
                 let answer = |request: Request<'_>| carry_out(engine, plan.started, request);
                 drop(protocol::converse(&client, own_uid(), answer));
@@ -100,7 +96,7 @@ pub(crate) fn serve(goes_on: fn() -> bool) {
     take_name();
 }
 
-/// Takes the socket's name away: nobody answers it any more.
+/// Removes the socket's name.
 fn take_name() {
     let mut name = NAME.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(path) = name.path.take() {
@@ -108,7 +104,7 @@ fn take_name() {
     }
 }
 
-/// The socket in the first directory that takes one.
+/// Opens the socket in the first directory where that succeeds.
 fn open(dirs: &[PathBuf]) -> Option<Listener> {
     let mut name = NAME.lock().unwrap_or_else(PoisonError::into_inner);
     if name.ending {
@@ -136,9 +132,9 @@ fn carry_out(engine: &Engine, started: Instant, request: Request<'_>) -> Result<
     protocol::carry_out(engine, started.elapsed(), request)
 }
 
-/// Brings in memory for a debugger, which calls this in a thread of a program that it has stopped:
-/// the control thread is stopped, too. At most a quarter of the budget. Returns how many bytes from
-/// the address on can be read.
+/// Faults in memory for a debugger, which calls this in a thread of a stopped program, whose
+/// control thread is stopped, too. Faults in at most a quarter of the budget. Returns the number of
+/// readable bytes from `address`.
 #[unsafe(no_mangle)]
 pub extern "C" fn softswap_bring_in(address: usize, len: usize) -> usize {
     let Some(engine) = instance::engine() else { return len };
@@ -156,8 +152,8 @@ pub extern "C" fn softswap_bring_in(address: usize, len: usize) -> usize {
 #[unsafe(link_section = ".fini_array")]
 static ON_EXIT: extern "C" fn() = remove_name;
 
-/// Takes the socket's name away when the process ends by itself, and its seat. Whoever
-/// meets a name that was left by one that was killed removes it.
+/// Removes the socket's name and the ledger membership when the process exits by itself. A name
+/// left by a killed process is removed by the next process that finds it.
 extern "C" fn remove_name() {
     tree::leave();
     if OWNER.load(Ordering::Relaxed) != raw::current_process() {
@@ -173,17 +169,17 @@ extern "C" fn remove_name() {
     });
 }
 
-/// Shells leave this way, without destructors, and there are many of them.
+/// Exits without destructors, as shells do.
 #[unsafe(no_mangle)]
 pub extern "C" fn _exit(status: i32) -> ! {
     remove_name();
     loop {
-        // SAFETY: ends the process, which is what the caller wants.
+        // SAFETY: exits the process, as requested.
         unsafe { raw::syscall(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
     }
 }
 
-/// As [`_exit`].
+/// Does the same as [`_exit`].
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the C library's name")]
 pub extern "C" fn _Exit(status: i32) -> ! {

@@ -1,11 +1,10 @@
-//! The engine's descriptors, to the program: there are none.
+//! Hides the engine's descriptors from the program.
 //!
-//! It did not open them, so whatever it asks of their numbers is answered as
-//! for a number that is not open (EBADF), and what closes or copies a range
-//! goes around them. That holds for the C library's functions and for raw calls
-//! made through it. An instruction of the program's own goes past this room:
-//! then memory stays registered and each write proves its file, but what is out
-//! cannot be reached any more, and the program is stopped when it touches that.
+//! Calls on their numbers fail with EBADF, and calls that close or copy a range skip them. That
+//! applies to the C library's functions and to raw calls through it, but not to the program's own
+//! system-call instructions. If such an instruction closes them, memory stays registered and each
+//! write verifies its file, but evicted pages cannot be read any more, and the program is stopped
+//! when it touches one.
 
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
@@ -20,7 +19,7 @@ fn is_ours(fd: i32) -> bool {
     own_descriptors::is_kept(fd) && !instance::is_plain()
 }
 
-/// Closes what lies between the engine's descriptors.
+/// Closes the descriptors between the engine's.
 fn close_around(first: u32, last: u32, flags: u32) -> isize {
     let mut from = first;
     while from <= last {
@@ -39,17 +38,17 @@ fn close_around(first: u32, last: u32, flags: u32) -> isize {
     0
 }
 
-/// Gives the calling thread a table of descriptors of its own, in which only
-/// the engine's are open; whether the kernel did. The program's close when the
-/// program closes them, and the engine can still bring in a page here.
+/// Gives the calling thread its own table of descriptors, with only the engine's open. The
+/// program's files then close when the program closes them, and the engine can still fault in pages
+/// in this thread. Returns false if the kernel refuses.
 pub(crate) fn leave_table() -> bool {
     close_around(0, u32::MAX, libc::CLOSE_RANGE_UNSHARE) >= 0
 }
 
-/// What the kernel would answer if the engine's descriptors were not there.
+/// Handles `close_range` as if the engine's descriptors did not exist.
 fn answer_close_range(arguments: Arguments) -> isize {
     let [first, last, flags, ..] = arguments.map(|argument| argument as u32);
-    // The waking opens some.
+    // Waking opens descriptors, so it must not run during this call.
     let _inside = sleep_gate::enter();
     if first > last || instance::is_plain() {
         return issue(libc::SYS_close_range, arguments);
@@ -61,8 +60,7 @@ fn not_open(_arguments: Arguments) -> isize {
     NOT_OPEN
 }
 
-/// What answers a raw call that closes or copies the engine's descriptors, or
-/// asks something of them; every other goes its own way.
+/// Returns the handler of a raw call that closes, copies or queries the engine's descriptors.
 pub(crate) fn answer_for(number: i64, a: usize, b: usize) -> Option<fn(Arguments) -> isize> {
     let names_ours = match number {
         libc::SYS_close_range => return Some(answer_close_range),
@@ -130,7 +128,7 @@ pub unsafe extern "C" fn dup3(old: i32, new: i32, flags: i32) -> i32 {
     c_result(duplicate(libc::SYS_dup3, arguments)) as i32
 }
 
-/// Defines an interposed function that asks something of a descriptor.
+/// Defines an interposed function that queries a descriptor.
 macro_rules! asking {
     ($name:ident($($argument:ident),*)) => {
         /// # Safety

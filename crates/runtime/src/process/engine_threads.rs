@@ -1,19 +1,17 @@
-//! The engine's own threads: background reclaim, read-ahead, the control
-//! socket. The program knows nothing of them, so a call that changes what a
-//! thread may do, or that only a process of one thread may make, finds none:
-//! they end before it ([`without`]) and start again after it, and so have
-//! what the caller has then: credentials, namespaces, descriptors.
+//! The engine's own threads: background reclaim, read-ahead, the control socket, the shared budget.
+//! They are invisible to the program: before a call that changes a thread's rights, or that
+//! requires a single-threaded process, they exit ([`without`]). They start again after it, with the
+//! caller's credentials, namespaces and descriptors.
 //!
-//! Meanwhile, and for good where they cannot start again, the engine does
-//! without, as in a forked child: what needs room makes it itself. A program
-//! that makes such calls all the time goes without them, too, rather than wait
-//! for them each time.
+//! Meanwhile, and permanently if they cannot start again, the engine runs without them, as in a
+//! forked child: faulting threads reclaim. A program that makes such calls very often also runs
+//! without them, instead of waiting for them each time.
 //!
-//! Only the process that started them ends them: a child that shares memory
-//! (`vfork`) or has a copy of it (`fork`) has none.
+//! Only the process that started them ends them: a child that shares its memory (`vfork`) or has a
+//! copy of it (`fork`) has no engine threads.
 //!
-//! A process that sleeps has none, but where its tree shares a budget and it holds much of that:
-//! then one waits until others ask for it ([`attend_asleep`]).
+//! A sleeping process has none, except if it holds a large part of a shared budget: then one thread
+//! waits for requests of other members ([`attend_asleep`]).
 
 use super::own_threads::{self, COUNT};
 use super::program_threads::Start;
@@ -28,26 +26,26 @@ use softswap_sys::{futex, signals};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Which of them the shared budget's is: none where it is not shared.
+/// Index of the shared budget's thread, which only exists if the budget is shared.
 const TREE: usize = COUNT - 2;
-/// Which of them the control socket's is.
+/// Index of the control socket's thread.
 const CONTROL: usize = COUNT - 1;
-/// So often they start again.
+/// Maximum number of restarts.
 const MOST_RESTARTS: u32 = 256;
-/// Between two attempts to wake one of them.
+/// Interval between two attempts to wake an engine thread, in nanoseconds.
 const WAKE_NS: u64 = 1_000_000;
 
-/// Whether they are to go on.
+/// True while the threads are to run.
 static GO_ON: AtomicBool = AtomicBool::new(true);
-/// 1 while one of them runs.
+/// 1 while the thread runs.
 static RUNNING: [AtomicU32; COUNT] = [const { AtomicU32::new(0) }; COUNT];
 
 struct State {
     threads: [Option<libc::pthread_t>; COUNT],
-    /// Calls under way that want none of them.
+    /// Calls in progress that require no engine threads.
     calls: usize,
     restarts: u32,
-    /// Whether they stay ended.
+    /// True if the threads must not start again.
     for_good: bool,
 }
 
@@ -55,18 +53,18 @@ impl State {
     const FIRST: State = State { threads: [None; COUNT], calls: 0, restarts: 0, for_good: false };
 }
 
-/// No handler of the program's or ours asks for it.
+/// No signal handler takes this lock.
 static STATE: Locked<State> = Locked::new(State::FIRST);
 
-/// In a forked child, which has none of them: another thread of the parent may have been about
-/// to start one.
+/// Resets the state in a forked child, which has none of the threads. Another thread of the parent
+/// may have held the lock.
 pub(super) fn become_child() {
     own_threads::forget_all();
     // SAFETY: a forked child has one thread, which was in the C library's `fork`.
     unsafe { STATE.renew(State::FIRST) };
 }
 
-/// What each of them does.
+/// Returns the work of a thread.
 fn work_of(index: usize) -> Start {
     match index {
         0 => reclaim,
@@ -123,16 +121,16 @@ extern "C" fn run(index: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Starts all of them that are not there, or none where the kernel refuses one: a process may
-/// have a new process name space before it, where its children go but no thread of its own.
-/// Whether they are there. Nothing is put into words here: for that the C library allocates, and
-/// it may be under [`undisturbed`], where no page can be brought in.
+/// Starts all missing threads, or none if the kernel refuses one: after `unshare(CLONE_NEWPID)`,
+/// for example, a process can create children but no threads. Returns true if all run. Formats no
+/// message: the C library would allocate for that, and no page can be faulted in under
+/// [`undisturbed`].
 fn start_all(state: &mut State) -> bool {
     GO_ON.store(true, Ordering::Relaxed);
     let has_engine = instance::engine().is_some();
     for at in 0..COUNT {
         let is_wanted = if at == TREE { tree::is_shared() } else { has_engine };
-        // `stat` and `ctl` are no condition.
+        // The control socket is not required.
         if is_wanted && state.threads[at].is_none() && !start_one(state, at) && at < TREE {
             end_all(state);
             return false;
@@ -149,7 +147,7 @@ fn start_one(state: &mut State, at: usize) -> bool {
     state.threads[at].is_some()
 }
 
-/// Asks all of them to end, and waits until the kernel knows none of them.
+/// Makes all threads exit, and waits until they are gone from the kernel.
 fn end_all(state: &mut State) {
     GO_ON.store(false, Ordering::Relaxed);
     if let Some(engine) = instance::engine() {
@@ -157,23 +155,24 @@ fn end_all(state: &mut State) {
     }
     let own = softswap_sys::raw::current_thread();
     for (at, thread) in state.threads.iter_mut().enumerate() {
-        // One that could not start others ends by itself, and is joined by whoever comes next.
+        // A thread that could not start the others exits by itself and is joined by the next
+        // caller.
         let Some(thread) = thread.take_if(|_| own_threads::number(at) != own) else { continue };
         while RUNNING[at].load(Ordering::Acquire) == 1 {
             if at >= TREE {
-                // They sleep until a client comes, or somebody asks, or a signal.
+                // They sleep until a client connects, a request arrives, or a signal.
                 kernel::interrupt(own_threads::number(at));
             }
             futex::wait(&RUNNING[at], 1, Some(WAKE_NS));
         }
-        // SAFETY: a thread that was started joinable, and is joined once.
+        // SAFETY: a thread that was started joinable and is joined once.
         unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
-        // A thread is joined a moment before it is gone.
+        // `pthread_join` may return shortly before the kernel removes the thread.
         kernel::wait_until_gone(own_threads::number(at));
     }
 }
 
-/// Starts them, or goes on without for good.
+/// Starts the threads, or continues permanently without them.
 pub(crate) fn start() {
     if own_threads::is_this() {
         return start_beside();
@@ -184,20 +183,20 @@ pub(crate) fn start() {
 fn start_with(state: &mut State) {
     own_threads::own();
     state.for_good = !start_all(state);
-    // One that has waited while this process slept has more to do.
+    // The thread that has waited while this process slept has new work.
     tree::wake_thread();
 }
 
-/// The same, in one of them. Who ends them has the lock, and waits for this one; it starts all
-/// of them again.
+/// Does the same from an engine thread. A thread that ends them holds the lock and waits for this
+/// one; it then starts all of them again.
 fn start_beside() {
     while go_on() && STATE.try_with_mask_as_is(start_with).is_none() {
         futex::sleep_a_moment();
     }
 }
 
-/// Starts the one that waits in a process that sleeps until its part of the budget is asked for.
-/// Not in a forked child, which has none of them. Whether it is there.
+/// Starts the thread that waits for requests in a sleeping process. Fails in a forked child.
+/// Returns true if the thread runs.
 pub(crate) fn attend_asleep() -> bool {
     let is_forked = || own_threads::owner() != 0 && !has_them();
     undisturbed(|state| {
@@ -210,19 +209,19 @@ pub(crate) fn attend_asleep() -> bool {
     })
 }
 
-/// Whether this process is the one that has them.
+/// Returns true if this process started the threads.
 fn has_them() -> bool {
     own_threads::owner() == softswap_sys::raw::current_process()
 }
 
-/// Runs `body` with signals blocked, where this thread is not cancelled. By the C library's own
-/// signals a `setuid` reaches all threads, and has a lock meanwhile that starting and ending
-/// one need.
+/// Runs `body` under the lock with signals blocked and without cancellation. The C library's own
+/// signals stay unblocked: by them a `setuid` reaches all threads, while it holds a lock that is
+/// needed for starting and ending threads.
 fn undisturbed<R>(body: impl FnOnce(&mut State) -> R) -> R {
     uncancelled(|| signals::with_blocked(!INTERNAL, || STATE.with_mask_as_is(body)))
 }
 
-/// Runs `call` while there are none of them.
+/// Runs `call` while no engine thread exists.
 pub(crate) fn without<R>(call: impl FnOnce() -> R) -> R {
     if !has_them() {
         return call();
@@ -235,7 +234,7 @@ pub(crate) fn without<R>(call: impl FnOnce() -> R) -> R {
     });
     let result = call();
     if !has_them() {
-        // In a child that a handler has forked meanwhile.
+        // In a child that a signal handler has forked meanwhile.
         return result;
     }
     undisturbed(|state| {
@@ -248,7 +247,7 @@ pub(crate) fn without<R>(call: impl FnOnce() -> R) -> R {
     result
 }
 
-/// They do not start again: the program's own filter may forbid what they do.
+/// Prevents further starts: the program's own filter may forbid the threads' calls.
 pub(crate) fn stay_ended() {
     if has_them() {
         STATE.with(|state| state.for_good = true);

@@ -1,12 +1,12 @@
-//! Turns of long writes to one file.
+//! Locks for long writes to one file.
 //!
-//! Linux writes to a regular file under a lock of the file: each of several writes is whole.
-//! A write that is cut into pieces takes a turn instead, for all of its pieces. So do the long
-//! writes that are not cut, and in this process the short ones to a file that has a turn taken.
-//! Processes of one tree exclude each other by a record lock on the tree's ledger, which the
-//! kernel releases when a process exits.
+//! Linux writes to a regular file under a lock of the file, so concurrent writes are not mixed. A
+//! write that is cut into pieces holds a lock here for all of its pieces. So do long writes that
+//! are not cut, and, in this process, short ones to a file while any lock is held. Processes of one
+//! tree exclude each other by a record lock on the tree's ledger, which the kernel releases when a
+//! process exits.
 //!
-//! No handler of the program's runs during a turn, as none runs during Linux's write.
+//! No handler of the program runs while a lock is held, as none runs during Linux's write.
 
 use super::tree;
 use crate::base::guarded_call;
@@ -18,26 +18,26 @@ use softswap_sys::{exemption, futex};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Files with the same number modulo this share a turn.
+/// Number of locks. Files with the same number modulo this share a lock.
 const TURNS: usize = 16;
-/// How long a process waits for another one's turn. A stopped process keeps its turn.
+/// Longest wait for another process, in nanoseconds. A stopped process keeps its lock.
 const MOST_WAIT_NS: u64 = 10_000_000_000;
-/// Where the locks are in the ledger's file: beyond its end.
+/// Offset of the record locks in the ledger's file, beyond its end.
 const FIRST_BYTE: i64 = 1 << 40;
 
 static LOCKS: [Lock; TURNS] = [const { Lock::new() }; TURNS];
-/// Turns that are taken, or waited for, in this process.
+/// Locks held or waited for in this process.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// The turn that this thread has.
+    /// Lock held by this thread.
     static OWN: Cell<Option<Taken>> = const { Cell::new(None) };
 }
 
 #[derive(Clone, Copy)]
 struct Taken {
     index: usize,
-    /// The ledger, if the turn is taken there, too.
+    /// Descriptor of the ledger, if its record lock is held, too.
     ledger: Option<i32>,
 }
 
@@ -49,13 +49,13 @@ const OPEN: Mask = bit(libc::SIGBUS)
     | bit(libc::SIGFPE)
     | bit(libc::SIGTRAP);
 
-/// A turn at a file, until it is dropped.
+/// A held lock, released on drop.
 pub(crate) struct Turn {
-    /// The signals that were blocked before.
+    /// Signal mask before.
     mask: Mask,
 }
 
-/// Returns true if a write in progress in this process has a turn.
+/// Returns true if a write in progress in this process holds a lock.
 pub(crate) fn are_taken() -> bool {
     TAKEN.load(Ordering::Relaxed) > 0
 }
@@ -77,7 +77,7 @@ impl Turn {
     }
 }
 
-/// Ends this thread's turn.
+/// Releases this thread's lock.
 fn release() {
     let Some(Taken { index, ledger }) = OWN.take() else { return };
     if let Some(ledger) = ledger {
@@ -107,7 +107,7 @@ fn record_lock(ledger: i32, index: usize, kind: i32) -> isize {
     ask(libc::SYS_fcntl, [ledger as usize, libc::F_SETLK as usize, at, 0, 0, 0])
 }
 
-/// Locks a byte of the ledger's file. Returns false if that fails, or another process keeps it.
+/// Locks a byte of the ledger's file. Returns false on failure or timeout.
 fn lock_in_tree(ledger: i32, index: usize) -> bool {
     const TAKEN_BY_ANOTHER: [isize; 2] = [-(libc::EAGAIN as isize), -(libc::EACCES as isize)];
     let since = now_ns();
@@ -124,7 +124,7 @@ fn lock_in_tree(ledger: i32, index: usize) -> bool {
     }
 }
 
-/// In a forked child: the turns are those of its parent's threads.
+/// Releases, in a forked child, the locks of its parent's threads.
 pub(crate) fn become_child() {
     LOCKS.iter().for_each(Lock::unlock);
     TAKEN.store(0, Ordering::SeqCst);

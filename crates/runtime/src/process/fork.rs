@@ -1,16 +1,16 @@
-//! What a forked child needs to see its data.
+//! Makes managed memory available in forked children.
 //!
-//! On fork the kernel drops the registration of the child's memory: a page that
-//! is out would read as zeroes there, silently. So the engine is brought to
-//! rest before, and in the child userfaultfd is opened again before any of the
-//! program's code runs. The child reads its parent's swap area, whose slots
-//! the parent keeps until the child is gone or has called exec ([`forked_children`]). What it
-//! changes goes to areas that it opens itself when it needs them; so do its children.
+//! On fork the kernel drops the userfaultfd registration of the child's memory, so absent pages
+//! would silently read as zeroes. Therefore the engine is quiesced before the fork, and the child
+//! registers its memory again before any of the program's code runs. The child reads its parent's
+//! swap area. The parent keeps those slots until the child has exited or called exec
+//! ([`forked_children`]). The child writes changed pages to areas that it opens itself when needed;
+//! so do its own children.
 //!
-//! Fork opens no descriptor in the parent and changes no limit: other threads of
-//! the program's run on, and start programs meanwhile.
+//! Fork opens no descriptor in the parent and changes no limit: other threads of the program
+//! continue to run and may start programs meanwhile.
 //!
-//! A child is forked by `fork`, by `_Fork`, or in the ways that [`super::clone`] has.
+//! Children are forked by `fork`, by `_Fork`, or by the calls in [`super::clone`].
 
 use super::forked_children::{ChildMark, ForkedChildren};
 use super::{
@@ -37,23 +37,24 @@ use std::ffi::c_void;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the fork under way holds, from `prepare` to `parent` or `child`.
+/// Resources held during a fork, from `prepare` to `parent` or `child`.
 struct Forking {
     at_rest: AtRest<'static>,
     children: MutexGuard<'static, ForkedChildren>,
-    /// `None` where the child reads none of this process's slots.
+    /// `None` if the child reads none of this process's slots.
     mark: Option<ChildMark>,
     heap_break: MutexGuard<'static, Break>,
     mask: Mask,
-    /// Pages the C library touches between fork and our handler.
+    /// Pages that the C library touches between fork and the handler.
     pinned: ResidentRanges<'static>,
 }
 
-/// The same, of a process that sleeps, or could not be woken, and has had other threads.
+/// The same for a process without an engine (asleep, or waking failed) that has had several
+/// threads.
 struct ForkingAsleep {
     heap_break: MutexGuard<'static, Break>,
     mask: Mask,
-    /// It does not wake meanwhile; `None` where it never does.
+    /// Delays waking; `None` if the process never wakes.
     inside: Option<Inside>,
 }
 
@@ -64,9 +65,8 @@ enum Held {
 
 struct Slot(UnsafeCell<Option<Held>>);
 
-// SAFETY: touched only by the thread that forks, between `prepare` and
-// `parent` or `child`; `AtRest` keeps a second fork out meanwhile, and the
-// child has that one thread only.
+// SAFETY: accessed only by the forking thread, between `prepare` and `parent` or `child`; `AtRest`
+// excludes a second fork meanwhile, and the child has only that thread.
 unsafe impl Sync for Slot {}
 
 static FORKING: Slot = Slot(UnsafeCell::new(None));
@@ -74,8 +74,8 @@ static FORKING: Slot = Slot(UnsafeCell::new(None));
 type Handler = Option<extern "C" fn()>;
 
 unsafe extern "C" {
-    // The C library's list of open streams and its lock, exported for its own
-    // tools. The lock may be taken twice by one thread.
+    // The C library's list of open streams and its lock, exported for its own tools. The lock is
+    // recursive.
     fn _IO_iter_begin() -> *mut c_void;
     fn _IO_iter_end() -> *mut c_void;
     fn _IO_iter_next(at: *mut c_void) -> *mut c_void;
@@ -85,12 +85,11 @@ unsafe extern "C" {
     fn _IO_list_resetlock();
 }
 
-/// Whether our handlers are registered.
+/// True if the runtime's handlers are registered.
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// What `pthread_atfork` calls. Ours come before everybody else's, so that
-/// `prepare` runs last and the others first: handlers of the program's and of
-/// its libraries always see their memory.
+/// Called by `pthread_atfork`. The runtime registers its handlers first, so that its `prepare` runs
+/// last and its `child` and `parent` run first: other handlers always see their memory.
 ///
 /// # Safety
 /// As `pthread_atfork(3)`.
@@ -115,18 +114,18 @@ pub unsafe extern "C" fn __register_atfork(
     if before.is_none() && in_parent.is_none() && in_child.is_none() {
         return 0;
     }
-    // A child finds our handler in the list, before it can find anything that is out.
+    // Outside the window: the child reads the list of handlers before it can fault in pages.
     // SAFETY: the C library's function of this name, with the program's arguments.
     outside_the_window(|| unsafe { __register_atfork()(before, in_parent, in_child, library) })
 }
 
 pub(crate) fn install() -> Result<(), String> {
-    // SAFETY: registers ours, if no library's constructor has yet.
+    // SAFETY: registers the runtime's handlers, unless a library's constructor already has.
     let result = unsafe { __register_atfork(None, None, None, std::ptr::null_mut()) };
     if result == 0 { Ok(()) } else { Err("no memory for the fork handlers".into()) }
 }
 
-/// Keeps other threads from holding these locks while this one forks.
+/// Takes these locks, so that no other thread holds them during a fork.
 fn lock_for_fork() {
     program_actions::lock_for_fork();
     thread_end::lock_for_fork();
@@ -143,9 +142,10 @@ fn prepare_asleep(inside: Option<Inside>) {
     hold(Held::Asleep(ForkingAsleep { heap_break, mask, inside }));
 }
 
-/// Last: nothing is allocated or freed until after the fork.
+/// Stores the held resources. The last step: from here nothing is allocated or freed until after
+/// the fork.
 fn hold(held: Held) {
-    // SAFETY: touched only by the thread that forks, between `prepare` and `parent` or `child`.
+    // SAFETY: accessed only by the forking thread, between `prepare` and `parent` or `child`.
     unsafe { *FORKING.0.get() = Some(held) };
     HEAP.lock();
 }
@@ -158,23 +158,22 @@ pub(super) extern "C" fn prepare() {
     let Some(engine) = instance::engine() else { return prepare_asleep(inside) };
     let mask = signals::block_all();
     lifecycle::begin_fork();
-    // What the C library does between here and the fork may touch managed
-    // memory (the name-service database, say): this thread can still fault.
+    // The C library may still touch managed memory before the fork (the name-service database, for
+    // example), so this thread must be able to fault.
     signals::set_mask(!never_blocked());
-    // Before the engine rests: a thread that has this lock may need a page.
-    // SAFETY: released in `parent`, made new in `child`.
+    // Before the engine is quiesced: a thread that holds this lock may need a page. SAFETY:
+    // released in `parent`, reset in `child`.
     unsafe { _IO_list_lock() };
     let pinned = pin_streams(engine);
     let mut children = forked_children::lock();
     if exemption::is_in_force() || !engine.has_background() {
-        // No thread does it now and then.
+        // No background thread does it.
         children.reap(engine);
     }
     let heap_break = program_break::lock_break();
     lock_for_fork();
     let at_rest = engine.rest();
-    // If refused, the child has no window at all: it faults where it would
-    // otherwise have read zeroes.
+    // On failure the child has no window: it faults instead of reading zeroes.
     let _ = engine.before_fork(&at_rest);
     let mark = engine.leaves_slots(&at_rest).then(|| children.make());
     hold(Held::Awake(Forking { at_rest, children, mark, heap_break, mask, pinned }));
@@ -190,7 +189,7 @@ fn take() -> Option<Held> {
     named_memory::unlock_after_fork();
     thread_end::unlock_after_fork();
     program_actions::unlock_after_fork();
-    // SAFETY: touched only by the thread that forks, between `prepare` and `parent` or `child`.
+    // SAFETY: accessed only by the forking thread, between `prepare` and `parent` or `child`.
     unsafe { (*FORKING.0.get()).take() }
 }
 
@@ -209,7 +208,7 @@ pub(super) extern "C" fn parent() {
 fn parent_awake(mut forking: Forking) {
     let Some(engine) = instance::engine() else { return };
     engine.child_made(&forking.at_rest, forking.mark.is_some());
-    // Also when fork has failed: then it shows that nobody is there.
+    // Also after a failed fork: then no process is attached.
     if let Some(mark) = forking.mark {
         forking.children.made(mark);
     }
@@ -235,8 +234,8 @@ pub(super) extern "C" fn child() {
     }
 }
 
-/// In a child of a process that sleeps: it sleeps, too, in memory of its own; false where it
-/// must wake.
+/// Puts the child of a sleeping process to sleep, with its own memory. Returns false if it must
+/// wake.
 fn sleep_on() -> bool {
     statistics::leave();
     asleep::become_child();
@@ -246,8 +245,8 @@ fn sleep_on() -> bool {
 fn child_asleep(forking: ForkingAsleep) {
     let may_sleep = match forking.inside {
         Some(_) => {
-            // Another thread may have just begun to wake the parent: it waits for this one, and
-            // is not here.
+            // Another thread may have started to wake the parent. It waits for this thread, and
+            // does not exist in the child.
             instance::sleep_on();
             sleep_gate::become_child();
             sleep_on()
@@ -285,24 +284,24 @@ fn child_awake(mut forking: Forking) {
     if let Some(mark) = forking.mark {
         mark.keep();
     }
-    // The parent's other children are not ours to wait for.
+    // The parent's other children are not this process's children.
     forking.children.forget();
     drop(forking.children);
     engine.end_fork();
-    // SAFETY: the child has one thread, and nobody else has the lock.
+    // SAFETY: the child has one thread, so no other thread holds the lock.
     unsafe { _IO_list_resetlock() };
     drop(forking.pinned);
     end(forking.mask);
 }
 
-/// All is as it was before: what was sent to this process meanwhile is taken now.
+/// Restores the state before the fork, and takes signals that have arrived meanwhile.
 fn end(mask: Mask) {
     lifecycle::end_fork();
     signals::set_mask(mask);
     lifecycle::look();
 }
 
-/// Forks by `make`, which no handlers of the C library's surround.
+/// Forks by `make`, a call that runs none of the C library's handlers.
 pub(super) fn forked(make: impl FnOnce() -> isize) -> isize {
     with_engine_stack(|| {
         prepare();
@@ -312,20 +311,21 @@ pub(super) fn forked(make: impl FnOnce() -> isize) -> isize {
     })
 }
 
-/// `fork(2)`. While the engine rests nothing can be brought in, so the stack is the engine's.
+/// `fork(2)`. No page can be faulted in while the engine is quiesced, so this runs on the engine's
+/// stack.
 #[unsafe(no_mangle)]
 pub extern "C" fn fork() -> libc::pid_t {
     real!(fork: fn() -> libc::pid_t);
-    // SAFETY: no preconditions; what the child may do is the caller's matter.
+    // SAFETY: no preconditions; the caller is responsible for what the child does.
     with_engine_stack(|| unsafe { fork()() })
 }
 
-/// glibc's `_Fork` runs no handlers: a child of it would be without its data.
+/// glibc's `_Fork` runs no handlers, so its child would lack managed memory.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "glibc's name")]
 pub extern "C" fn _Fork() -> libc::pid_t {
     real!(_Fork: fn() -> libc::pid_t);
-    // SAFETY: no preconditions; what the child may do is the caller's matter.
+    // SAFETY: no preconditions; the caller is responsible for what the child does.
     forked(|| unsafe { _Fork()() } as isize) as libc::pid_t
 }
 
@@ -338,21 +338,20 @@ fn stop_child(error: &std::io::Error) -> ! {
         )
         .as_bytes(),
     );
-    // SAFETY: ends the child before any of its code sees a page of zeroes.
+    // SAFETY: exits the child before any of its code sees a page of zeroes.
     unsafe { libc::_exit(125) }
 }
 
-/// In a child with several threads the C library resets the locks of all open
-/// streams before our handler runs: those must be in memory.
+/// Pins the locks of all open streams: after a fork of several threads the C library resets them in
+/// the child before the runtime's handler runs.
 fn pin_streams(engine: &'static Engine) -> ResidentRanges<'static> {
-    // Bytes of a stream that are touched (the whole structure), and where in
-    // it the pointer to its lock is: <bits/types/struct_FILE.h>.
+    // Size of a stream, and offset of the pointer to its lock: <bits/types/struct_FILE.h>.
     const STREAM_BYTES: usize = 216;
     const LOCK_AT: usize = 136;
     const LOCK_BYTES: usize = 16;
     let mut pinned = ResidentRanges::new(engine);
-    // SAFETY: the iteration follows the C library's own protocol; each stream
-    // is pinned before it is read.
+    // SAFETY: the iteration follows the C library's own protocol; each stream is pinned before it
+    // is read.
     unsafe {
         let mut at = _IO_iter_begin();
         while at != _IO_iter_end() {

@@ -1,10 +1,10 @@
 //! Forked children that read this process's slots, until they exit or call exec.
 //!
-//! Each inherits an [`AttachCount`]. If none can be created (under the program's own filter, or beyond
-//! the system's limits), a child inherits the last one's, and both count as alive until the last of
-//! them has exited. Without any, slots are never freed.
+//! Each inherits an [`AttachCount`]. If none can be created (under the program's own filter, or
+//! beyond the system's limits), a child inherits the last one, and both children count as alive
+//! until the last of them has exited. Without any, slots are never freed.
 //!
-//! A child counts those of its children that read slots of its own. Those that read its parent's
+//! A child counts those of its children that read its own slots. Children that read its parent's
 //! slots have inherited the parent's attach count, too.
 
 use softswap_engine::door::engine::Engine;
@@ -27,7 +27,7 @@ pub(crate) enum ChildMark {
     Own(AttachCount),
     /// That of the children before it.
     Shared,
-    /// None: it counts as alive for ever.
+    /// None: the child counts as alive permanently.
     Unseen,
 }
 
@@ -67,7 +67,7 @@ impl ForkedChildren {
             ChildMark::Shared => self.0.last_mut().into_iter().for_each(|last| last.children += 1),
             ChildMark::Unseen => return,
         }
-        // The next child inherits another one.
+        // The next child inherits a different one.
         self.0.last().into_iter().for_each(|last| last.attached.hand_on(false));
     }
 
@@ -100,7 +100,7 @@ impl ForkedChildren {
     }
 }
 
-/// As [`ForkedChildren::reap`]. Called regularly.
+/// Does the same as [`ForkedChildren::reap`]. Called regularly.
 pub(crate) fn reap(engine: &Engine) {
     if let Ok(mut children) = CHILDREN.try_lock() {
         children.reap(engine);

@@ -1,26 +1,27 @@
-//! The process: its descriptors, its threads and the engine's, its children, and what it starts.
+//! The process: its descriptors, its threads and the engine's, its children, and the programs that
+//! it starts.
 //!
-//! | file              | answers for                                                 |
-//! |-------------------|-------------------------------------------------------------|
-//! | `statistics`      | the page of statistics, and to which process it belongs     |
-//! | `shared_areas`    | named swap areas that the tree of processes shares          |
-//! | `own_threads`     | which threads are the engine's                              |
-//! | `descriptors`     | the engine's descriptors, to the program: there are none    |
-//! | `tree`            | the part of a budget that the tree of processes shares      |
-//! | `tree_asleep`     | the same, of a process that sleeps                          |
-//! | `control_thread`  | `softswap stat` and `softswap ctl`; `_exit`                 |
-//! | `file_turns`      | turns of long writes to one file                            |
-//! | `forked_children` | children that read this process's slots                     |
-//! | `thread_end`      | memory that the kernel accesses by itself for a thread      |
-//! | `named_memory`    | memory that an `ioctl` names and the kernel uses later      |
-//! | `calls_under_way` | calls that began before the process woke                    |
-//! | `program_threads` | `pthread_create`: a signal stack for every thread           |
-//! | `engine_threads`  | the engine's own: ended before what no thread of ours may miss |
-//! | `aio`             | POSIX asynchronous I/O, in threads like the program's       |
-//! | `unsupported`     | calls that need the C library's own threads: refused        |
-//! | `fork`            | what a forked child needs to see its data                   |
-//! | `clone`           | `clone`, and raw calls that fork                            |
-//! | `spawn`           | `exec`, `posix_spawn`, `system`, `popen`                    |
+//! | file | contents |
+//! |---|---|
+//! | `statistics` | the page of statistics, and the process that owns it |
+//! | `shared_areas` | named swap areas that the process tree shares |
+//! | `own_threads` | IDs of the engine's threads |
+//! | `descriptors` | hides the engine's descriptors from the program |
+//! | `tree` | share in a budget of the process tree |
+//! | `tree_asleep` | the same for a sleeping process |
+//! | `control_thread` | `softswap stat` and `softswap ctl`; `_exit` |
+//! | `file_turns` | locks for long writes to one file |
+//! | `forked_children` | children that read this process's slots |
+//! | `thread_end` | memory that the kernel accesses for a thread by itself |
+//! | `named_memory` | memory registered by an `ioctl` for later use |
+//! | `calls_under_way` | calls that started before the process woke |
+//! | `program_threads` | `pthread_create`: a signal stack for every thread |
+//! | `engine_threads` | start and end of the engine's threads |
+//! | `aio` | POSIX asynchronous I/O, in threads like the program's |
+//! | `unsupported` | calls that need the C library's own threads: refused |
+//! | `fork` | managed memory in forked children |
+//! | `clone` | `clone`, and raw calls that fork |
+//! | `spawn` | `exec`, `posix_spawn`, `system`, `popen` |
 
 pub(crate) mod statistics;
 pub(crate) mod shared_areas;

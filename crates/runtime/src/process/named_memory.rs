@@ -1,14 +1,13 @@
-//! Memory that an `ioctl` names and the kernel uses later, without a call.
+//! Memory registered by an `ioctl`, which the kernel uses later without a call.
 //!
-//! | request                            | answer                                              |
-//! |------------------------------------|-----------------------------------------------------|
-//! | memory of a virtual machine (KVM)  | pinned until the slot has other memory              |
-//! | a USB transfer under way           | pinned until it is reaped                           |
-//! | vhost, userptr of GPUs and V4L2    | refused as by a kernel without it: programs have another way |
+//! | request | handling |
+//! |---|---|
+//! | memory of a virtual machine (KVM) | pinned until the slot has other memory |
+//! | a USB transfer in progress | pinned until it is reaped |
+//! | vhost, userptr of GPUs and V4L2 | fails as in a kernel without it; programs have a fallback |
 //!
-//! All such memory together is at most as much as a program can lock
-//! ([`Engine::lock_limit_bytes`]). Beyond that the request fails with ENOMEM. One line on standard
-//! error gives the reason of the first refusal.
+//! The sum is limited to what a program may lock ([`Engine::lock_limit_bytes`]). Beyond that the
+//! request fails with ENOMEM. One line on standard error gives the reason of the first refusal.
 
 use crate::base::errno::refused;
 use crate::base::instance;
@@ -31,9 +30,9 @@ const I915_GEM_USERPTR: u32 = 0xc018_6473;
 const AMDGPU_GEM_USERPTR: u32 = 0xc020_6451;
 const VIDIOC_REQBUFS: u32 = 0xc014_5608;
 
-/// Pinned memory, and the name that the kernel has for it.
+/// Pinned memory, and its key in the kernel.
 struct Named {
-    /// The descriptor and the slot of a virtual machine, or 0 and the address of a USB request.
+    /// Descriptor and slot of a virtual machine, or 0 and the address of a USB request.
     key: (usize, usize),
     ranges: [(usize, usize); 2],
 }
@@ -46,22 +45,22 @@ impl Named {
 
 static NAMED: Locked<Vec<Named>> = Locked::new(Vec::new());
 
-/// Keeps other threads from holding the lock while this one forks.
+/// Takes the lock, so that no other thread holds it during a fork.
 pub(super) fn lock_for_fork() {
     NAMED.lock_for_fork();
 }
 
-/// Ends what [`lock_for_fork`] began.
+/// Releases the lock of [`lock_for_fork`].
 pub(super) fn unlock_after_fork() {
     NAMED.unlock_after_fork();
 }
 
-/// In a forked child: the kernel uses the parent's memory only.
+/// Unpins everything in a forked child: the kernel uses only the parent's memory.
 pub(super) fn become_child(engine: &Engine) {
     NAMED.with(|all| all.drain(..).for_each(|named| unpin(engine, &named.ranges)));
 }
 
-/// Wakes a process that sleeps before its memory is named.
+/// Wakes a sleeping process before its memory is registered.
 pub(crate) fn prepare(request: usize) {
     let names = matches!(
         request as u32,
@@ -78,7 +77,7 @@ pub(crate) fn prepare(request: usize) {
     }
 }
 
-/// Answers an `ioctl` that names memory; `None` for others. `call` makes it.
+/// Handles an `ioctl` that registers memory; `None` for others. `call` issues it.
 pub(crate) fn answer(
     engine: &Engine,
     arguments: &Arguments,
@@ -123,7 +122,7 @@ pub(crate) fn answer(
     }
 }
 
-/// Returns how the name of the device begins that has a request.
+/// Returns the name prefix of the device that has a request.
 fn device_of(request: u32) -> Option<&'static [u8]> {
     Some(match request {
         KVM_SET_USER_MEMORY_REGION | KVM_SET_USER_MEMORY_REGION2 => b"anon_inode:kvm-vm",
@@ -135,7 +134,7 @@ fn device_of(request: u32) -> Option<&'static [u8]> {
     })
 }
 
-/// Returns true if a descriptor is of a device whose name begins so, or /proc is missing.
+/// Returns true if a descriptor's device has this name prefix, or /proc is missing.
 fn is_of_device(fd: usize, name: &[u8]) -> bool {
     let link = format!("/proc/self/fd/{}\0", fd as i32);
     let mut target = [0_u8; 64];
@@ -146,8 +145,8 @@ fn is_of_device(fd: usize, name: &[u8]) -> bool {
     }
 }
 
-/// Pins ranges and makes the call that names them. With `replaces`, what the same key named
-/// before is no longer in use then.
+/// Pins ranges and issues the call that registers them. With `replaces`, unpins the previous ranges
+/// of the key afterwards.
 fn name(
     engine: &Engine,
     key: (usize, usize),
@@ -187,7 +186,7 @@ fn unpin(engine: &Engine, ranges: &[(usize, usize)]) {
     ranges.iter().for_each(|(address, len)| engine.unpin(*address, *len));
 }
 
-/// Unpins what `key` names.
+/// Unpins the ranges of `key`.
 fn forget(engine: &Engine, key: (usize, usize)) {
     NAMED.with(|all| {
         if let Some(at) = all.iter().position(|named| named.key == key) {

@@ -1,56 +1,55 @@
-//! Which threads are the engine's own, by the kernel's numbers.
+//! IDs of the engine's threads.
 
 use softswap_engine::memory::context::PREFETCH_THREADS;
 use softswap_sys::raw;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// Reclaim, the shared budget and the control socket, and those that read ahead.
+/// Number of engine threads: reclaim, shared budget, control socket, and read-ahead.
 pub(super) const COUNT: usize = 3 + PREFETCH_THREADS;
 
-/// The process that has them.
+/// Process that has the threads; 0: none.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// Their numbers: 0 before they run.
+/// Thread IDs; 0 before a thread runs.
 static NUMBERS: [AtomicI32; COUNT] = [const { AtomicI32::new(0) }; COUNT];
 
-/// The process that has them, 0 where none does.
 pub(super) fn owner() -> u32 {
     OWNER.load(Ordering::Relaxed)
 }
 
-/// This process has them from now on.
+/// Makes this process the owner of the threads.
 pub(super) fn own() {
     OWNER.store(raw::current_process(), Ordering::Relaxed);
 }
 
-/// In a forked child: they are its parent's. It may have the parent's number, in a name space of
-/// its own.
+/// Marks the threads as the parent's, in a forked child. The child may have the parent's PID, in
+/// its own PID namespace.
 pub(super) fn forget_all() {
     if owner() != 0 {
         OWNER.store(u32::MAX, Ordering::Relaxed);
     }
 }
 
-/// One of them has a number.
+/// Stores the ID of this engine thread.
 pub(super) fn begin(at: usize) {
     NUMBERS[at].store(raw::current_thread(), Ordering::Release);
 }
 
-/// It has none any more, or not yet.
+/// Clears the ID of an engine thread.
 pub(super) fn forget(at: usize) {
     NUMBERS[at].store(0, Ordering::Relaxed);
 }
 
-/// The number of one of them.
+/// Returns the ID of an engine thread.
 pub(super) fn number(at: usize) -> i32 {
     NUMBERS[at].load(Ordering::Acquire)
 }
 
-/// Whether a thread of this process is one of them.
+/// Returns true if a thread of this process is an engine thread.
 pub(super) fn is_own(thread: i32) -> bool {
     owner() == raw::current_process() && (0..COUNT).any(|at| number(at) == thread)
 }
 
-/// Whether this thread is one of them.
+/// Returns true if this thread is an engine thread.
 pub(crate) fn is_this() -> bool {
     is_own(raw::current_thread())
 }

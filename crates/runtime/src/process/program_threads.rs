@@ -1,6 +1,5 @@
-//! `pthread_create`: every thread gets a signal stack of the engine's, so that
-//! a page can be brought in even when the thread's own stack is managed memory
-//! (a coroutine's, say) or nearly used up.
+//! `pthread_create`: gives every thread a signal stack of the engine, so that a page can be faulted
+//! in even if the thread's own stack is managed memory (a coroutine's, for example) or nearly full.
 
 use super::thread_end;
 use crate::base::instance;
@@ -20,27 +19,27 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 pub(crate) type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// What a new thread is to run; in engine memory.
+/// Start function of a new thread; in engine memory.
 #[repr(C)]
 struct Job {
     start: Start,
     argument: *mut c_void,
-    /// What it blocks of the engine's signals, as the program knows it.
+    /// Engine signals that it blocks, as the program knows it.
     blocked: signals::Mask,
-    /// Whether it is a thread of the engine's.
+    /// True for an engine thread.
     is_own: bool,
 }
 
-/// Key whose destructor takes a thread's signal stack away; 0 before there is one.
+/// Key, plus one, whose destructor removes a thread's signal stack; 0: none yet.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// How often [`take_stack`] has been called.
+    /// Number of calls of [`take_stack`].
     static ROUND: Cell<u8> = const { Cell::new(0) };
 }
 
-/// Makes the key. While loading, so that it is one of the first, whose values glibc
-/// keeps in the thread itself.
+/// Creates the key while loading, so that it is one of the first, whose values glibc stores in the
+/// thread itself.
 pub(crate) fn set_up() {
     let mut key = 0;
     // SAFETY: valid out-pointer; the destructor has the right signature.
@@ -49,7 +48,7 @@ pub(crate) fn set_up() {
     }
 }
 
-/// Gives the only thread that there is its signal stack.
+/// Gives the only existing thread its signal stack.
 pub(crate) fn adopt_main() -> io::Result<()> {
     let base = signals::install_stack()?;
     pins::keep_pins(base);
@@ -59,12 +58,12 @@ pub(crate) fn adopt_main() -> io::Result<()> {
     Ok(())
 }
 
-/// How often the C library calls the destructors of a thread's keys, as long as
-/// these set some anew: <limits.h>.
+/// Maximum number of rounds in which the C library calls the destructors of a thread's keys:
+/// <limits.h>.
 const ROUNDS: u8 = 4;
 
-/// The destructor of [`KEY`]. It waits for the last round, because until then
-/// destructors of the program's touch managed memory.
+/// Destructor of [`KEY`]. Waits for the last round, because until then destructors of the program
+/// touch managed memory.
 extern "C" fn take_stack(base: *mut c_void) {
     let round = ROUND.get() + 1;
     ROUND.set(round);
@@ -76,12 +75,13 @@ extern "C" fn take_stack(base: *mut c_void) {
     if let Some(engine) = instance::engine() {
         thread_end::prepare(engine);
     }
-    // SAFETY: the value was stored by this thread when the stack was made, and
-    // destructors run on the thread's ordinary stack.
+    // SAFETY: this thread stored the value when it created the stack, and destructors run on the
+    // thread's ordinary stack.
     unsafe { signals::remove_stack(base as usize) };
 }
 
-/// Gives this thread its stack: where, if it is taken away when the thread ends.
+/// Gives this thread its signal stack. Returns its base, or `None` if it could not be removed at
+/// exit.
 fn give_stack() -> Option<usize> {
     let base = signals::install_stack().ok()?;
     pins::keep_pins(base);
@@ -89,33 +89,32 @@ fn give_stack() -> Option<usize> {
         return Some(base);
     }
     pins::forget_pins();
-    // SAFETY: it was installed on this thread just now, which runs on its ordinary stack, and
-    // nobody uses its room any more.
+    // SAFETY: it was just installed on this thread, which runs on its ordinary stack; nothing uses
+    // it any more.
     unsafe { signals::remove_stack(base) };
     None
 }
 
-/// Has this thread's stack taken away when it ends.
+/// Arranges the removal of this thread's signal stack at exit.
 fn keep_stack(base: usize) -> bool {
     KEY.load(Ordering::Relaxed).checked_sub(1).is_some_and(|key| {
-        // SAFETY: a live key of this library's.
+        // SAFETY: a valid key of this library.
         unsafe { libc::pthread_setspecific(key, base as *const c_void) == 0 }
     })
 }
 
 extern "C" fn begin(job: *mut c_void) -> *mut c_void {
-    // By the C library's own a `setuid` reaches all threads, and waits for them.
+    // By the C library's signals a `setuid` reaches all threads, and waits for them.
     let unblocked = signals::never_blocked() | INTERNAL;
-    // First: a handler of the program's would run by what this thread does not block as yet.
-    // Nothing that is managed is touched meanwhile, for which a signal would have to come: not
-    // this stack (`without_managed_stack`), nor by the C library, which keeps the value of one
-    // of the first keys in the thread itself.
+    // First: otherwise a handler of the program could run. No managed memory is touched while
+    // signals are blocked: neither this stack (`without_managed_stack`), nor by the C library,
+    // which stores values of the first keys in the thread itself.
     let given = signals::block_all();
     // SAFETY: `pthread_create` below wrote a Job there for this thread alone.
     let Job { start, argument, blocked, is_own } = unsafe { job.cast::<Job>().read() };
-    // Before the mask opens: what was sent to the process comes to any thread that opens it,
-    // and one of the engine's must not run the program's handler. What is blocked is so by
-    // the thread's maker, or by its attributes.
+    // Before unblocking signals: a process-directed signal is delivered to any thread that does not
+    // block it, and an engine thread must not run the program's handler. The blocked signals are
+    // those of the creator, or of the attributes.
     virtual_mask::inherit(blocked | given);
     if is_own {
         lifecycle::be_engines();
@@ -134,14 +133,13 @@ extern "C" fn begin(job: *mut c_void) -> *mut c_void {
     result
 }
 
-/// The C library's count of threads: the last one to end ends the process.
+/// The C library's count of threads; the last thread to exit ends the process.
 static COUNT: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
-/// That count, if it is known. Where it is not (before glibc 2.34), a program whose
-/// main thread ends by `pthread_exit` must be ended by another of its threads.
+/// Returns that count, if known. If unknown (before glibc 2.34), a program whose main thread exits
+/// by `pthread_exit` must be ended by another of its threads.
 fn count() -> Option<&'static AtomicU32> {
-    // SAFETY: null, or an unsigned int of the C library's, which changes it by
-    // atomic operations.
+    // SAFETY: null, or an unsigned int of the C library, which changes it by atomic operations.
     unsafe { COUNT.load(Ordering::Relaxed).as_ref() }
 }
 
@@ -168,14 +166,14 @@ pub unsafe extern "C" fn pthread_create(
         // SAFETY: the C library's function of this name, with the program's arguments.
         return unsafe { really_create()(thread, attributes, start, argument) };
     }
-    // SAFETY: the program's attributes, valid or null, and room for a thread's number.
+    // SAFETY: the program's attributes, valid or null, and space for a thread ID.
     unsafe {
         let job = Job { start, argument, blocked: virtual_mask::get(), is_own: false };
         create(thread, attributes, job)
     }
 }
 
-/// What a thread of C11 is to run.
+/// Start function of a C11 thread.
 #[repr(C)]
 struct C11Job {
     start: extern "C" fn(*mut c_void) -> i32,
@@ -190,8 +188,8 @@ extern "C" fn begin_c11(job: *mut c_void) -> *mut c_void {
     std::ptr::without_provenance_mut(start(argument) as isize as usize)
 }
 
-/// `thrd_create(3)`. The C library makes such a thread by its own `pthread_create`, and its
-/// result as that of any other.
+/// `thrd_create(3)`. The C library creates such a thread by its own `pthread_create`; its result is
+/// that of any other thread.
 ///
 /// # Safety
 /// As `thrd_create(3)`.
@@ -208,7 +206,7 @@ pub unsafe extern "C" fn thrd_create(
     if job.is_null() {
         return NO_MEMORY;
     }
-    // SAFETY: fresh memory of the right size and alignment; the program's number.
+    // SAFETY: fresh memory of the right size and alignment; the program's pointer for the ID.
     unsafe {
         job.write(C11Job { start, argument });
         match pthread_create(thread, std::ptr::null(), begin_c11, job.cast()) {
@@ -221,8 +219,10 @@ pub unsafe extern "C" fn thrd_create(
     }
 }
 
+/// Creates a thread that runs `what`.
+///
 /// # Safety
-/// As `pthread_create(3)`, for what the job says.
+/// As `pthread_create(3)`, for the function of the job.
 unsafe fn create(
     thread: *mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,
@@ -235,16 +235,17 @@ unsafe fn create(
     }
     // SAFETY: fresh memory of the right size and alignment.
     unsafe { job.write(what) };
-    // The C library reads the attributes and writes the result with all
-    // signals blocked, when nothing can be brought in.
+    // The C library reads the attributes and writes the result with all signals blocked, when no
+    // page can be faulted in.
     let mut made: libc::pthread_t = 0;
     let inside = sleep_gate::enter();
     let own_stack = without_managed_stack(attributes);
     let attributes = own_stack.as_ref().map_or(attributes, std::ptr::from_ref);
     let engine = instance::engine().filter(|_| !attributes.is_null());
     let pinned = engine.map(|engine| pin_attributes(engine, attributes));
-    // What it makes of the default attributes is read with signals blocked, too.
-    // SAFETY: `begin` takes the Job; the attributes are valid or null, the number goes to a local.
+    // Outside the window: the C library reads its copy of the default attributes with signals
+    // blocked, too. SAFETY: `begin` takes the Job; the attributes are valid or null, the ID is
+    // written to a local.
     let result = outside_the_window(|| unsafe {
         really_create()(&raw mut made, attributes, begin, job.cast())
     });
@@ -253,14 +254,14 @@ unsafe fn create(
         // SAFETY: the caller's pointer is valid.
         unsafe { thread.write(made) };
     } else {
-        // SAFETY: no thread was made that would take it.
+        // SAFETY: no thread was created that would use it.
         unsafe { HEAP.release(job.cast()) };
     }
     result
 }
 
-/// What a new thread blocks because its maker does: nothing where its
-/// attributes have a mask.
+/// Returns the engine signals that a new thread blocks because its creator does: none if the
+/// attributes contain a mask.
 fn inherited_mask(
     blocked: signals::Mask,
     attributes: *const libc::pthread_attr_t,
@@ -269,7 +270,7 @@ fn inherited_mask(
     if blocked == 0 || attributes.is_null() {
         return blocked;
     }
-    // SAFETY: a C string; the C library has it from 2.32 on.
+    // SAFETY: a C string; the function exists since glibc 2.32.
     let get = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pthread_attr_getsigmask_np".as_ptr()) };
     if get.is_null() {
         return blocked;
@@ -282,54 +283,54 @@ fn inherited_mask(
     if unsafe { get(attributes, &raw mut mask) } == 0 { 0 } else { blocked }
 }
 
-/// Starts a thread of the engine's own through the above: the C library may
-/// allocate in it, and that memory is managed. Not through std, which
-/// allocates from the program's heap before it blocks anything.
+/// Starts an engine thread by the functions above, because the C library may allocate managed
+/// memory in it. `std::thread` would allocate from the program's heap before it blocks signals.
 pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc::pthread_t> {
     let mut thread = 0;
     let job = Job { start, argument, blocked: 0, is_own: true };
     // SAFETY: a valid C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()) };
     COUNT.store(found.cast(), Ordering::Relaxed);
-    // With signals blocked: the program's signals are the program's. Not the C
-    // library's own: a `setuid` under way has a lock that is needed here.
-    // SAFETY: a valid out-pointer and a function of the right type.
+    // Signals are blocked because they are the program's. The C library's own stay unblocked: a
+    // `setuid` in progress holds a lock that is needed here. SAFETY: a valid out-pointer and a
+    // function of the right type.
     let result = signals::with_blocked(!INTERNAL, || unsafe {
         create(&raw mut thread, std::ptr::null(), job)
     });
     if result != 0 {
         return Err(io::Error::from_raw_os_error(result));
     }
-    // It keeps no program from ending.
+    // An engine thread must not keep the process alive.
     count().inspect(|count| {
         count.fetch_sub(1, Ordering::AcqRel);
     });
     Ok(thread)
 }
 
-/// What of an attribute object's extension is read, and a little more.
+/// Bytes of an attribute object's extension that are read, rounded up.
 const REFERRED_BYTES: usize = 256;
 
-/// Keeps the attributes in memory, and what they refer to.
+/// Pins the attributes and the memory that they refer to.
 fn pin_attributes(
     engine: &'static Engine,
     attributes: *const libc::pthread_attr_t,
 ) -> ResidentRanges<'static> {
     let mut pinned = ResidentRanges::new(engine);
     pinned.add(attributes as usize, size_of::<libc::pthread_attr_t>());
-    // glibc keeps a pointer to further attributes (mask, affinity) in its
-    // eighth word; whatever lies there is only read if it is managed memory.
+    // glibc stores a pointer to further attributes (mask, affinity) in the eighth word. Other
+    // values are ignored unless they are addresses of managed memory.
     for word in 0..size_of::<libc::pthread_attr_t>() / size_of::<usize>() {
-        // SAFETY: within the attribute object, which the caller vouches for.
+        // SAFETY: within the attribute object, which is valid by the caller's contract.
         let value = unsafe { attributes.cast::<usize>().add(word).read_volatile() };
         pinned.add(value, REFERRED_BYTES);
     }
     pinned
 }
 
-/// A thread cannot live on a managed stack: the kernel itself writes to what
-/// glibc keeps at its top, and the thread ends with signals blocked. It gets a
-/// stack of the C library's of the same size; the other attributes stay.
+/// Returns attributes without a managed stack, if they contain one. A thread cannot run on a
+/// managed stack: the kernel itself writes to the data that glibc stores at its top, and the thread
+/// exits with signals blocked. It gets a stack of the C library with the same size; the other
+/// attributes are unchanged.
 fn without_managed_stack(attributes: *const libc::pthread_attr_t) -> Option<libc::pthread_attr_t> {
     if attributes.is_null() {
         return None;
@@ -340,15 +341,15 @@ fn without_managed_stack(attributes: *const libc::pthread_attr_t) -> Option<libc
     if found != 0 || len == 0 || !instance::is_in_window(base as usize) {
         return None;
     }
-    // In glibc the object is plain data; the flag says that a stack was set.
+    // In glibc the object is plain data; the flag indicates that a stack was set.
     const STACK_ADDRESS_SET: i32 = 8;
     const FLAGS_AT: usize = 8;
     const STACK_ADDRESS_AT: usize = 24;
-    // SAFETY: a valid object, copied bit by bit: what it points to is shared
-    // with the original, which outlives the call.
+    // SAFETY: a valid object, copied bit by bit: its pointers are shared with the original, which
+    // outlives the call.
     let mut copy = unsafe { attributes.read() };
     let bytes = (&raw mut copy).cast::<u8>();
-    // SAFETY: both fields lie within the object.
+    // SAFETY: both fields are within the object.
     unsafe {
         let flags = bytes.add(FLAGS_AT).cast::<i32>();
         flags.write(flags.read() & !STACK_ADDRESS_SET);

@@ -1,8 +1,7 @@
-//! The areas that this process shares with its tree, by name or on a cluster of servers: what it
-//! inherits of them.
+//! Swap areas that this process shares with its tree, named or on a cluster of servers.
 //!
-//! `softswap run` has claimed them, and all that is started inherits its descriptors. They stay
-//! open for what this process becomes and starts, also while it sleeps.
+//! `softswap run` has claimed them, and all started programs inherit the descriptors. They stay
+//! open for programs started by this process or by exec, also while it sleeps.
 
 use softswap_engine::door::settings::{Config, Inherited};
 use softswap_shared::cluster_table::ClusterTables;
@@ -13,20 +12,21 @@ use std::sync::OnceLock;
 
 static TABLES: OnceLock<Option<ClusterTables>> = OnceLock::new();
 
-/// The tables of the tree's areas, where there are any that can be used.
+/// Returns the tables of the tree's areas, if they exist and can be used.
 pub(crate) fn tables(config: &Config) -> Option<&'static ClusterTables> {
     TABLES.get_or_init(|| open(config.tables_fd?)).as_ref()
 }
 
 fn open(number: i32) -> Option<ClusterTables> {
-    // SAFETY: borrowed for this call only; a wrong number is refused by it.
+    // SAFETY: borrowed for this call only; the call rejects a wrong number.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     let tables = ClusterTables::open(shared::open_all(fd).ok()?)?;
     own_descriptors::keep(number);
     Some(tables)
 }
 
-/// Keeps an area that this process may need when it wakes; false where it is not there.
+/// Keeps the descriptor of an area that this process may need when it wakes. Returns false if the
+/// area is missing.
 pub(crate) fn keep(config: &Config, inherited: Inherited) -> bool {
     let (number, is_there) = match inherited {
         Inherited::File(number) => {
@@ -42,7 +42,7 @@ pub(crate) fn keep(config: &Config, inherited: Inherited) -> bool {
 }
 
 fn is_queue(number: i32) -> bool {
-    // SAFETY: borrowed for this call only; a wrong number is refused by it.
+    // SAFETY: borrowed for this call only; the call rejects a wrong number.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     shared::is_shared(fd, SHAPE.words())
 }

@@ -1,10 +1,9 @@
-//! Memory that the kernel accesses by itself for a thread: it cannot have a page brought in then.
+//! Memory that the kernel accesses for a thread by itself, when it cannot fault in a page.
 //!
-//! At a thread's end these are the robust mutexes that it holds, a list that runs through them,
-//! and a word that is cleared to wake a waiter. Before, it is the thread's area for restartable
-//! sequences (`rseq`), which the kernel writes whenever the thread has been preempted. So these
-//! are brought in before a thread ends, or when it names them, and stay pinned until the thread
-//! is gone.
+//! At a thread's exit these are the robust mutexes that it holds, linked in a list, and a word that
+//! is cleared to wake a waiter. While it runs, it is the thread's area for restartable sequences
+//! (`rseq`), which the kernel writes after each preemption. So this memory is faulted in before the
+//! thread exits, or when it is registered, and stays pinned until the thread is gone.
 
 use crate::base::errno::refused;
 use crate::base::issue_call::{Answer, Arguments, ask, pass_on};
@@ -15,7 +14,7 @@ use softswap_sys::locked::Locked;
 use softswap_sys::{raw, signals};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-/// Memory that stays until a thread is gone, or its call has ended.
+/// Memory that stays pinned until a thread is gone, or its call has ended.
 struct KeptRange {
     thread: i32,
     is_for_call: bool,
@@ -25,29 +24,29 @@ struct KeptRange {
 
 static LIST: Locked<Vec<KeptRange>> = Locked::new(Vec::new());
 
-/// The thread that forks.
+/// ID of the forking thread.
 static FORKING: AtomicI32 = AtomicI32::new(0);
 
-/// Keeps other threads from holding the lock while this one forks.
+/// Takes the lock, so that no other thread holds it during a fork.
 pub(crate) fn lock_for_fork() {
     LIST.lock_for_fork();
     FORKING.store(raw::current_thread(), Ordering::Relaxed);
 }
 
-/// In a forked child: the thread that forked has another number, and the memory is kept for it.
+/// Assigns the forking thread's memory to its new ID, in the child.
 pub(crate) fn become_child() {
     let (before, now) = (FORKING.load(Ordering::Relaxed), raw::current_thread());
     let of_forking = |range: &&mut KeptRange| range.thread == before;
     LIST.with(|kept| kept.iter_mut().filter(of_forking).for_each(|range| range.thread = now));
 }
 
-/// Ends what [`lock_for_fork`] began.
+/// Releases the lock of [`lock_for_fork`].
 pub(crate) fn unlock_after_fork() {
     LIST.unlock_after_fork();
 }
 
-/// Brings in `len` bytes and keeps them for as long as this thread is there; whether they
-/// can be read now.
+/// Faults in `len` bytes and pins them while this thread exists. Returns false if they cannot be
+/// read.
 fn keep(engine: &Engine, address: usize, len: usize) -> bool {
     if !engine.contains(address) {
         return true;
@@ -61,10 +60,10 @@ fn keep(engine: &Engine, address: usize, len: usize) -> bool {
     pinned == len
 }
 
-/// Whether anything is kept for calls.
+/// True if anything is pinned for calls.
 static ANY_FOR_CALLS: AtomicBool = AtomicBool::new(false);
 
-/// Keeps `len` bytes, as many as can be, until the call ends in which another thread is.
+/// Pins up to `len` bytes until the current call of another thread has ended.
 pub(super) fn keep_for_call(engine: &Engine, thread: i32, address: usize, len: usize) {
     let pinned = signals::with_all_blocked(|| engine.pin(address, len, len)).unwrap_or(0);
     if pinned > 0 {
@@ -73,7 +72,7 @@ pub(super) fn keep_for_call(engine: &Engine, thread: i32, address: usize, len: u
     }
 }
 
-/// This thread makes another call: that for which something is kept has ended.
+/// Releases memory pinned for this thread's previous call, because it makes another one.
 #[inline]
 pub(crate) fn note_call(engine: &Engine) {
     if ANY_FOR_CALLS.load(Ordering::Acquire) {
@@ -98,7 +97,7 @@ fn end_call(engine: &Engine) {
     });
 }
 
-/// Gives up what was kept for threads that are gone.
+/// Releases memory pinned for threads that are gone.
 pub(crate) fn release_gone(engine: &Engine) {
     let process = raw::current_process() as usize;
     let is_gone = |thread: i32| {
@@ -115,20 +114,20 @@ pub(crate) fn release_gone(engine: &Engine) {
     });
 }
 
-/// So many entries the kernel looks at.
+/// Most list entries that the kernel processes.
 const MOST_ENTRIES: usize = 2048;
-/// Marks entries of mutexes that hand priority on.
+/// Flag of entries of priority-inheritance mutexes.
 const MARK: usize = 1;
 
-/// Keeps what the kernel looks at when this thread ends.
+/// Pins the memory that the kernel accesses when this thread exits.
 pub(crate) fn prepare(engine: &Engine) {
     let (mut at, mut len) = (0_usize, 0_usize);
     let places = [0, &raw mut at as usize, &raw mut len as usize, 0, 0, 0];
     if ask(libc::SYS_get_robust_list, places) < 0 || at == 0 {
         return;
     }
-    // <linux/futex.h>: the first entry, how far a futex word lies from its entry, and
-    // an entry that is just being put in or taken out.
+    // <linux/futex.h>: the first entry, the offset of a futex word from its entry, and the entry
+    // that is being inserted or removed.
     const HEAD_BYTES: usize = 3 * size_of::<usize>();
     if !keep(engine, at, HEAD_BYTES) {
         return;
@@ -145,7 +144,7 @@ pub(crate) fn prepare(engine: &Engine) {
         if place == at || place == 0 || !keep(engine, place, size_of::<usize>()) {
             break;
         }
-        // The kernel ends a list that names memory which is gone.
+        // The kernel stops at an unmapped entry, too.
         let Some([next]) = uaccess::words(place) else { break };
         keep_word(entry);
         entry = next;
@@ -171,7 +170,7 @@ fn set_tid_address(arguments: Arguments) -> isize {
     pass_on(libc::SYS_set_tid_address, arguments)
 }
 
-/// Ends what [`keep`] began for this thread's area at `address`.
+/// Releases the area of this thread at `address` that [`keep`] has pinned.
 fn release(engine: &Engine, address: usize) {
     let thread = raw::current_thread();
     LIST.with(|kept| {
@@ -203,7 +202,7 @@ fn rseq(arguments: Arguments) -> isize {
     result
 }
 
-/// The answer to a call by its number, if it names memory that the kernel accesses later.
+/// Returns the handler of a call that registers memory for later access by the kernel.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     match number {
         libc::SYS_rseq => Some(rseq),

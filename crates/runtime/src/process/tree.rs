@@ -136,7 +136,7 @@ impl Drop for GrantLock {
 
 /// Opens the ledger behind a descriptor, if it can be used.
 pub(super) fn open(number: i32) -> Option<Ledger> {
-    // SAFETY: borrowed for this call only; a wrong number is refused by it.
+    // SAFETY: borrowed for this call only; the call rejects a wrong number.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     let ledger = Ledger::open(shared::open(fd, SHAPE.words()).ok()?, SHAPE)?;
     let chunk_bytes = usize::try_from(ledger.chunk_bytes()).ok()?;
@@ -154,7 +154,7 @@ pub(super) fn open(number: i32) -> Option<Ledger> {
     })
 }
 
-/// Device and inode of an open file.
+/// Returns device and inode of an open file.
 fn identity_of_file(number: i32) -> Option<[u64; 2]> {
     // SAFETY: all-zero is a valid stat to write over.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
@@ -240,7 +240,6 @@ pub(super) fn granted() -> usize {
     GRANTED.load(Relaxed)
 }
 
-/// Sets the chunks that this process holds.
 pub(super) fn grant(chunks: usize) {
     GRANTED.store(chunks, Relaxed);
 }
@@ -273,8 +272,8 @@ pub(super) fn begin_with(bytes: usize) {
     INHERITS.store(true, Relaxed);
 }
 
-/// Called once the engine of such a child has charged the inherited memory. From now on the limit is
-/// as in a child of a process that was awake.
+/// Called once the engine of such a child has charged the inherited memory. Sets the limit as in a
+/// child of a process that was awake.
 pub(crate) fn leave_to_parent(engine: &Engine) {
     if INHERITS.swap(false, Relaxed) {
         engine.leave_to_parent();
@@ -383,7 +382,7 @@ pub(crate) fn leave() {
     }
 }
 
-/// Runs the budget thread until it `goes_on` no more.
+/// Runs the budget thread while `goes_on` returns true.
 pub(super) fn run_budget(goes_on: fn() -> bool) {
     let Some(engine) = instance::engine() else { return };
     if member().is_none() || !descriptors::leave_table() {

@@ -162,7 +162,7 @@ fn wants_thread(member: &Member, used_bytes: usize) -> bool {
     may_be_wanted && !IS_ALONE.load(Relaxed) && !is_small(member.ledger(), used_bytes)
 }
 
-/// Called before and after this process starts a child: it is not alone any more.
+/// Called before and after this process starts a child: it is no longer alone.
 pub(crate) fn not_alone() {
     if !IS_ALONE.load(Relaxed) || !asleep::is_owner() {
         return;

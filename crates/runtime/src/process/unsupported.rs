@@ -1,12 +1,10 @@
-//! Calls that are refused, because the C library does them in threads of its
-//! own.
+//! Calls that the C library carries out in its own threads. They are refused.
 //!
-//! glibc starts these helpers inside, past our `pthread_create`, with every
-//! signal blocked: SIGBUS and SIGSYS too. A helper that touches managed memory
-//! that is out, or hands it to the kernel, is killed on the spot, and the
-//! program with it, without a message. Programs that use such calls mostly
-//! have another way for systems that lack them; so they are told that this one
-//! does. Without an engine the C library answers.
+//! glibc starts these helper threads internally, past the runtime's `pthread_create`, with every
+//! signal blocked, including SIGBUS and SIGSYS. A helper that touches an absent page, or passes it
+//! to the kernel, would be killed together with the program, without a message. Most programs that
+//! use these calls have a fallback for systems without them, so the calls fail as on such systems.
+//! Without an engine the C library handles them.
 
 use crate::base::errno::fail;
 use crate::base::instance;
@@ -14,12 +12,12 @@ use crate::base::real::real;
 use softswap_sys::raw::set_errno;
 use std::ffi::c_void;
 
-/// Whether a notification is to be delivered by a helper thread.
+/// Returns true if a helper thread would deliver a notification.
 ///
 /// # Safety
 /// `event` is a valid sigevent or null.
 unsafe fn wants_thread(event: *const libc::sigevent) -> bool {
-    // SAFETY: an event of the program's, valid or null.
+    // SAFETY: an event of the program, valid or null.
     unsafe { event.as_ref() }.is_some_and(|event| event.sigev_notify == libc::SIGEV_THREAD)
         && instance::awake().is_some()
 }
@@ -33,8 +31,8 @@ pub unsafe extern "C" fn timer_create(
     timer: *mut libc::timer_t,
 ) -> i32 {
     real!(timer_create: fn(libc::clockid_t, *mut libc::sigevent, *mut libc::timer_t) -> i32);
-    // SAFETY: the C library's function of this name, with the arguments that the program has given;
-    // the event is valid or null.
+    // SAFETY: the C library's function of this name, with the program's arguments; the event is
+    // valid or null.
     unsafe {
         if wants_thread(event) {
             return fail(libc::ENOTSUP);
@@ -48,8 +46,8 @@ pub unsafe extern "C" fn timer_create(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mq_notify(queue: libc::mqd_t, event: *const libc::sigevent) -> i32 {
     real!(mq_notify: fn(libc::mqd_t, *const libc::sigevent) -> i32);
-    // SAFETY: the C library's function of this name, with the arguments that the program has given;
-    // the event is valid or null.
+    // SAFETY: the C library's function of this name, with the program's arguments; the event is
+    // valid or null.
     unsafe {
         if wants_thread(event) {
             return fail(libc::ENOTSUP);

@@ -37,7 +37,7 @@ fn list_buffers(message: &msghdr, list: &mut [iovec]) -> bool {
     are_read && cut(data) && cut(others)
 }
 
-/// Returns the number of buffers of a message; `None` if the kernel rejects so many.
+/// Returns the number of buffers of a message; `None` if it exceeds the kernel's limit.
 fn buffers_of(message: &msghdr) -> Option<usize> {
     (message.msg_iovlen <= MAX_VECTORS).then_some(message.msg_iovlen + OTHERS)
 }

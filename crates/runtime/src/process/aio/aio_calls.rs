@@ -1,4 +1,4 @@
-//! `aio_read` and its relatives.
+//! `aio_read` and related calls.
 
 use super::aio_request::{ControlBlock, Event, List, Operation, Request};
 use super::completion::{DONE, finish, notify};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// # Safety
 /// As for [`submit`].
 unsafe fn submit_one(block: *mut ControlBlock, operation: Operation) -> i32 {
-    // SAFETY: the program's control block, which it leaves alone until the request is done.
+    // SAFETY: the program's control block, which it does not use until the request is done.
     match unsafe { submit(block, operation, None) } {
         Ok(()) => 0,
         Err(error) => fail(error),
@@ -30,7 +30,7 @@ unsafe fn sync(operation: i32, block: *mut ControlBlock) -> i32 {
         libc::O_DSYNC => Operation::DataSync,
         _ => return fail(libc::EINVAL),
     };
-    // SAFETY: the program's control block; any descriptor may be named.
+    // SAFETY: the program's control block; any descriptor is allowed.
     unsafe {
         if libc::fcntl((*block).fd, libc::F_GETFL) == -1 {
             return fail(libc::EBADF);
@@ -39,10 +39,12 @@ unsafe fn sync(operation: i32, block: *mut ControlBlock) -> i32 {
     }
 }
 
+/// Returns true if the request of a control block is in progress.
+///
 /// # Safety
 /// A valid control block, or null.
 unsafe fn is_in_progress(block: *const ControlBlock) -> bool {
-    // SAFETY: a control block of the program's, valid or null.
+    // SAFETY: a control block of the program, valid or null.
     unsafe { block.as_ref() }
         .is_some_and(|block| block.error.load(Ordering::Acquire) == libc::EINPROGRESS)
 }
@@ -51,19 +53,19 @@ unsafe fn is_in_progress(block: *const ControlBlock) -> bool {
 /// As `aio_suspend(3)`.
 unsafe fn suspend(list: *const *const ControlBlock, count: i32, time: *const timespec) -> i32 {
     let Ok(count) = usize::try_from(count) else { return fail(libc::EINVAL) };
-    // SAFETY: a time of the program's, valid or null.
+    // SAFETY: a time of the program, valid or null.
     let time = unsafe { time.as_ref() };
     let end = time.map(|time| {
-        // What is negative is over.
+        // A negative time has already elapsed.
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
         let ns = seconds.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64);
         raw::now_ns().saturating_add(ns)
     });
     loop {
         let seen = DONE.load(Ordering::Acquire);
-        // SAFETY: within the list of `count` blocks that the program has given.
+        // SAFETY: within the program's list of `count` blocks.
         let blocks = (0..count).map(|at| unsafe { *list.add(at) }).filter(|block| !block.is_null());
-        // SAFETY: control blocks of the program's; null ones are left out.
+        // SAFETY: control blocks of the program; null ones are filtered out.
         let (busy, done) = blocks.fold((0, 0), |(busy, done), block| unsafe {
             if is_in_progress(block) { (busy + 1, done) } else { (busy, done + 1) }
         });
@@ -82,7 +84,7 @@ unsafe fn suspend(list: *const *const ControlBlock, count: i32, time: *const tim
 /// # Safety
 /// As `aio_cancel(3)`.
 unsafe fn cancel(fd: i32, block: *const ControlBlock) -> i32 {
-    // SAFETY: any descriptor may be named; the block is valid or null.
+    // SAFETY: any descriptor is allowed; the block is valid or null.
     unsafe {
         if libc::fcntl(fd, libc::F_GETFL) == -1 {
             return fail(libc::EBADF);
@@ -109,14 +111,14 @@ unsafe fn cancel(fd: i32, block: *const ControlBlock) -> i32 {
     }
     match (some, is_busy) {
         (true, false) => libc::AIO_CANCELED,
-        // One that was named is the one that is being done.
+        // A single request was named and cancelled; another one is in progress.
         (true, true) if !block.is_null() => libc::AIO_CANCELED,
         (_, true) => libc::AIO_NOTCANCELED,
         (false, false) => libc::AIO_ALLDONE,
     }
 }
 
-/// Whether all of a list were done before a signal came.
+/// Waits until all requests of a list are done. Returns false if a signal interrupts.
 fn wait_for(list: &List) -> bool {
     loop {
         let seen = DONE.load(Ordering::Acquire);
@@ -141,22 +143,22 @@ unsafe fn submit_all(
     if !waits && mode != libc::LIO_NOWAIT {
         return fail(libc::EINVAL);
     }
-    // SAFETY: an event of the program's, valid or null.
+    // SAFETY: an event of the program, valid or null.
     let event = unsafe { event.as_ref() }.copied().filter(|_| !waits);
-    // One more than there are, until all are on their way.
+    // One more than the requests, until all are submitted.
     let (left, has_failed) = (AtomicUsize::new(1), AtomicBool::new(false));
     let list = Arc::new(List { left, has_failed, event });
     let mut refused = None;
     for at in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: within the list of `count` blocks that the program has given.
+        // SAFETY: within the program's list of `count` blocks.
         let block = unsafe { *blocks.add(at) };
-        // SAFETY: a control block of the program's, valid or null.
+        // SAFETY: a control block of the program, valid or null.
         let Some(opcode) = (unsafe { block.as_ref() }).map(|block| block.opcode) else { continue };
         if opcode == libc::LIO_NOP {
             continue;
         }
         list.left.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the program's control block, which it leaves alone until the request is done.
+        // SAFETY: the program's control block, which it does not use until the request is done.
         if let Err(error) = unsafe { submit(block, Operation::of(opcode), Some(list.clone())) } {
             list.left.fetch_sub(1, Ordering::Relaxed);
             refused = Some(error);
@@ -177,7 +179,7 @@ unsafe fn submit_all(
     }
 }
 
-/// Defines the calls under both their names: by the C library where there is no engine.
+/// Defines the calls under both their names. Without an engine the C library handles them.
 macro_rules! calls {
     ($($name:ident, $other:ident = $body:path, ($($arg:ident: $ty:ty),*);)*) => {$(
         calls! { @one $name, $body, ($($arg: $ty),*) }
@@ -190,7 +192,7 @@ macro_rules! calls {
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> i32 {
             real!($name: fn($($ty),*) -> i32);
             if instance::awake().is_some() {
-                // SAFETY: the arguments that the program has given for the function of this name.
+                // SAFETY: the program's arguments for the function of this name.
                 return unsafe { $body($($arg),*) };
             }
             // SAFETY: the C library's function of this name, with the program's arguments.
@@ -202,14 +204,14 @@ macro_rules! calls {
 /// # Safety
 /// As `aio_read(3)`.
 unsafe fn read(block: *mut ControlBlock) -> i32 {
-    // SAFETY: the program's control block, which it leaves alone until the request is done.
+    // SAFETY: the program's control block, which it does not use until the request is done.
     unsafe { submit_one(block, Operation::Read) }
 }
 
 /// # Safety
 /// As `aio_write(3)`.
 unsafe fn write(block: *mut ControlBlock) -> i32 {
-    // SAFETY: the program's control block, which it leaves alone until the request is done.
+    // SAFETY: the program's control block, which it does not use until the request is done.
     unsafe { submit_one(block, Operation::Write) }
 }
 

@@ -1,4 +1,4 @@
-//! A request, and what of it stands in its control block.
+//! Requests and their control blocks.
 
 use libc::c_void;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize};
 
 pub(super) const MOST_PRIORITY: i32 = 20;
 
-/// `struct aiocb`, with what is glibc's own in it.
+/// `struct aiocb`, with glibc's internal fields.
 #[repr(C)]
 pub struct ControlBlock {
     pub(super) fd: i32,
@@ -29,7 +29,7 @@ pub struct Event {
     pub(super) value: usize,
     pub(super) signal: i32,
     pub(super) notify: i32,
-    /// What a thread is to call, and the attributes that it gets.
+    /// Function for a notification thread, and the thread's attributes.
     pub(super) function: usize,
     pub(super) attributes: usize,
     pub(super) padding: [usize; 4],
@@ -47,7 +47,7 @@ pub(super) enum Operation {
     Write,
     Sync,
     DataSync,
-    /// One that there is not: it fails when its turn comes.
+    /// Invalid opcode: the request fails when it is executed.
     Unknown,
 }
 
@@ -61,15 +61,15 @@ impl Operation {
     }
 }
 
-/// Requests that were made together.
+/// Requests submitted together.
 pub(super) struct List {
     pub(super) left: AtomicUsize,
     pub(super) has_failed: AtomicBool,
-    /// What happens when all are done.
+    /// Notification when all are done.
     pub(super) event: Option<Event>,
 }
 
-/// A copy of what the control block said.
+/// Copy of a control block's request.
 pub(super) struct Request {
     pub(super) block: *const ControlBlock,
     pub(super) operation: Operation,

@@ -1,4 +1,4 @@
-//! Doing a request, and telling what became of it.
+//! Execution of a request, and notification of its completion.
 
 use super::aio_request::{ControlBlock, Event, Operation, Request};
 use super::worker_thread::start_thread;
@@ -7,7 +7,7 @@ use softswap_sys::raw::{self, set_errno};
 use softswap_sys::{futex, signals};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Counts what was done: those that wait for some of it wait for this.
+/// Number of completed requests, as a futex for waiting threads.
 pub(super) static DONE: AtomicU32 = AtomicU32::new(0);
 
 pub(super) fn announce(word: &AtomicU32) {
@@ -15,18 +15,18 @@ pub(super) fn announce(word: &AtomicU32) {
     futex::wake_all(word);
 }
 
-/// Does what was asked; a result or an error.
+/// Carries out a request. Returns its result or error number.
 fn carry_out(request: &Request) -> Result<isize, i32> {
     let Request { fd, buffer, bytes, offset, .. } = *request;
     let buffer = buffer as *mut c_void;
     let positioned = || match request.operation {
-        // SAFETY: the buffer is the program's promise; the kernel checks it.
+        // SAFETY: the buffer is the program's; the kernel rejects a bad one.
         Operation::Read => unsafe { libc::pread64(fd, buffer, bytes, offset) },
-        // SAFETY: the buffer is the program's; the kernel refuses a bad one.
+        // SAFETY: the buffer is the program's; the kernel rejects a bad one.
         Operation::Write => unsafe { libc::pwrite64(fd, buffer, bytes, offset) },
-        // SAFETY: any descriptor may be named.
+        // SAFETY: any descriptor is allowed.
         Operation::Sync => unsafe { libc::fsync(fd) as isize },
-        // SAFETY: any descriptor may be named.
+        // SAFETY: any descriptor is allowed.
         Operation::DataSync => unsafe { libc::fdatasync(fd) as isize },
         Operation::Unknown => {
             set_errno(libc::EINVAL);
@@ -34,9 +34,9 @@ fn carry_out(request: &Request) -> Result<isize, i32> {
         }
     };
     let in_order = || match request.operation {
-        // SAFETY: the buffer is the program's; the kernel refuses a bad one.
+        // SAFETY: the buffer is the program's; the kernel rejects a bad one.
         Operation::Read => unsafe { libc::read(fd, buffer, bytes) },
-        // SAFETY: the buffer is the program's; the kernel refuses a bad one.
+        // SAFETY: the buffer is the program's; the kernel rejects a bad one.
         _ => unsafe { libc::write(fd, buffer, bytes) },
     };
     let ended = |result: isize| {
@@ -44,7 +44,7 @@ fn carry_out(request: &Request) -> Result<isize, i32> {
         if result >= 0 { Ok(result) } else { Err(error.unwrap_or(libc::EIO)) }
     };
     match ended(positioned()) {
-        // Pipes and sockets have no places.
+        // Pipes and sockets have no positions.
         Err(libc::ESPIPE) if matches!(request.operation, Operation::Read | Operation::Write) => {
             ended(in_order())
         }
@@ -57,9 +57,9 @@ pub(super) fn perform(request: Request) {
     finish(request, result);
 }
 
-/// Says in the control block what became of a request, and tells who wants to know.
+/// Stores a request's result in its control block, and sends the notifications.
 pub(super) fn finish(request: Request, result: Result<isize, i32>) {
-    // SAFETY: the block is ours until its error says otherwise, last of all.
+    // SAFETY: the block belongs to this thread until its error field is set, which happens last.
     unsafe { settle(request.block, result) };
     let all_done = request.list.filter(|list| {
         if result.is_err() {
@@ -75,9 +75,9 @@ pub(super) fn finish(request: Request, result: Result<isize, i32>) {
 }
 
 /// # Safety
-/// The block is valid, and no other thread has it.
+/// The block is valid, and no other thread uses it.
 pub(super) unsafe fn settle(block: *const ControlBlock, result: Result<isize, i32>) {
-    // SAFETY: a valid control block that no other thread has: its request is this thread's.
+    // SAFETY: a valid control block that no other thread uses: its request is this thread's.
     unsafe {
         (&raw const (*block).result).cast_mut().write(result.unwrap_or(-1));
         (*block).error.store(result.err().unwrap_or(0), Ordering::Release);
@@ -86,7 +86,7 @@ pub(super) unsafe fn settle(block: *const ControlBlock, result: Result<isize, i3
 
 type Function = extern "C" fn(usize);
 
-/// What a thread that is to be told about a request is to call.
+/// Function to call in a notification thread.
 struct Call {
     function: Function,
     value: usize,
@@ -95,7 +95,7 @@ struct Call {
 extern "C" fn call(argument: *mut c_void) -> *mut c_void {
     // SAFETY: made by `notify` for this thread.
     let Call { function, value } = *unsafe { Box::from_raw(argument.cast::<Call>()) };
-    // SAFETY: all-zero is the empty set, a local. The program's own version is meant.
+    // SAFETY: all-zero is the empty set, a local. Calls the runtime's interposed function.
     unsafe {
         let none: libc::sigset_t = std::mem::zeroed();
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
@@ -114,11 +114,11 @@ pub(super) fn notify(event: &Event) {
             unsafe { raw::syscall(libc::SYS_rt_sigqueueinfo, [pid, signal, info, 0, 0, 0]) };
         }
         libc::SIGEV_THREAD if event.function != 0 => {
-            // SAFETY: of such an event the program says that it is one.
+            // SAFETY: for this kind of event the program guarantees that it is a function.
             let function = unsafe { std::mem::transmute::<usize, Function>(event.function) };
             let argument = Box::into_raw(Box::new(Call { function, value: event.value }));
             if !start_thread(call, argument.cast(), event.attributes as *const _) {
-                // SAFETY: no thread was made that would take it.
+                // SAFETY: no thread was created that would use it.
                 drop(unsafe { Box::from_raw(argument) });
             }
         }

@@ -1,14 +1,14 @@
-//! POSIX asynchronous I/O, in threads that can bring pages in.
+//! POSIX asynchronous I/O, in threads that can fault in pages.
 //!
-//! The C library's own helpers start inside it, past our `pthread_create`, with
-//! SIGBUS and SIGSYS blocked: one that meets managed memory that is out is killed
-//! on the spot. So requests are done here, by threads that are like the program's:
-//! at most twenty, each with one request at a time. Those about one
-//! descriptor are done one after the other, by priority and then in their order.
+//! The C library starts its own helper threads internally, past the runtime's `pthread_create`,
+//! with SIGBUS and SIGSYS blocked: one that touches an absent page would be killed. So requests are
+//! carried out here, by threads like the program's: at most twenty, each with one request at a
+//! time. Requests for one descriptor run one after the other, by priority and then in order of
+//! submission.
 //!
-//! What became of a request stands in its control block, where the C library's
-//! `aio_error` and `aio_return` read it. From the moment in which it no longer
-//! says EINPROGRESS the block is the program's, and is not looked at again.
+//! The result of a request is stored in its control block, where the C library's `aio_error` and
+//! `aio_return` read it. Once the block's error is not EINPROGRESS, the block belongs to the
+//! program and is not accessed again.
 
 mod aio_request;
 mod worker_thread;

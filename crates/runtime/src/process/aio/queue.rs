@@ -1,4 +1,4 @@
-//! Which request is done next, and by whom.
+//! Queue of requests and the worker threads that carry them out.
 
 use super::aio_request::{ControlBlock, List, MOST_PRIORITY, Operation, Request};
 use super::completion::{announce, perform, settle};
@@ -11,16 +11,16 @@ use softswap_sys::signals::{self, never_blocked};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// As many as glibc starts, if it is not told otherwise.
+/// Maximum number of workers: glibc's default.
 const MOST_WORKERS: usize = 20;
-/// How long a worker waits for more to do.
+/// Time that an idle worker waits for a request.
 const IDLE_NS: u64 = 1_000_000_000;
 
 #[derive(Default)]
 pub(super) struct State {
-    /// In the order in which they will be done, as far as they are about one descriptor.
+    /// Waiting requests. Those of one descriptor are in the order of execution.
     pub(super) waiting: Vec<Request>,
-    /// Descriptors of which a request is being done.
+    /// Descriptors with a request in progress.
     pub(super) busy: Vec<i32>,
     workers: usize,
     idle: usize,
@@ -47,7 +47,7 @@ impl State {
         }
     }
 
-    /// Whether what could be done now is more than those that wait for it can do.
+    /// Returns true if more requests are ready than idle workers can take.
     fn wants_worker(&self) -> bool {
         let is_first = |at: usize, fd: i32| self.waiting[..at].iter().all(|other| other.fd != fd);
         let ready = |(at, request): &(usize, &Request)| {
@@ -58,26 +58,26 @@ impl State {
     }
 }
 
-/// What is made when it is first wanted.
+/// Queue whose state is created on first use.
 pub(super) struct Queue(Locked<Option<State>>);
 
-// SAFETY: the blocks that requests point to are the program's, which leaves them to
-// whichever thread has the request.
+// SAFETY: the control blocks are the program's, which does not use them until the requests are
+// done; only the thread with the request accesses them.
 unsafe impl Send for State {}
 
 pub(super) static QUEUE: Queue = Queue(Locked::new(None));
 
-/// Counts what was given to the workers.
+/// Number of submitted requests, as a futex.
 static GIVEN: AtomicU32 = AtomicU32::new(0);
 
 impl Queue {
-    /// `body` touches no memory of the program's.
+    /// Runs `body` under the lock; it must not touch the program's memory.
     pub(super) fn with<R>(&self, body: impl FnOnce(&mut State) -> R) -> R {
         self.0.with(|state| body(state.get_or_insert_default()))
     }
 }
 
-/// Keeps the queue as it is while a child is made.
+/// Locks the queue during a fork.
 pub(crate) fn lock_for_fork() {
     QUEUE.0.lock_for_fork();
 }
@@ -86,7 +86,7 @@ pub(crate) fn unlock_after_fork() {
     QUEUE.0.unlock_after_fork();
 }
 
-/// A child inherits no requests, and no workers.
+/// Drops the parent's requests and workers in a child.
 pub(crate) fn become_child() {
     let left = QUEUE.with(std::mem::take);
     drop(left);
@@ -120,20 +120,20 @@ extern "C" fn work(_: *mut c_void) -> *mut c_void {
     }
 }
 
-/// Gives a request to the workers.
+/// Submits a request.
 ///
 /// # Safety
-/// `block` is a valid control block that stays until its request is done.
+/// `block` is a valid control block until its request is done.
 pub(super) unsafe fn submit(
     block: *mut ControlBlock,
     operation: Operation,
     list: Option<Arc<List>>,
 ) -> Result<(), i32> {
-    // SAFETY: the program's control block, which it leaves alone until the request is done.
+    // SAFETY: the program's control block, which it does not use until the request is done.
     let asked = unsafe { &mut *block };
     let is_sync = matches!(operation, Operation::Sync | Operation::DataSync);
     if !is_sync && !(0..=MOST_PRIORITY).contains(&asked.priority) {
-        // SAFETY: the program's control block, of which no thread has a request yet.
+        // SAFETY: the program's control block, for which no request exists yet.
         unsafe { settle(block, Err(libc::EINVAL)) };
         return Err(libc::EINVAL);
     }
@@ -146,7 +146,7 @@ pub(super) unsafe fn submit(
         buffer: asked.buffer as usize,
         bytes: asked.bytes,
         offset: asked.offset,
-        // It comes after all that there is.
+        // A sync follows all existing requests.
         priority: if is_sync { MOST_PRIORITY } else { asked.priority },
         event: asked.event,
         list,
@@ -161,21 +161,22 @@ pub(super) unsafe fn submit(
     if !starts || start_worker() || !take_back(block) {
         return Ok(());
     }
-    // SAFETY: the program's control block, whose request was taken back: no other thread has it.
+    // SAFETY: the program's control block, whose request was taken back, so no other thread uses
+    // it.
     unsafe { settle(block, Err(libc::EAGAIN)) };
     Err(libc::EAGAIN)
 }
 
-/// Starts one more worker, which is counted already; whether that could be.
+/// Starts a worker that is already counted. Returns false on failure.
 fn start_worker() -> bool {
-    // The program's signals are the program's. Not the C library's own: a `setuid`
-    // under way has a lock that is needed here.
+    // The program's signals are blocked because they are for the program's threads. The C library's
+    // own are not: a `setuid` in progress holds a lock that is needed here.
     let blocked = !(INTERNAL | never_blocked());
     signals::with_blocked(blocked, || start_thread(work, std::ptr::null_mut(), std::ptr::null()))
 }
 
-/// A worker that was counted did not start. Whether the request was taken back, as there is no
-/// other one to do it.
+/// Uncounts a worker that did not start. Returns true if the request was taken back because no
+/// other worker exists.
 fn take_back(block: *const ControlBlock) -> bool {
     QUEUE
         .with(|state| {

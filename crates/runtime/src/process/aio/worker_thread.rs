@@ -1,18 +1,18 @@
-//! A thread that is like the program's, and that nobody joins.
+//! Detached threads that run like the program's.
 
 use crate::process::program_threads;
 use libc::c_void;
 
 const STACK_BYTES: usize = 256 << 10;
 
-/// Starts a thread that nobody joins; with the given attributes where there are some.
+/// Starts a detached thread, with the given attributes unless they are null.
 pub(super) fn start_thread(
     body: program_threads::Start,
     argument: *mut c_void,
     attributes: *const libc::pthread_attr_t,
 ) -> bool {
     let mut thread = 0;
-    // SAFETY: a local object, made before it is used, and the caller's.
+    // SAFETY: a local object, initialized before use, and the caller's.
     unsafe {
         if !attributes.is_null() {
             return program_threads::pthread_create(&raw mut thread, attributes, body, argument)

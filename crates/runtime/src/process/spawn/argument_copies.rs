@@ -1,7 +1,6 @@
-//! Copies of what is handed over, outside managed memory.
+//! Copies of exec arguments outside managed memory.
 //!
-//! What cannot be read is handed over as it is: the kernel finds the same, and
-//! says so when its turn comes.
+//! Unreadable arguments are passed as they are: the kernel reports the error in its usual order.
 
 use crate::base::issue_call::issue;
 use crate::base::uaccess::can_read;
@@ -15,19 +14,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(super) type Strings = *const *const c_char;
 
 thread_local! {
-    /// This thread's buffer for copies: its address and length. Kept rather than freed: after
-    /// vfork it is the child that fills it and the parent that stays.
+    /// Address and length of this thread's buffer for copies. Kept and not freed: after vfork the
+    /// child fills it and the parent continues.
     static BUFFER: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
-    /// Bytes of it in use: the child of a `popen`, or a handler, starts a program while the copies
-    /// of another call are in use.
+    /// Bytes of it in use. The child of a `popen`, or a signal handler, may start a program while
+    /// the copies of another call are in use.
     static USED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Key whose destructor takes a thread's buffer away; 0 before there is one.
+/// Key, plus one, whose destructor frees a thread's buffer; 0: none yet.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
-/// Makes the key. While loading, so that it is one of the first, whose values glibc
-/// keeps without allocating.
+/// Creates the key while loading, so that it is one of the first, whose values glibc stores without
+/// allocating.
 pub(crate) fn set_up() {
     let mut key = 0;
     // SAFETY: valid out-pointer; the destructor has the right signature.
@@ -45,14 +44,14 @@ extern "C" fn take_buffer(_base: *mut c_void) {
 
 fn give_up(base: usize, len: usize) {
     if HEAP.owns(base) {
-        // SAFETY: allocated there, as a whole, and nobody's from now on.
+        // SAFETY: allocated there as a whole; not used afterwards.
         unsafe { HEAP.release(base as *mut u8) };
     } else {
         issue(libc::SYS_munmap, [base, len, 0, 0, 0, 0]);
     }
 }
 
-/// The page last found to be readable: strings lie close together.
+/// The page last found readable: strings are usually adjacent.
 pub(super) struct Readable(usize);
 
 impl Readable {
@@ -60,7 +59,7 @@ impl Readable {
         Readable(0)
     }
 
-    /// Whether what lies at an address can be read, up to the page's end.
+    /// Returns true if memory can be read from an address to the page's end.
     fn is(&mut self, address: usize) -> bool {
         let page = address & !(PAGE_SIZE - 1);
         if page != self.0 && can_read(address) {
@@ -69,20 +68,20 @@ impl Readable {
         page == self.0 && page != 0
     }
 
-    /// Whether all of a range can be read.
+    /// Returns true if a whole range can be read.
     fn is_all(&mut self, start: usize, len: usize) -> bool {
         let Some(end) = start.checked_add(len) else { return false };
         let pages = (start & !(PAGE_SIZE - 1)..end).step_by(PAGE_SIZE);
         pages.into_iter().all(|page| self.is(page.max(start)))
     }
 
-    /// A string's bytes, with its zero.
+    /// Returns a string's length with its zero; `None` if it cannot be read.
     fn text_len(&mut self, text: *const c_char) -> Option<usize> {
         let mut at = text as usize;
         while self.is(at) {
             let left = PAGE_SIZE - at % PAGE_SIZE;
-            // SAFETY: found readable up to the page's end; C's rules keep others
-            // from taking it away meanwhile.
+            // SAFETY: found readable up to the page's end; by C's rules no other thread unmaps it
+            // meanwhile.
             let within = unsafe { libc::strnlen(at as *const c_char, left) };
             at += within;
             if within < left {
@@ -92,7 +91,7 @@ impl Readable {
         None
     }
 
-    /// The words of an array, with its null.
+    /// Returns an array's length in words with its null; `None` if it cannot be read.
     fn array_len(&mut self, strings: Strings) -> Option<usize> {
         let mut at = strings;
         while self.is_all(at as usize, size_of::<usize>()) {
@@ -105,19 +104,19 @@ impl Readable {
         None
     }
 
-    /// A string's bytes, without its zero; `None` where it cannot be read.
+    /// Returns a string without its zero; `None` if it cannot be read.
     pub(super) fn text<'t>(&mut self, text: *const c_char) -> Option<&'t [u8]> {
         let len = self.text_len(text)?;
-        // SAFETY: found readable; as above.
+        // SAFETY: found readable; by C's rules it stays mapped.
         Some(unsafe { std::slice::from_raw_parts(text.cast(), len - 1) })
     }
 
-    /// Bytes a copy of a string takes.
+    /// Returns the bytes that a copy of a string takes.
     pub(super) fn text_room(&mut self, text: *const c_char) -> usize {
         self.text_len(text).unwrap_or(0).next_multiple_of(size_of::<usize>())
     }
 
-    /// Bytes a copy of an array of strings takes.
+    /// Returns the bytes that a copy of an array of strings takes.
     pub(super) fn strings_room(&mut self, strings: Strings) -> usize {
         let Some(words) = self.array_len(strings) else { return 0 };
         // SAFETY: within the array, which was found readable.
@@ -128,7 +127,7 @@ impl Readable {
 
 /// Copies of strings and arrays outside managed memory.
 pub(super) struct Copies {
-    /// The buffer that they are in, and its bytes that were in use before.
+    /// Address and length of the buffer, and its bytes in use before these copies.
     base: usize,
     len: usize,
     start: usize,
@@ -140,14 +139,14 @@ impl Drop for Copies {
     fn drop(&mut self) {
         self.set_unused();
         if self.base != BUFFER.get().0 && self.start == 0 {
-            // A larger one has replaced it meanwhile.
+            // A larger buffer has replaced this one meanwhile.
             give_up(self.base, self.len);
         }
     }
 }
 
 impl Copies {
-    /// Room for `len` bytes; `None` when the kernel has none.
+    /// Reserves `len` bytes; `None` if there is no memory.
     pub(super) fn with_room(len: usize) -> Option<Copies> {
         let ((base, have), start) = (BUFFER.get(), USED.get());
         let len = len.next_multiple_of(size_of::<usize>());
@@ -164,8 +163,8 @@ impl Copies {
         let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
         let mut base = issue(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]);
         if base < 0 {
-            // A limit on address space that was lowered below the window's size
-            // leaves what the engine has reserved for itself.
+            // If the limit on address space was lowered below the window's size, only the engine's
+            // reserved heap is left.
             base = HEAP.allocate(len, size_of::<usize>(), false) as isize;
         }
         if base == 0 {
@@ -177,14 +176,14 @@ impl Copies {
         BUFFER.set((base as usize, len));
         USED.set(used);
         if let Some(key) = KEY.load(Ordering::Relaxed).checked_sub(1) {
-            // SAFETY: a live key of this library's.
+            // SAFETY: a valid key of this library.
             unsafe { libc::pthread_setspecific(key, base as *const c_void) };
         }
         Some(Copies { base: base as usize, len, start: 0, used: 0, readable: Readable::new() })
     }
 
-    /// An exec follows. If it succeeds after `vfork`, this value is never dropped, and the parent
-    /// continues to use the buffer.
+    /// Called before an exec. If it succeeds after `vfork`, this value is never dropped, and the
+    /// parent continues to use the buffer.
     pub(super) fn leave_to_exec(&self) {
         if virtual_mask::is_borrowing() {
             self.set_unused();
@@ -195,7 +194,7 @@ impl Copies {
         USED.set(if self.base == BUFFER.get().0 { self.start } else { 0 });
     }
 
-    /// Room for `len` bytes, aligned to words, that nothing else refers to.
+    /// Returns space for `len` bytes, word-aligned, that nothing else refers to.
     pub(super) fn take(&mut self, len: usize) -> *mut u8 {
         let at = self.used;
         self.used += len.next_multiple_of(size_of::<usize>());
@@ -205,12 +204,12 @@ impl Copies {
 
     pub(super) fn put(&mut self, bytes: &[u8]) -> *const c_char {
         let at = self.take(bytes.len());
-        // SAFETY: room just taken, in this thread's buffer.
+        // SAFETY: space just taken, in this thread's buffer.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
         at as *const c_char
     }
 
-    /// A copy of a string, or the pointer itself where it cannot be read.
+    /// Returns a copy of a string, or the pointer itself if it cannot be read.
     pub(super) fn put_text(&mut self, text: *const c_char) -> *const c_char {
         match self.readable.text_len(text) {
             // SAFETY: found readable.
@@ -219,13 +218,13 @@ impl Copies {
         }
     }
 
-    /// A copy of an array and its strings, or the pointer itself.
+    /// Returns a copy of an array and its strings, or the pointer itself.
     pub(super) fn put_strings(&mut self, strings: Strings) -> Strings {
         let Some(words) = self.readable.array_len(strings) else { return strings };
         let array = self.take(words * size_of::<usize>()).cast::<*const c_char>();
         for index in 0..words {
-            // SAFETY: within the array, which was found readable and ends with a
-            // null pointer, and within the buffer.
+            // SAFETY: within the array, which was found readable and ends with a null pointer, and
+            // within the buffer.
             unsafe { array.add(index).write(self.put_text(*strings.add(index))) };
         }
         array

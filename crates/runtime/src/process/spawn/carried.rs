@@ -26,7 +26,7 @@ const LIBRARY: &[u8] = b"libsoftswap.so";
 struct Carried {
     /// The entry of LD_PRELOAD by which this library was loaded.
     library: Vec<u8>,
-    /// Entries behind that one: the user's.
+    /// Entries after that one: the user's.
     behind: Vec<u8>,
     /// The runtime's variables, as `NAME=value`.
     settings: Vec<CString>,
@@ -51,10 +51,10 @@ fn joined<'a>(entries: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     entries.collect::<Vec<_>>().join(&b':')
 }
 
-/// Takes the runtime's variables out of the environment. Called while the library is loaded,
-/// before the program's own code runs.
+/// Removes the runtime's variables from the environment. Called while the library is loaded, before
+/// the program's own code runs.
 ///
-/// A Go program keeps them: its run-time starts programs by system calls that nothing intercepts.
+/// A Go program keeps them: its run-time starts programs by system calls that are not intercepted.
 pub(crate) fn hide() {
     // SAFETY: nothing else reads or changes the environment yet; `environ` is an array of strings
     // that ends with a null pointer, or null.
@@ -77,7 +77,7 @@ pub(crate) fn hide() {
             settings.push(STARTED.to_owned());
         }
         if instance::is_plain() {
-            // For readers of /proc/PID/environ. A Go program passes a copy on.
+            // For readers of /proc/PID/environ. A Go program passes a copy to its children.
             if let Some(index) = all.iter().position(|at| text(at).starts_with(BUDGET)) {
                 if is_go_program() {
                     array.add(index).write(CStr::from_ptr(all[index]).to_owned().into_raw());
@@ -120,7 +120,7 @@ pub(crate) fn hide() {
 /// `text` begins with [`BUDGET`], and nothing else refers to it.
 unsafe fn mark_unused(text: *mut c_char) {
     const UNUSED: &[u8; BUDGET.len()] = b"SOFTSWAP_RT_UNUSED=";
-    // SAFETY: by the caller; both names have one length.
+    // SAFETY: by the caller's contract; both names have the same length.
     unsafe { std::ptr::copy_nonoverlapping(UNUSED.as_ptr(), text.cast(), UNUSED.len()) };
 }
 
@@ -128,7 +128,7 @@ unsafe fn mark_unused(text: *mut c_char) {
 pub(super) struct Additions {
     /// Index of the string that another one replaces, and that one; null removes the string.
     pub(super) replaced: Option<(usize, *const c_char)>,
-    /// LD_PRELOAD where there is none; null: none is needed.
+    /// LD_PRELOAD if the environment has none; null if it is not needed.
     preload: *const c_char,
     settings: &'static [CString],
 }
@@ -161,11 +161,11 @@ pub(super) fn room(strings_room: usize) -> usize {
     })
 }
 
-/// Returns what the strings of an environment lack. `takes_library` is false if the program's
-/// loader could not load this library: then the library is removed, as it is from an environment
-/// whose budget has no value.
+/// Returns the variables that an environment lacks. `takes_library` is false if the program's
+/// loader cannot load this library: then the library is removed, as it is from an environment whose
+/// budget has no value.
 ///
-/// Allocates nothing: a handler of a signal may start a program.
+/// Allocates nothing: a signal handler may start a program.
 pub(super) fn additions(
     copies: &mut Copies,
     strings: &[*const c_char],
@@ -177,7 +177,7 @@ pub(super) fn additions(
     for (at, text) in strings.iter().enumerate() {
         let Some(text) = readable.text(*text) else { continue };
         if let Some(value) = text.strip_prefix(PRELOAD) {
-            // The loader obeys the last one.
+            // The loader uses the last one.
             preload = Some((at, value));
         } else if let Some(value) = text.strip_prefix(BUDGET.as_slice()) {
             budget = Some(value);
@@ -206,8 +206,8 @@ pub(super) fn additions(
     additions
 }
 
-/// Returns the entries in front of the library, the library, and the entries behind it. An entry
-/// that the program puts in front of LD_PRELOAD stays first; the user's entries stay behind.
+/// Returns the entries before the library, the library, and the entries after it. An entry that the
+/// program puts at the front of LD_PRELOAD stays first; the user's entries stay last.
 fn around<'v>(value: &'v [u8], carried: &'v Carried) -> [&'v [u8]; 3] {
     let first = value.strip_suffix(&carried.behind[..]);
     match first.filter(|first| first.last().is_none_or(|byte| matches!(byte, b':' | b' '))) {
@@ -217,7 +217,7 @@ fn around<'v>(value: &'v [u8], carried: &'v Carried) -> [&'v [u8]; 3] {
     }
 }
 
-/// Puts LD_PRELOAD with these entries; null if there is none.
+/// Writes LD_PRELOAD with these entries; null if there are none.
 fn put_preload<'e>(
     copies: &mut Copies,
     value_len: usize,
@@ -227,7 +227,7 @@ fn put_preload<'e>(
     let text = copies.take(PRELOAD.len() + value_len + library + 3);
     let mut at = text;
     let mut push = |bytes: &[u8]| {
-        // SAFETY: room for the name, the former value, the library, two separators and a zero.
+        // SAFETY: space for the name, the former value, the library, two separators and a zero.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
             at = at.add(bytes.len());
@@ -245,16 +245,17 @@ fn put_preload<'e>(
     if has_any { text.cast() } else { std::ptr::null() }
 }
 
-/// One thread at a time shows the variables.
+/// Serializes the threads that show the variables.
 static SHOWING: ForkSafeMutex<()> = ForkSafeMutex::new(());
 
 thread_local! {
-    /// This thread shows them: the caller is a handler that has interrupted it.
+    /// True while this thread shows them. If set, the caller is a handler that has interrupted it.
     static IS_SHOWING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a call of the C library that starts a shell with `environ`, which has the runtime's
-/// variables meanwhile. Returns `None` if there is no memory. The copies have [`room`] for the environment.
+/// Runs a call of the C library that starts a shell with `environ`, which contains the runtime's
+/// variables meanwhile. Returns `None` if there is no memory. The copies have [`room`] for the
+/// environment.
 ///
 /// Other threads may see these variables meanwhile, and may change others.
 pub(super) fn with_shown<R>(copies: &mut Copies, call: impl FnOnce() -> R) -> Option<R> {
@@ -276,11 +277,11 @@ fn show<R>(copies: &mut Copies, call: impl FnOnce() -> R) -> Option<R> {
     let array = environment().cast_mut();
     // SAFETY: the array that was just settled: it ends with a null pointer.
     let len = unsafe { count(array) };
-    // SAFETY: as above.
+    // SAFETY: the same array.
     let strings = unsafe { std::slice::from_raw_parts(array, len) };
     let additions = additions(copies, strings, true);
     let before = additions.replaced.map(|(at, text)| (strings[at], text));
-    // SAFETY: settled with room for the appended strings. The first is written last: until then
+    // SAFETY: settled with space for the appended strings. The first is written last: until then
     // the array ends where it did.
     unsafe {
         for (at, text) in additions.appended().enumerate().skip(1) {
@@ -299,7 +300,7 @@ fn show<R>(copies: &mut Copies, call: impl FnOnce() -> R) -> Option<R> {
     Some(result)
 }
 
-/// Takes strings out of the environment again, which another thread may have moved.
+/// Removes the variables from the environment again, which another thread may have moved.
 fn conceal(additions: &Additions, replaced: Option<(*const c_char, *const c_char)>) {
     let array = environment().cast_mut();
     let mut kept = 0;
@@ -318,8 +319,8 @@ fn conceal(additions: &Additions, replaced: Option<(*const c_char, *const c_char
     }
 }
 
-/// A copy of an environment, with what it lacks. An array that cannot be read is returned as it
-/// is: the kernel refuses it.
+/// Returns a copy of an environment with the variables that it lacks. An unreadable array is
+/// returned unchanged: the kernel rejects it.
 pub(super) fn put_environment(copies: &mut Copies, envp: Strings, takes_library: bool) -> Strings {
     let copy = copies.put_strings(envp);
     if !is_set() || (copy == envp && !envp.is_null()) {
@@ -342,7 +343,7 @@ pub(super) fn put_environment(copies: &mut Copies, envp: Strings, takes_library:
         _ => *text,
     };
     let kept = strings.iter().enumerate().map(replace).filter(|text| !text.is_null());
-    // SAFETY: room for all of them and the null pointer.
+    // SAFETY: space for all of them and the null pointer.
     unsafe {
         let end = kept.chain(additions.appended()).fold(array, |at, text| {
             at.write(text);

@@ -1,6 +1,6 @@
-//! The environment, which the C library hands to children by itself: its
-//! array moves out of managed memory, once and for good, because the filter
-//! would trap it in the child; the strings are pinned while a child starts.
+//! The environment, which the C library passes to children by itself. Its array is moved out of
+//! managed memory once, because the filter would trap it in the child. The strings are pinned while
+//! a child starts.
 
 use super::argument_copies::{Strings, count};
 use super::fork_safe_mutex::ForkSafeMutex;
@@ -17,33 +17,30 @@ unsafe extern "C" {
 }
 
 pub(super) fn environment() -> Strings {
-    // SAFETY: reading the pointer; programs that change it meanwhile race with
-    // exec in any case.
+    // SAFETY: reads the pointer; programs that change it meanwhile race with exec in any case.
     unsafe { environ }
 }
 
-/// The array that `environ` was last given here, and how many words it has room for.
+/// The runtime's array for `environ`, and its capacity in words.
 struct Array {
     at: *mut *const c_char,
     room: usize,
 }
 
-// SAFETY: memory of the engine's heap, which belongs to no thread.
+// SAFETY: memory of the engine's heap, which is not bound to a thread.
 unsafe impl Send for Array {}
 
 static ARRAY: ForkSafeMutex<Array> =
     ForkSafeMutex::new(Array { at: std::ptr::null_mut(), room: 0 });
-/// `Array::at` when the C library has put a longer array in its place. One that
-/// the program put aside itself may come back and is not touched again.
+/// `Array::at` if the C library has replaced it by a longer array. An array that the program itself
+/// replaced may be used again, so it is not touched.
 static SUPERSEDED: AtomicPtr<*const c_char> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Moves the array `environ` points to out of managed memory, for good: the C
-/// library's child names it to the kernel, and the filter would trap that. The
-/// strings stay where they are. False when there is no memory.
+/// Moves the array of `environ` permanently out of managed memory, with space for `additional`
+/// strings: the C library's child passes it to the kernel, and the filter would trap that. The
+/// strings are not moved. Returns false if there is no memory.
 ///
 /// As everywhere in C, no other thread may change the environment meanwhile.
-///
-/// With `additional` strings to come it moves to where there is room for them.
 pub(super) fn settle_environment(additional: usize) -> bool {
     if additional == 0 && !instance::is_managed(environment() as usize) {
         return true;
@@ -71,8 +68,7 @@ pub(super) fn settle_environment(additional: usize) -> bool {
             }
             *array = Array { at, room };
         }
-        // SAFETY: room for as many words; C code reads the pointer, as it would
-        // one that setenv had changed.
+        // SAFETY: space for this many words; C code reads the pointer as after a setenv.
         unsafe {
             std::ptr::copy_nonoverlapping(original, array.at, count);
             array.at.add(count).write(std::ptr::null());
@@ -83,8 +79,8 @@ pub(super) fn settle_environment(additional: usize) -> bool {
     })
 }
 
-/// Runs what makes the C library put a longer array in the place of `environ`,
-/// and notes when it was ours that it left.
+/// Runs a call that may make the C library replace `environ` by a longer array, and notes if it has
+/// replaced the runtime's array.
 fn growing(call: impl FnOnce() -> i32) -> i32 {
     let before = environment();
     let result = call();
@@ -112,8 +108,8 @@ pub unsafe extern "C" fn putenv(text: *mut c_char) -> i32 {
     growing(|| unsafe { putenv()(text) })
 }
 
-/// Calls a function of the C library whose child reads the environment, with
-/// all of that kept in memory. Without an engine it stays there.
+/// Calls a function of the C library whose child reads the environment, with the environment
+/// pinned. Without an engine nothing is pinned.
 pub(super) fn with_environment<R>(engine: Option<&Engine>, call: impl FnOnce() -> R) -> R {
     let Some(engine) = engine else { return call() };
     let mut pinned = ResidentRanges::new(engine);

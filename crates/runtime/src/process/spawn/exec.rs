@@ -19,8 +19,7 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: String
     if !instance::emulates_signals() && !carried::is_set() {
         return c_result(issue(libc::SYS_execve, arguments)) as i32;
     }
-    // SAFETY: the program's path and arrays; what cannot be read is left to the kernel, which
-    // refuses it.
+    // SAFETY: the program's path and arrays; the kernel rejects what cannot be read.
     c_result(unsafe { exec(libc::SYS_execve, arguments, 0) }) as i32
 }
 
@@ -39,8 +38,7 @@ pub unsafe extern "C" fn fexecve(fd: i32, argv: Strings, envp: Strings) -> i32 {
     let empty = c"".as_ptr() as usize;
     let flags = libc::AT_EMPTY_PATH as usize;
     let arguments = [fd as usize, empty, argv as usize, envp as usize, flags, 0];
-    // SAFETY: the program's path and arrays; what cannot be read is left to the kernel, which
-    // refuses it.
+    // SAFETY: the program's path and arrays; the kernel rejects what cannot be read.
     c_result(unsafe { exec(libc::SYS_execveat, arguments, 1) }) as i32
 }
 
@@ -49,8 +47,7 @@ pub unsafe extern "C" fn fexecve(fd: i32, argv: Strings, envp: Strings) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strings) -> i32 {
     real!(execvpe: fn(*const c_char, Strings, Strings) -> i32);
-    // SAFETY: the arrays and strings that the program has given, as C has them; what cannot be read
-    // is copied by nobody.
+    // SAFETY: the program's arrays and strings, under C's rules; unreadable ones are not copied.
     unsafe {
         if !instance::emulates_signals() && !carried::is_set() {
             return execvpe()(file, argv, envp);
@@ -67,13 +64,12 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> i32 {
     unsafe { execvpe(file, argv, environment()) }
 }
 
-/// How a variadic exec finds its arguments: five in registers, the rest on
-/// the stack.
+/// Number of arguments of a variadic exec in registers; the rest are on the stack.
 const IN_REGISTERS: usize = 5;
 /// Most arguments of a variadic exec.
 const MAX_LISTED: usize = 2000;
 
-/// Which exec a variadic function stands for.
+/// The exec function behind a variadic one.
 #[derive(PartialEq)]
 enum Listed {
     Path,
@@ -82,8 +78,8 @@ enum Listed {
 }
 
 /// # Safety
-/// `registers` holds the first five variadic words, `stack` the others, of
-/// which a null pointer ends the list.
+/// `registers` contains the first five variadic words, `stack` the others; a null pointer ends the
+/// list.
 unsafe fn exec_listed(
     path: *const c_char,
     registers: *const usize,
@@ -91,8 +87,8 @@ unsafe fn exec_listed(
     kind: &Listed,
 ) -> i32 {
     let word = |index: usize| {
-        // SAFETY: the variadic words up to the null pointer that ends them; `registers` has the
-        // first five, `stack` the others.
+        // SAFETY: the variadic words up to the null pointer that ends them; `registers` contains
+        // the first five, `stack` the others.
         unsafe {
             if index < IN_REGISTERS {
                 *registers.add(index)
@@ -120,8 +116,8 @@ unsafe fn exec_listed(
     }
 }
 
-/// Defines a variadic exec: saves the register arguments below the return
-/// address and hands both places on.
+/// Defines a variadic exec: saves the register arguments below the return address and passes both
+/// addresses on.
 macro_rules! listed {
     ($name:ident, $inner:ident, $kind:expr) => {
         unsafe extern "C" fn $inner(

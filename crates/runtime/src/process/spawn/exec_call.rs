@@ -1,5 +1,5 @@
-//! The system calls `execve` and `execveat`, with all that they are given outside managed
-//! memory: the kernel reads path, argv and envp with no chance to bring anything in.
+//! The system calls `execve` and `execveat`, with all arguments outside managed memory: the kernel
+//! reads path, argv and envp, and no page can be faulted in meanwhile.
 
 use super::argument_copies::{Copies, Readable, Strings};
 use super::carried;
@@ -13,22 +13,22 @@ use softswap_sys::raw;
 use softswap_sys::waiting_call::waiting_call;
 use std::ffi::c_char;
 
-/// Issues the call itself, with what it is given outside managed memory.
+/// Issues the call, whose arguments are outside managed memory.
 ///
 /// # Safety
 /// As the call.
 pub(super) unsafe fn issue_exec(number: i64, arguments: Arguments) -> isize {
     exec_mask::with_program_mask(|open| match open {
-        // SAFETY: what is named are copies, or pointers that the kernel refuses (EFAULT). Handlers
+        // SAFETY: the arguments are copies, or pointers that the kernel rejects (EFAULT). Handlers
         // that run meanwhile are the runtime's.
         Some(open) => unsafe { waiting_call(number, arguments, open, closed(), false) },
-        // SAFETY: what is named are copies, or pointers that the kernel refuses (EFAULT).
+        // SAFETY: the arguments are copies, or pointers that the kernel rejects (EFAULT).
         None => unsafe { raw::syscall(number, arguments) },
     })
 }
 
-/// Issues execve or execveat with everything copied out of managed memory.
-/// The kernel's result; returns only on failure.
+/// Issues execve or execveat with all arguments copied out of managed memory. Returns the kernel's
+/// result; only on failure.
 ///
 /// # Safety
 /// As the call: a path, and arrays of strings.
@@ -37,8 +37,7 @@ pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize)
     let directory = if path_at == 0 { libc::AT_FDCWD } else { arguments[0] as i32 };
     let argv = arguments[path_at + 1] as Strings;
     let envp = arguments[path_at + 2] as Strings;
-    // SAFETY: `Readable` looks only at what can be read; what cannot is left to the kernel, which
-    // refuses it.
+    // SAFETY: `Readable` only reads what is readable; the kernel rejects the rest.
     unsafe {
         let mut readable = Readable::new();
         let envp_room = readable.strings_room(envp);
@@ -53,7 +52,7 @@ pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize)
         };
         let copied = copies.put_text(path);
         let takes_library = !carried::is_set() || {
-            // An empty path names the descriptor itself.
+            // An empty path refers to the descriptor itself.
             let is_descriptor = readable.text(path) == Some(b"");
             let scratch = Scratch::take(&mut copies);
             let link = copies.take(LINK_BYTES);
@@ -71,29 +70,29 @@ pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize)
     }
 }
 
-/// Bytes of a descriptor's name in /proc.
+/// Bytes of a descriptor's path in /proc.
 const LINK_BYTES: usize = 32;
 
-/// Writes a descriptor's name in /proc; allocates nothing.
+/// Writes a descriptor's path in /proc; allocates nothing.
 ///
 /// # Safety
-/// `link` has room for [`LINK_BYTES`].
+/// `link` has space for [`LINK_BYTES`].
 unsafe fn put_link(link: *mut u8, fd: i32) -> *const c_char {
     use std::io::Write;
-    // SAFETY: by the caller.
+    // SAFETY: by the caller's contract.
     let mut room = unsafe { std::slice::from_raw_parts_mut(link, LINK_BYTES) };
     let _ = write!(room, "/proc/self/fd/{fd}\0");
     link.cast()
 }
 
-/// exec that trapped: made by a raw system call or inside the C library.
+/// Handles an exec that trapped: by a raw system call or inside the C library.
 pub(crate) fn answer_exec(number: i64, arguments: Arguments) -> isize {
     let path_at = usize::from(number == libc::SYS_execveat);
     // SAFETY: the program's own arguments.
     unsafe { exec(number, arguments, path_at) }
 }
 
-/// The answers to raw calls of `exec`.
+/// Returns the handler of a raw exec call.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     if !instance::emulates_signals() {
         return None;

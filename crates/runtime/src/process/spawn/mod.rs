@@ -1,9 +1,9 @@
 //! `exec`, `posix_spawn`, `system`, `popen`.
 //!
-//! A child that shares our memory but not our handlers (posix_spawn), and the
-//! kernel when it reads argv and envp (exec), can bring nothing in. So all
-//! that is handed over is copied out of managed memory first, and what the C
-//! library finds by itself, the environment, is kept in memory meanwhile.
+//! No page can be faulted in by a child that shares the parent's memory but not its handlers
+//! (posix_spawn), nor while the kernel reads argv and envp (exec). So all arguments are first
+//! copied out of managed memory, and the environment, which the C library reads by itself, is
+//! pinned meanwhile.
 
 pub(crate) mod argument_copies;
 mod fork_safe_mutex;

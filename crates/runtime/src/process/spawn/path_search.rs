@@ -1,10 +1,9 @@
-//! `execvp` and its relatives: the file is looked for in the directories of PATH.
+//! `execvp` and related functions: search for the file in the directories of PATH.
 //!
-//! The C library's own search does not do. While the kernel reads what it is given,
-//! a mask may be in force with which nothing can be brought in (what the program
-//! blocks, a new program inherits), and the search reads PATH and writes
-//! to its stack between two such calls. So it is done here, from copies, and the
-//! mask changes for each call alone.
+//! The C library's own search cannot be used. While the kernel reads the arguments, a mask may be
+//! in force under which no page can be faulted in (a new program inherits the blocked signals), and
+//! the search reads PATH and writes to its stack between two such calls. So the search is done
+//! here, from copies, and the mask changes only for each call.
 
 use super::argument_copies::{Copies, Readable, Strings, count};
 use super::carried;
@@ -14,34 +13,34 @@ use crate::base::errno::refused;
 use crate::base::issue_call::ask;
 use std::ffi::{CStr, c_char};
 
-/// Where there is no PATH.
+/// Default value of PATH.
 const USUAL: &CStr = c"/bin:/usr/bin";
 const SHELL: &CStr = c"/bin/sh";
 const MOST_NAME_BYTES: usize = libc::FILENAME_MAX as usize;
 const LONGEST_NAME: usize = 255;
-/// Of a longer PATH the C library looks at no longer entry.
+/// Longest entry that the C library considers in a PATH beyond this length.
 const LONGEST_PATH: usize = MOST_NAME_BYTES - 1;
 
-/// What of the room goes by rounding up, and for the shell's further words.
+/// Words for rounding up, and for the shell's additional arguments.
 const ROUNDING_WORDS: usize = 8;
 
-/// What is handed over, outside managed memory.
+/// Arguments for exec, outside managed memory.
 struct Program {
     file: &'static [u8],
     argv: Strings,
     envp: Strings,
-    /// The environment for a program that cannot load this library.
+    /// Environment for a program that cannot load this library.
     envp_without: Strings,
     scratch: Scratch,
-    /// Room for a name that is tried.
+    /// Space for a file name to try.
     name: *mut u8,
-    /// Room for the arguments of a shell that is to read the file.
+    /// Space for the arguments of a shell that reads the file.
     for_shell: *mut *const c_char,
-    /// How many arguments there are.
+    /// Number of arguments.
     count: usize,
 }
 
-/// `execvpe(3)`: the kernel's result of the last attempt that says something.
+/// `execvpe(3)`. Returns the kernel's result of the last meaningful attempt.
 ///
 /// # Safety
 /// As `execvpe(3)`.
@@ -55,15 +54,14 @@ pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> 
     let argv_room = readable.strings_room(argv);
     let envp_room = readable.strings_room(envp);
     let envp_room = 2 * (envp_room + carried::room(envp_room));
-    // The shell's arguments are as many words and one more, which the room for the
-    // strings covers, too.
+    // The shell's arguments are one word more, which the space for the strings covers.
     let room = 2 * (path_room + file_room + argv_room)
         + envp_room
         + started_program::ROOM
         + SHELL.count_bytes()
         + ROUNDING_WORDS * size_of::<usize>();
     let Some(mut copies) = Copies::with_room(room) else { return refused(libc::E2BIG) };
-    // SAFETY: found readable just now, and copied.
+    // SAFETY: found readable above, and copied.
     let (file, path) = unsafe {
         let file: &'static CStr = CStr::from_ptr(copies.put_text(file));
         let path: &'static CStr = CStr::from_ptr(copies.put_text(path));
@@ -112,8 +110,7 @@ fn search(program: &Program, path: &[u8]) -> isize {
     if denied { refused(libc::EACCES) } else { result }
 }
 
-/// Tries the file in one directory; by a shell, where it is no program of the
-/// kernel's.
+/// Tries the file in one directory; by a shell if the kernel cannot execute it.
 fn attempt(program: &Program, directory: &[u8]) -> isize {
     put_name(program.name, [directory, program.file, b""]);
     let name = program.name as usize;
@@ -124,7 +121,7 @@ fn attempt(program: &Program, directory: &[u8]) -> isize {
     if result != refused(libc::ENOEXEC) {
         return result;
     }
-    // SAFETY: room for three words more than there are arguments; `argv` has as many.
+    // SAFETY: space for three words more than there are arguments; `argv` has `count` arguments.
     unsafe {
         let words = program.for_shell;
         words.write(SHELL.as_ptr());
@@ -139,7 +136,7 @@ fn attempt(program: &Program, directory: &[u8]) -> isize {
 }
 
 fn call(name: usize, argv: Strings, envp: Strings) -> isize {
-    // SAFETY: copies, or pointers that the kernel refuses.
+    // SAFETY: copies, or pointers that the kernel rejects.
     unsafe { issue_exec(libc::SYS_execve, [name, argv as usize, envp as usize, 0, 0, 0]) }
 }
 
@@ -150,16 +147,17 @@ fn search_path() -> *const c_char {
     if path.is_null() { USUAL.as_ptr() } else { path }
 }
 
-/// Bytes that [`takes_library_of`] takes of the copies.
+/// Returns the bytes of the copies that [`takes_library_of`] needs.
 pub(super) fn room(file: *const c_char) -> usize {
     let mut readable = Readable::new();
     2 * readable.text_room(search_path()) + 2 * readable.text_room(file) + size_of::<usize>()
 }
 
-/// [`takes_library`] for the program that the C library's search will find. `file` is a copy.
+/// Applies [`takes_library`] to the program that the C library's search will find. `file` is a
+/// copy.
 pub(super) fn takes_library_of(copies: &mut Copies, scratch: Scratch, file: *const c_char) -> bool {
     let path = copies.put_text(search_path());
-    // A pointer that could not be copied is refused later.
+    // A pointer that could not be copied is rejected later.
     let Some(file) = Readable::new().text(file) else { return true };
     // SAFETY: the copy ends with a zero.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
@@ -176,12 +174,12 @@ pub(super) fn takes_library_of(copies: &mut Copies, scratch: Scratch, file: *con
     true
 }
 
-/// Writes a directory, a slash if it needs one, and a file's name with its end.
+/// Writes a directory, a slash if needed, and a file's name with its end.
 fn put_name(name: *mut u8, [directory, file, end]: [&[u8]; 3]) {
     let slash: &[u8] = if directory.is_empty() { b"" } else { b"/" };
     let mut at = name;
     for part in [directory, slash, file, end] {
-        // SAFETY: room for the longest directory, a slash and the file's name.
+        // SAFETY: space for the longest directory, a slash and the file's name.
         unsafe {
             std::ptr::copy_nonoverlapping(part.as_ptr(), at, part.len());
             at = at.add(part.len());

@@ -1,4 +1,4 @@
-//! `posix_spawn`: its child shares our memory, but not our handlers.
+//! `posix_spawn`: its child shares the parent's memory, but not its handlers.
 
 use super::argument_copies::{Copies, Readable, Strings};
 use super::environment::with_environment;
@@ -25,7 +25,7 @@ type Spawn = unsafe extern "C" fn(
 /// Bytes of one action in glibc: a tag, then numbers and at most one path.
 const ACTION_BYTES: usize = 32;
 
-/// glibc's `posix_spawn_file_actions_t`, as far as it is public.
+/// Public part of glibc's `posix_spawn_file_actions_t`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Actions {
@@ -35,7 +35,7 @@ struct Actions {
     pad: [i32; 16],
 }
 
-/// Which word of an action is a path: glibc's tags 2 (open) and 3 (chdir).
+/// Returns the index of an action's word that is a path: glibc's tags 2 (open) and 3 (chdir).
 fn path_word(action: &[usize; ACTION_BYTES / size_of::<usize>()]) -> Option<usize> {
     match action[0] as u32 {
         2 => Some(2),
@@ -44,7 +44,7 @@ fn path_word(action: &[usize; ACTION_BYTES / size_of::<usize>()]) -> Option<usiz
     }
 }
 
-/// Room for a copy of file actions with their paths.
+/// Returns the space for a copy of file actions with their paths.
 ///
 /// # Safety
 /// `actions` is a valid file-actions object.
@@ -62,7 +62,7 @@ unsafe fn actions_room(actions: &Actions) -> usize {
 }
 
 /// # Safety
-/// As `actions_room`, with as much room made.
+/// As `actions_room`, with that space reserved.
 unsafe fn put_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
     let count = actions.used as usize;
     let array =
@@ -84,17 +84,17 @@ unsafe fn put_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
     copies.put(bytes).cast()
 }
 
-/// A copy of the attributes. A child that is to have its parent's mask gets it by them
-/// where the parent blocks what the kernel does not.
+/// Copies the attributes. If the child is to inherit its parent's mask, and the program blocks
+/// signals that the kernel does not, the mask is added to the attributes.
 ///
 /// # Safety
-/// `attributes` is a valid object or null, and there is room for a copy.
+/// `attributes` is a valid object or null, and there is space for a copy.
 unsafe fn put_attributes(copies: &mut Copies, attributes: SpawnAttributes) -> SpawnAttributes {
     let passed_on = exec_mask::to_pass_on();
     if attributes.is_null() && passed_on.is_none() {
         return attributes;
     }
-    // SAFETY: plain data in glibc, for which all-zero is what a new object is.
+    // SAFETY: plain data in glibc; all-zero is a new object.
     unsafe {
         let mut copy = match attributes.as_ref() {
             Some(attributes) => *attributes,
@@ -124,13 +124,13 @@ unsafe fn spawn(
     envp: Strings,
 ) -> i32 {
     tree_asleep::not_alone();
-    // SAFETY: objects that the program has made for this function, valid or null; strings and
-    // arrays are only read where they can be.
+    // SAFETY: the program's objects for this function, valid or null; strings and arrays are only
+    // read if they are readable.
     unsafe {
         if !instance::emulates_signals() && !carried::is_set() {
             return real(pid, path, actions, attributes, argv, envp);
         }
-        // The child has this memory, and no filter yet that would let it wait.
+        // The child uses this memory, and has no filter yet by which it would wait.
         let _inside = sleep_gate::enter();
         let engine = instance::engine();
         let parsed = actions.cast::<Actions>().as_ref();
@@ -186,8 +186,7 @@ macro_rules! spawning {
         ) -> i32 {
             real!($name: fn(*mut libc::pid_t, *const c_char, FileActions, SpawnAttributes,
                             Strings, Strings) -> i32);
-            // SAFETY: the C library's function of this name, and the arguments that the program has
-            // given for it.
+            // SAFETY: the C library's function of this name, with the program's arguments.
             unsafe { spawn(($name(), $is_searched_for), pid, path, actions, attributes, argv, envp) }
         }
     };

@@ -1,4 +1,4 @@
-//! `popen` and `system`: a shell, by way of the C library or of `posix_spawn`.
+//! `popen` and `system`: start a shell by the C library or by `posix_spawn`.
 
 use super::argument_copies::{Copies, Readable};
 use super::carried;
@@ -21,7 +21,7 @@ use std::ffi::{c_char, c_void};
 pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
     real!(popen: fn(*const c_char, *const c_char) -> *mut c_void);
     tree_asleep::not_alone();
-    // SAFETY: a command that the program has given, a C string; all other objects are locals.
+    // SAFETY: the program's command, a C string; all other objects are locals.
     unsafe {
         if !instance::emulates_signals() && !carried::is_set() {
             return popen()(command, mode);
@@ -36,8 +36,8 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
             return std::ptr::null_mut();
         };
         let command = copies.put_text(command);
-        // The stream and the actions of the child, which it writes and reads
-        // with all signals blocked.
+        // Outside the window: the child accesses the stream and its actions with all signals
+        // blocked.
         let start = || with_environment(engine, || outside_the_window(|| popen()(command, mode)));
         carried::with_shown(&mut copies, start).unwrap_or_else(|| {
             raw::set_errno(libc::ENOMEM);
@@ -46,8 +46,8 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
     }
 }
 
-/// `system(3)`. Written out, because the C library's waits for the command
-/// inside, and the environment would be kept in memory for so long.
+/// `system(3)`. Implemented here, because the C library's function also waits for the command, and
+/// the environment would stay pinned for that time.
 ///
 /// # Safety
 /// As `system(3)`.
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
 pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
     real!(system: fn(*const c_char) -> i32);
     tree_asleep::not_alone();
-    // SAFETY: a command that the program has given, a C string; all other objects are locals.
+    // SAFETY: the program's command, a C string; all other objects are locals.
     unsafe {
         let is_plain = !instance::emulates_signals() && !carried::is_set();
         if is_plain || command.is_null() {
@@ -65,13 +65,13 @@ pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
     }
 }
 
-/// Waits for `pid`, through interruptions; its status. Not a place where the
-/// thread can be cancelled: what was changed for it would stay changed.
+/// Waits for `pid`, ignoring interruptions. Returns its status. Not a cancellation point: the
+/// changed signal actions would not be restored.
 fn wait_for(pid: libc::pid_t) -> i32 {
     let mut status = -1;
     loop {
-        // By way of the guard: this stack may be managed memory, and out.
-        // SAFETY: `status` is valid; there is no rusage.
+        // Through the guard, because this stack may be managed and absent. SAFETY: `status` is
+        // valid; there is no rusage.
         let waited = unsafe {
             let args = [pid as usize, &raw mut status as usize, 0, 0];
             raw::syscall_through_guard(libc::SYS_wait4, args)
@@ -85,8 +85,8 @@ fn wait_for(pid: libc::pid_t) -> i32 {
     }
 }
 
-/// How many threads are in `system`, and what the first of them found there
-/// for SIGINT and SIGQUIT; the last one puts it back.
+/// Number of threads in `system`, and the previous actions of SIGINT and SIGQUIT, which the last of
+/// them restores.
 struct Ignoring {
     count: usize,
     found: [Action; 2],
@@ -96,7 +96,7 @@ const IGNORED: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
 static IGNORING: ForkSafeMutex<Ignoring> =
     ForkSafeMutex::new(Ignoring { count: 0, found: [Action::DEFAULT; 2] });
 
-/// Ignores both signals; what the program has for them.
+/// Ignores both signals. Returns the program's actions for them.
 fn begin_ignoring() -> [Action; 2] {
     IGNORING.with(|ignoring| {
         if ignoring.count == 0 {
@@ -117,7 +117,7 @@ fn end_ignoring() {
         ignoring.count -= 1;
         if ignoring.count == 0 {
             for (signal, found) in IGNORED.iter().zip(&ignoring.found) {
-                // SAFETY: what the kernel gave for this signal.
+                // SAFETY: an action that the kernel returned for this signal.
                 let _ = unsafe { signals::change_action(*signal, Some(found)) };
             }
         }
@@ -127,8 +127,8 @@ fn end_ignoring() {
 /// # Safety
 /// `command` is a C string.
 unsafe fn system_by_spawn(command: *const c_char) -> i32 {
-    // SAFETY: all objects are locals, initialised before use; POSIX's order:
-    // ignore INT and QUIT and block CHLD until the command has ended.
+    // SAFETY: all objects are locals, initialised before use. As POSIX requires, INT and QUIT are
+    // ignored and CHLD is blocked until the command has exited.
     unsafe {
         let found = begin_ignoring();
         let mut block: libc::sigset_t = std::mem::zeroed();

@@ -5,11 +5,11 @@ use crate::base::issue_call::ask;
 use softswap_sys::program_file::sanitizer;
 use std::ffi::c_char;
 
-/// As many bytes of a program are read: in practice they hold its table of headers.
+/// Bytes of a program that are read: in practice they contain its program headers.
 const HEAD_BYTES: usize = 4096;
 /// Bytes that a [`Scratch`] takes of the copies.
 pub(super) const ROOM: usize = HEAD_BYTES + size_of::<libc::stat>();
-/// Interpreters of interpreters that the kernel follows.
+/// Maximum depth of nested interpreters, as in the kernel.
 const DEPTH: usize = 5;
 const LOADER: &[u8] = b"ld-linux-x86-64.so.2";
 const CLASS_64: u8 = 2;
@@ -33,11 +33,12 @@ impl Scratch {
     }
 }
 
-/// Returns false for programs of another C library, of another processor, of 32 bits, those that
-/// are built with a sanitizer, and those that get more rights than their caller has. Scripts count as their interpreters.
+/// Returns false for programs of another C library, another processor, or 32 bits, for programs
+/// built with a sanitizer, and for those that gain rights over their caller. Scripts count as their
+/// interpreters.
 ///
-/// A static program ignores the library, and passes it on to the programs that it starts. A file
-/// that cannot be read is started as any other.
+/// A static program ignores the library and passes it on to the programs that it starts. A file
+/// that cannot be read is started like any other.
 pub(super) fn takes_library(
     Scratch { head, status }: Scratch,
     directory: i32,
@@ -51,7 +52,7 @@ pub(super) fn takes_library(
             return true;
         }
         let got = ask(libc::SYS_pread64, [fd as usize, head as usize, HEAD_BYTES - 1, 0, 0, 0]);
-        // SAFETY: room of `HEAD_BYTES`, which nothing else refers to.
+        // SAFETY: space of `HEAD_BYTES`, which nothing else refers to.
         let bytes = unsafe { std::slice::from_raw_parts_mut(head, HEAD_BYTES) };
         let bytes = &mut bytes[..=usize::try_from(got).unwrap_or(0)];
         let verdict = match bytes {
@@ -72,12 +73,12 @@ pub(super) fn takes_library(
     true
 }
 
-/// Returns the address of a script's interpreter, which it ends with a zero.
+/// Returns the address of a script's interpreter, after terminating it with a zero.
 fn interpreter(bytes: &mut [u8]) -> Option<usize> {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let start = 2 + bytes[2..].iter().position(|byte| !is_blank(byte))?;
     let is_end = |byte: &u8| is_blank(byte) || matches!(byte, b'\n' | 0);
-    // The last byte is not the file's.
+    // The last byte is not part of the file.
     let len = bytes[start..].iter().position(is_end).unwrap_or(bytes.len() - 1 - start);
     *bytes.get_mut(start + len)? = 0;
     (len > 0).then(|| bytes[start..].as_ptr() as usize)
@@ -115,9 +116,9 @@ fn has_our_loader(fd: usize, bytes: &mut [u8]) -> bool {
     name.is_empty() || name.rsplit(|byte| *byte == b'/').next() == Some(LOADER)
 }
 
-/// Returns true if a program is built with a sanitizer, which manages without other libraries.
+/// Returns true if a program is built with a sanitizer.
 fn is_sanitized(fd: usize, head: *mut u8) -> bool {
-    // SAFETY: room of `HEAD_BYTES`, which nothing refers to any more.
+    // SAFETY: space of `HEAD_BYTES`, which nothing else refers to any more.
     let buffer = unsafe { std::slice::from_raw_parts_mut(head, HEAD_BYTES) };
     let read_at = |bytes: &mut [u8], at: u64| {
         let at = usize::try_from(at).ok()?;
