@@ -1,30 +1,30 @@
-//! What to change, by the figures of a run.
+//! Suggested changes, from the figures of a run.
 
 use crate::curve::Curve;
 use crate::report::{Report, TIERS};
 use crate::units::{bytes, count, nanoseconds};
 use softswap_engine::base::stats::StopReason;
 
-/// Below this share of its time a program does not wait to speak of.
+/// Share of its time below which a program's waiting is not notable.
 const NOTABLE_STALL: f64 = 0.05;
-/// A budget of which less was used is larger than it need be.
+/// Used share of the budget below which the budget is too large.
 const UNUSED: f64 = 0.6;
 const MIB: u64 = 1 << 20;
 
-/// One thing to change, and the figure that speaks for it.
+/// A suggestion, and the figure that supports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advice {
-    /// A sentence.
+    /// The suggestion, as a sentence.
     pub what: String,
-    /// What it comes from.
+    /// The supporting figure.
     pub figure: String,
 }
 
-/// Everything that the figures speak for, the weightiest first.
+/// Returns all suggestions, the most important first.
 #[must_use]
 pub fn of(report: &Report) -> Vec<Advice> {
     if let Some(full) = full(report) {
-        // How it fared until then says nothing about a whole run.
+        // Figures of a run that was cut short say nothing about a whole run.
         return errors(report).into_iter().chain([full]).collect();
     }
     let rules: [fn(&Report) -> Option<Advice>; 9] = [
@@ -46,14 +46,14 @@ fn advice(what: impl Into<String>, figure: impl Into<String>) -> Option<Advice> 
     Some(Advice { what: what.into(), figure: figure.into() })
 }
 
-/// The larger budget that spares half of the time stalled, and by how much.
+/// Returns the larger budget that halves the time stalled, and a phrase for the saving.
 fn halves(report: &Report) -> Option<(u64, String)> {
     let (budget_bytes, spared) = Curve::of(report)?.halving()?;
     let budget = bytes(budget_bytes);
     Some((budget_bytes, format!("with {budget} about {:.0} % less time stalled", spared * 100.0)))
 }
 
-/// A budget as it is given: `768M`.
+/// Formats a budget as an option: `--memory 768M`.
 fn asked(bytes: u64) -> String {
     format!("--memory {}M", bytes.div_ceil(MIB))
 }
@@ -101,7 +101,7 @@ fn slept(report: &Report) -> Option<Advice> {
     )
 }
 
-/// Those that the program started share its budget, and have figures of their own.
+/// Descendants share the program's budget and have their own figures.
 fn others_wait(report: &Report) -> Option<Advice> {
     let all_ns = report.stalled_ns_of_all();
     (report.is_about_others() && report.share_of_time(all_ns) > NOTABLE_STALL).then_some(())?;
@@ -126,7 +126,7 @@ fn others_wait(report: &Report) -> Option<Advice> {
     )
 }
 
-/// What it waited for most. What it had says little where those that it started waited more.
+/// Suggests a change for the tier with the longest waits, unless descendants waited longer.
 fn waits(report: &Report) -> Option<Advice> {
     (report.stalled_share() > NOTABLE_STALL && !report.is_about_others()).then_some(())?;
     let most = TIERS.into_iter().max_by_key(|tier| report.waited_ns(tier));
@@ -137,7 +137,7 @@ fn waits(report: &Report) -> Option<Advice> {
     }
 }
 
-/// Pages that come cheaply need room all the same, which others have to make.
+/// Even pages with a low fault cost need free memory, which requires reclaim.
 fn waits_for_room(report: &Report, tier: Option<&str>) -> Option<Advice> {
     let larger = halves(report).map_or_else(
         || format!("try {}", asked(report.budget_bytes + report.budget_bytes / 2)),
@@ -191,7 +191,7 @@ fn waits_for_disk(report: &Report) -> Option<Advice> {
 
 fn waits_for_pool(report: &Report) -> Option<Advice> {
     let ratio = report.compression_ratio.unwrap_or(1.0);
-    // The peak and the mean ratio are of different moments.
+    // The peak and the mean ratio are from different times.
     let held = ((report.pool_peak_bytes as f64 * ratio) as u64).min(report.mapped_peak_bytes);
     let larger = match halves(report) {
         Some((budget, words)) => format!("take {}: {words}", asked(budget)),
@@ -232,7 +232,7 @@ fn does_not_pack(report: &Report) -> Option<Advice> {
 }
 
 fn unused(report: &Report) -> Option<Advice> {
-    // Those that it started had their part of it.
+    // Descendants used a part of the budget.
     let of_tree = report.tree.as_ref().map_or(0, |tree| tree.used_peak_bytes);
     let used = report.used_peak_bytes.max(of_tree);
     let share = used as f64 / report.budget_bytes.max(1) as f64;
@@ -254,17 +254,17 @@ fn beside(report: &Report) -> Option<Advice> {
     )
 }
 
-/// How a program is told how much memory it may take.
+/// Option by which a program limits its own memory.
 struct OwnOption {
     program: &'static str,
-    /// What comes before the number.
+    /// Text before the number.
     option: &'static str,
-    /// What comes behind a number of MiB.
+    /// Text after a number of MiB.
     unit: &'static str,
     why: &'static str,
 }
 
-/// Of collectors only: what is alive is in no report.
+/// For garbage collectors only. The size of the live heap is not in the report.
 const COLLECTOR: &str = "its collector walks the whole heap, wherever that lies. Where it keeps \
      more alive than that it ends with an error: then it needs the memory";
 
@@ -297,7 +297,7 @@ const OWN_OPTIONS: [OwnOption; 6] = [
     },
 ];
 
-/// The size that an option of a collector is given: `-Xmx2g`, `--max-old-space-size=512`.
+/// Parses the heap size in a collector's option: `-Xmx2g`, `--max-old-space-size=512`.
 fn heap_bytes(argument: &str, option: &OwnOption) -> Option<u64> {
     let value = argument.strip_prefix(option.option)?.to_ascii_lowercase();
     let digits = value.trim_end_matches(|sign: char| !sign.is_ascii_digit());
@@ -311,7 +311,7 @@ fn heap_bytes(argument: &str, option: &OwnOption) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// Programs with a heap of their own size it by the machine, not by the budget.
+/// Some programs choose their heap size by the machine's memory, not by the budget.
 fn own_option(report: &Report) -> Option<Advice> {
     let found = OWN_OPTIONS.iter().find(|own| own.program == report.name())?;
     let OwnOption { program, option, unit, why } = found;
@@ -351,7 +351,7 @@ mod tests {
     use super::*;
     use crate::report::{Process, Tier, Tree};
 
-    /// A run of ten seconds that waited for so many, nearly all of it for a tier.
+    /// Returns a run of ten seconds that waited for `stalled_s`, nearly all of it for one tier.
     fn run(tier: &str, stalled_s: u64) -> Report {
         let tier_figures = Tier { count: 25_000, p50_ns: Some(400_000), p99_ns: None };
         Report {
@@ -417,7 +417,7 @@ mod tests {
         }
         let untold = Report { latencies: [].into(), ..run("disk", 6) };
         assert!(whats(&untold).contains("more memory"), "{}", whats(&untold));
-        // No more than the program ever had.
+        // Not more than the program's mapped memory.
         let small = Report { mapped_peak_bytes: 120 << 20, ..run("pool", 6) };
         assert!(whats(&small).contains("some 120.0 MiB"), "{}", whats(&small));
     }
@@ -448,7 +448,7 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("Nothing") && !text.contains("never came"), "{text}");
-        // What the first one had says nothing of the others.
+        // Figures of the first process do not apply to the others.
         let tree = Tree { used_peak_bytes: 79 << 20, ..slept.tree.clone().unwrap() };
         let small = Report {
             engine_started: true,

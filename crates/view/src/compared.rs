@@ -1,4 +1,4 @@
-//! Two runs side by side.
+//! Comparison of two runs.
 
 use crate::page::{self, document, escaped, figure, table};
 use crate::plots::{Plot, Series, Unit};
@@ -7,7 +7,7 @@ use crate::units::{bytes, count, duration, nanoseconds};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// One figure of both.
+/// One figure of both runs.
 struct Row {
     name: String,
     values: [f64; 2],
@@ -19,7 +19,7 @@ impl Row {
         Row { name: name.into(), shown: values.map(shown), values }
     }
 
-    /// The second over the first.
+    /// Returns the second value over the first.
     fn ratio(&self) -> String {
         match self.values {
             [first, second] if first > 0.0 => format!("{:.2}", second / first),
@@ -33,7 +33,7 @@ fn rows(both: [&Report; 2]) -> Vec<Row> {
     let number = |value: f64| count(value as u64);
     let time = |value: f64| nanoseconds(value as u64);
     let of = |value: fn(&Report) -> u64| both.map(|report| value(report) as f64);
-    // Of all processes, as far as a report says that.
+    // Of all processes, if the report contains them.
     let all = |of_program: fn(&Report) -> u64, column: fn(&TreeHistory) -> &Vec<u64>| {
         both.map(|report| report.most_of_all(of_program(report), column) as f64)
     };
@@ -70,7 +70,7 @@ fn rows(both: [&Report; 2]) -> Vec<Row> {
     rows
 }
 
-/// For the terminal.
+/// Formats the comparison for a terminal.
 #[must_use]
 pub fn text(names: [&str; 2], both: [&Report; 2]) -> String {
     let mut text = format!("{:<20} {:>18} {:>18} {:>8}\n", "", names[0], names[1], "ratio");
@@ -82,7 +82,7 @@ pub fn text(names: [&str; 2], both: [&Report; 2]) -> String {
     text
 }
 
-/// As a page.
+/// Formats the comparison as an HTML page.
 #[must_use]
 pub fn page(names: [&str; 2], both: [&Report; 2]) -> String {
     let mut body = format!("<h1>{} and {}</h1>\n<ul>\n", escaped(names[0]), escaped(names[1]));
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(line("time"), "time 10.00 s 5.00 s 0.50");
         assert_eq!(line("budget"), "budget 256.0 MiB 512.0 MiB 2.00");
         assert_eq!(line("read"), "read 0 B 0 B -");
-        // Of all processes, where there were several.
+        // Of all processes, if there were several.
         let tree = Tree {
             used_peak_bytes: 9 << 20,
             faults_by_tier: [("disk".to_string(), 7)].into(),

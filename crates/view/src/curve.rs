@@ -1,77 +1,79 @@
-//! What another budget would have done: the time stalled, by the size of the budget.
+//! Estimates the time stalled with budgets of other sizes.
 //!
-//! Of each page that came back it is known how many had left since it did. Memory is a mixture of
-//! kinds of pages: those touched at random come back after times that are distributed
-//! exponentially, those of a loop all after about the same (Erlang's distribution). Which mixture
-//! makes what was seen most likely is found by expectation and maximisation (Dempster, Laird,
-//! Rubin, 1977). A kind that comes back `n` times while `T` pages leave, after `m` of them each
-//! time, has `n * m / T` pages. With room for more, those had stayed that come back soonest: of a
-//! kind at random as many returns are spared as there is room for of its pages, of a loop fewer,
-//! until all of it fits ([`LOOP_POWER`]).
+//! The report contains the refault distance of each refault: the number of pages evicted between
+//! the page's eviction and its refault. The model assumes that memory is a mixture of kinds of
+//! pages. Pages touched at random have exponentially distributed distances; the pages of a loop all
+//! have about the same distance (Erlang distribution). Expectation maximization finds the mixture
+//! with the maximum likelihood (Dempster, Laird, Rubin, 1977). A kind with `n` refaults at a mean
+//! distance of `m` while `T` pages are evicted has `n * m / T` pages. A larger budget keeps the
+//! pages with the shortest distances resident. For a random kind the saved share of refaults equals
+//! the share of its pages that fits; for a loop it is smaller until the whole loop fits
+//! ([`LOOP_POWER`]).
 //!
-//! Of less memory nothing is seen, as resident pages are not told when they are touched. The
-//! coldest ones are taken to come back as often as the hottest that are out: that is what they
+//! Touches of resident pages are not observed, so nothing is known about smaller budgets. The
+//! coldest resident pages are assumed to refault as often as the hottest evicted ones, which they
 //! border on.
 //!
-//! Same-filled pages are left out: they take no room while they are out, and mostly come back once,
-//! when what was cleared is filled. What they cost is taken to stay, as that of first touches.
+//! Same-filled pages are excluded: they take no space while evicted, and most refault once, when
+//! cleared memory is filled. Their cost is assumed constant, as is that of first touches.
 
 use crate::report::Report;
 use softswap_engine::base::stats::{bucket_floor, bucket_of};
 use std::collections::BTreeMap;
 
-/// Kinds an octave of distances.
+/// Kinds per octave of distances.
 const KINDS_PER_OCTAVE: usize = 2;
 const ROUNDS: usize = 200;
-/// With fewer returns nothing is said.
+/// Minimum number of refaults for an estimate.
 const LEAST_RETURNS: u64 = 500;
-/// A program is under pressure while it uses so much of its budget.
+/// Share of the budget in use from which a program is under memory pressure.
 const FULL: f64 = 0.85;
-/// Of a loop of which a share stays, the share of returns that this spares is that to the power
-/// of so much (what the engine's clock was measured to do).
+/// If a share of a loop is resident, this power of the share is the share of refaults saved
+/// (measured with the engine's clock).
 const LOOP_POWER: f64 = 2.0;
-/// How evenly a loop comes back: the shape of Erlang's distribution.
+/// Shape parameter of the Erlang distribution of a loop's distances.
 const LOOP_SHAPE: usize = 8;
-/// How likely a loop is taken to be, beside pages at random, before anything is seen.
+/// Initial weight of a loop relative to a random kind.
 const LOOP_LIKELY: f64 = 0.05;
-/// So much larger must the mean logarithm of the likelihood be with loops.
+/// Minimum improvement of the mean log likelihood that justifies loops.
 const LOOP_EXPLAINS: f64 = 0.15;
-/// At most so many times as many pages are taken to come back as are seen to.
+/// Maximum correction factor for refaults after the end of the run.
 const MOST_UNSEEN: f64 = 1.5;
-/// The largest share of the budget for the pool.
+/// Largest share of the budget for the pool.
 const MOST_POOL: f64 = 0.8;
-/// What a pool in which nothing was packed would hold.
+/// Compression ratio assumed for a pool in which nothing was compressed.
 const NOTHING_PACKED: f64 = 1e6;
-/// With more than this share of pages that pack on the disk the pool is full.
+/// Share of compressible pages on the disk from which the pool counts as full.
 const FULL_POOL: f64 = 0.05;
-/// So many times as many pages from the disk as came from there cost each what those did; and a
-/// few are never worth a word.
+/// The cost of a disk read is known for up to this many times the observed reads; and
+/// `FEW_FROM_DISK` reads never matter.
 const MOST_FOR_SEEN: f64 = 10.0;
 const FEW_FROM_DISK: f64 = 500.0;
 const PAGE_BYTES: f64 = softswap_sys::PAGE_SIZE as f64;
 
-/// What there would have been within another budget.
+/// Estimate for another budget.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// Of the budget that there was.
+    /// Share of the actual budget.
     pub share: f64,
     pub budget_bytes: u64,
     pub stalled_ns: f64,
-    /// Whether enough pages came from the disk to know what so many would have cost.
+    /// True if enough pages were read from the disk to know the cost of so many reads.
     pub is_known: bool,
 }
 
-/// Pages that come back about equally soon.
+/// Pages with similar refault distances.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     is_loop: bool,
-    /// How many leave meanwhile, on average.
+    /// Mean distance in pages.
     mean: f64,
-    /// Returns by [`FROM`].
+    /// Refaults by [`FROM`].
     returns: [f64; FROM.len()],
 }
 
-/// From where pages come back: the pool, the disk, and the disk because they do not pack.
+/// Where refaulting pages are stored: in the pool, on the disk, and on the disk because they are
+/// incompressible.
 const FROM: [&str; 3] = ["pool", "disk", "incompressible"];
 const POOL: usize = 0;
 const DISK: usize = 1;
@@ -81,45 +83,45 @@ impl Kind {
         self.returns.iter().sum()
     }
 
-    /// The share of returns that are spared where there is room for this share of its pages, or
-    /// caused where that is missing.
+    /// Returns the share of refaults saved if this share of the kind's pages becomes resident, or
+    /// caused if it is evicted.
     fn gain(&self, share: f64) -> f64 {
         if self.is_loop { share.powf(LOOP_POWER) } else { share }
     }
 }
 
-/// What the curve is computed from.
+/// The fitted model.
 #[derive(Debug)]
 pub struct Curve {
     budget_bytes: u64,
-    /// Those that come back soonest first.
+    /// Shortest distances first.
     kinds: Vec<Kind>,
-    /// Pages for each return of a mean of one.
+    /// Pages per refault with a mean distance of one.
     pages: f64,
     resident_pages: f64,
     pool_bytes: f64,
-    /// Pages to a page of the pool.
+    /// Compression ratio of the pool.
     ratio: f64,
-    /// What a return costs, from the pool and from the disk.
+    /// Cost of a refault from the pool and from the disk.
     pool_ns: f64,
     disk_ns: f64,
-    /// What was waited for besides, as long as pages came back.
+    /// Other waits while pages were evicted.
     other_ns: f64,
-    /// What first touches cost, and same-filled pages, whatever else happens.
+    /// Cost of first touches and same-filled pages, which does not depend on the budget.
     first_ns: f64,
-    /// So many from the disk have a known price.
+    /// Number of disk reads whose cost is known.
     most_from_disk: f64,
 }
 
 impl Curve {
-    /// Of a run; `None` where too little came back to tell.
+    /// Fits the model to a run; `None` with too few refaults.
     #[must_use]
     pub fn of(report: &Report) -> Option<Curve> {
         let filled = report.faults_of("filled");
         let packed_share =
             share_of(report.faults_of("pool") as f64, (report.faults_of("pool") + filled) as f64);
         let seen = FROM.map(|from| -> Counts {
-            // Both come back from the pool.
+            // The pool's counter includes same-filled pages.
             let share = if from == FROM[POOL] { packed_share } else { 1.0 };
             let counts = report.returns.get(from).into_iter().flatten();
             counts.map(|(floor, count)| (*floor, (*count as f64 * share).round() as u64)).collect()
@@ -130,7 +132,7 @@ impl Curve {
         }
         let Pressure { resident_bytes, pool_bytes, pool_pages, disk_bytes } =
             under_pressure(report);
-        // What is stored may be resident, too.
+        // Stored copies of resident pages are not evicted pages.
         let copies = report.pool.copies.now() + report.areas.copies.now();
         let out_pages = (pool_pages + disk_bytes / PAGE_BYTES - copies as f64).max(0.0);
         let mean_ns = |tiers: &[&str]| {
@@ -152,21 +154,21 @@ impl Curve {
             first_ns: first_ns(report),
             most_from_disk: MOST_FOR_SEEN * report.faults_of("disk") as f64,
         };
-        // What is read ahead comes back, too, and nobody waits for it. And until the first pages
-        // come back, others have left that are out yet.
+        // Pages read ahead refault too, but without a wait. And before the first refaults, pages
+        // were evicted that have not refaulted yet.
         let ahead = 1.0 + report.pages_read_ahead as f64 / count as f64;
         let back = count as f64 * ahead;
         let left = report.pages_out.saturating_sub(filled) as f64 - out_pages;
         curve.pages = ahead / left.max(back);
         let pages: f64 = curve.kinds.iter().map(|it| curve.pages_of(it.all(), it.mean)).sum();
-        // Who comes back after the end is not seen: about as many are missing as are out.
+        // Refaults after the end are not observed: about as many are missing as pages are evicted.
         curve.pages *= (out_pages / pages.max(1.0)).clamp(1.0, MOST_UNSEEN);
         let told = curve.point(1.0, &curve.kinds);
         curve.other_ns = (report.stalled_ns as f64 - told.stalled_ns).max(0.0);
         Some(curve)
     }
 
-    /// Within a budget of that share of what there was.
+    /// Returns the estimate for a share of the actual budget.
     #[must_use]
     pub fn at(&self, share: f64) -> Point {
         let mut kinds = self.kinds.clone();
@@ -176,13 +178,13 @@ impl Curve {
         };
         let (pooled, packs_on_disk) = (pages(POOL), pages(DISK));
         if packs_on_disk > FULL_POOL * (pooled + packs_on_disk) {
-            // The pool is full, and keeps its share.
+            // The pool is full and keeps its share.
             let resident = (share - 1.0) * self.resident_pages;
             let pool_room = (share - 1.0) * self.pool_bytes * self.ratio / PAGE_BYTES;
             let freed = self.move_resident(&mut kinds, resident);
             self.move_pooled(&mut kinds, pool_room + freed);
         } else {
-            // It holds all that packs, and each page that becomes resident leaves it.
+            // The pool holds all compressible pages, and each page that becomes resident leaves it.
             let all = pooled + packs_on_disk + pages(2);
             let packed = pooled / all.max(1.0) / self.ratio;
             let freed = self.move_resident(&mut kinds, more / (1.0 - packed).max(0.1));
@@ -210,20 +212,20 @@ impl Curve {
         }
     }
 
-    /// Within budgets from half of what there was to three times as much, where it is known.
+    /// Returns the known estimates from half of the budget to three times the budget.
     pub fn points(&self) -> impl Iterator<Item = Point> {
         (4..=24).map(|eighths| self.at(f64::from(eighths) / 8.0)).filter(|point| point.is_known)
     }
 
-    /// By how much less time would have been stalled within a share of the budget, 0 to 1; below 0
-    /// for more.
+    /// Returns the share of the stalled time that a budget saves, up to 1; negative if it costs
+    /// time.
     #[must_use]
     pub fn spared(&self, share: f64) -> f64 {
         1.0 - self.at(share).stalled_ns / self.at(1.0).stalled_ns.max(1.0)
     }
 
-    /// Returns the smallest of a few larger budgets that spares half of the time stalled or more,
-    /// with the share that it spares.
+    /// Returns the smallest of a few larger budgets that saves at least half of the time stalled,
+    /// with the share that it saves.
     #[must_use]
     pub fn halving(&self) -> Option<(u64, f64)> {
         let points = [1.25, 1.5, 2.0, 3.0].map(|share| (self.at(share), self.spared(share)));
@@ -231,7 +233,7 @@ impl Curve {
         enough.map(|(point, spared)| (point.budget_bytes, spared))
     }
 
-    /// The same for people.
+    /// Describes an estimate in words.
     #[must_use]
     pub fn in_words(&self, share: f64) -> String {
         let point = self.at(share);
@@ -246,14 +248,14 @@ impl Curve {
         format!("with {budget} about {percent:.0} % {how} time stalled")
     }
 
-    /// The pages that so many returns of a kind stand for.
+    /// Returns the number of pages behind this many refaults of a kind.
     fn pages_of(&self, returns: f64, mean: f64) -> f64 {
         returns * mean * self.pages
     }
 
-    /// Takes off what so many more resident pages spare, the hottest first; or adds what fewer
-    /// cost, as if they came back as the hottest that are out. How many pages leave the pool by
-    /// that.
+    /// Subtracts the refaults that additional resident pages save, the hottest first. If `more` is
+    /// negative, adds refaults as of the hottest evicted pages. Returns the number of pages that
+    /// leave the pool.
     fn move_resident(&self, kinds: &mut [Kind], more: f64) -> f64 {
         let (mut room, mut freed) = (more.abs(), 0.0);
         for kind in kinds {
@@ -268,8 +270,8 @@ impl Curve {
         freed
     }
 
-    /// What the pool has more room for need not come from the disk, the hottest first; what it has
-    /// less room for has to, the coldest first.
+    /// Moves refaults from the disk to the pool if it has more space, the hottest first, or from
+    /// the pool to the disk, the coldest first.
     fn move_pooled(&self, kinds: &mut [Kind], more: f64) {
         let (from, to) = if more >= 0.0 { (DISK, POOL) } else { (POOL, DISK) };
         let mut room = more.abs();
@@ -288,8 +290,8 @@ impl Curve {
     }
 }
 
-/// What first touches cost where nothing has to leave for them, not more than at the median; and
-/// same-filled pages.
+/// Returns the cost of first touches without reclaim (at most the median each), and of same-filled
+/// pages.
 fn first_ns(report: &Report) -> f64 {
     let median_ns = report.faults.get("zero").and_then(|tier| tier.p50_ns).unwrap_or(0);
     let (waited_ns, count) = (report.waited_ns("zero"), report.faults_of("zero"));
@@ -297,12 +299,12 @@ fn first_ns(report: &Report) -> f64 {
     (touches_ns + report.waited_ns("filled") as f64).min(report.stalled_ns as f64)
 }
 
-/// The part of so many pages for which there is room.
+/// Returns the share of `pages` that fits.
 fn share_of(room: f64, pages: f64) -> f64 {
     if pages > 0.0 { (room / pages).clamp(0.0, 1.0) } else { 1.0 }
 }
 
-/// What was where, on average, while the budget was full.
+/// Average figures while the budget was full.
 struct Pressure {
     resident_bytes: f64,
     pool_bytes: f64,
@@ -316,7 +318,7 @@ fn under_pressure(report: &Report) -> Pressure {
     let is_full = |used: u64, budget: u64| budget > 0 && used as f64 > FULL * budget as f64;
     let full: Vec<usize> =
         rows.filter(|(_, (used, budget))| is_full(**used, **budget)).map(|(row, _)| row).collect();
-    // The second half: until then it may have grown.
+    // Only the second half, because memory may have grown until then.
     let full = &full[full.len() / 2..];
     let mean = |column: &[u64], otherwise: u64| match full.len() {
         0 => otherwise as f64,
@@ -330,10 +332,10 @@ fn under_pressure(report: &Report) -> Pressure {
     }
 }
 
-/// Counts by the least distance of each bucket.
+/// Refaults by the lower bound of each bucket.
 type Counts = BTreeMap<u64, u64>;
 
-/// Returns within a range of distances.
+/// Refaults within a range of distances.
 struct Bucket {
     from: f64,
     to: f64,
@@ -345,7 +347,7 @@ fn buckets_of(seen: &[Counts; FROM.len()]) -> Vec<Bucket> {
     floors.sort_unstable();
     floors.dedup();
     let bucket = |floor: u64| Bucket {
-        // The first one has all that came back at once.
+        // The first bucket contains the shortest distances.
         from: if floor <= 4 { 0.0 } else { floor as f64 },
         to: bucket_floor(bucket_of(floor) + 1) as f64,
         returns: std::array::from_fn(|at| seen[at].get(&floor).copied().unwrap_or(0) as f64),
@@ -353,7 +355,7 @@ fn buckets_of(seen: &[Counts; FROM.len()]) -> Vec<Bucket> {
     floors.into_iter().map(bucket).collect()
 }
 
-/// How likely a page of that kind is back before so many have left.
+/// Returns the probability that a page of a kind refaults within `left` evictions.
 fn back_before(is_loop: bool, mean: f64, left: f64) -> f64 {
     let shape = if is_loop { LOOP_SHAPE } else { 1 };
     let x = left / mean * shape as f64;
@@ -365,8 +367,8 @@ fn back_before(is_loop: bool, mean: f64, left: f64) -> f64 {
     1.0 - sum * (-x).exp()
 }
 
-/// The kinds of pages that make these returns most likely, those that come back soonest first.
-/// Loops are among them only where they explain much: with more to choose from anything fits.
+/// Returns the most likely mixture of kinds, the shortest distances first. Loops are included only
+/// if they improve the fit clearly: additional parameters always improve it a little.
 fn kinds_of(seen: &[Counts; FROM.len()]) -> Vec<Kind> {
     let buckets = buckets_of(seen);
     let ((without, likely_without), (with, likely_with)) =
@@ -374,7 +376,7 @@ fn kinds_of(seen: &[Counts; FROM.len()]) -> Vec<Kind> {
     if likely_with - likely_without > LOOP_EXPLAINS { with } else { without }
 }
 
-/// The same with or without loops, and the mean logarithm of how likely each return is by that.
+/// Fits the mixture with or without loops. Returns it with the mean log likelihood of a refault.
 fn fit(buckets: &[Bucket], with_loops: bool) -> (Vec<Kind>, f64) {
     let most = buckets.last().map_or(1.0, |bucket| bucket.to).log2();
     let mut kinds: Vec<Kind> = (KINDS_PER_OCTAVE..=(most * KINDS_PER_OCTAVE as f64) as usize + 1)
@@ -394,7 +396,7 @@ fn fit(buckets: &[Bucket], with_loops: bool) -> (Vec<Kind>, f64) {
     let all: f64 = buckets.iter().flat_map(|bucket| bucket.returns).sum();
     let start = |kind: &Kind| if kind.is_loop { LOOP_LIKELY } else { 1.0 };
     let mut weights: Vec<f64> = kinds.iter().map(start).collect();
-    // How much of a bucket is of each kind.
+    // Shares of a bucket's refaults by kind.
     let parts = |weights: &[f64], at: usize| -> Vec<f64> {
         let each: Vec<f64> = weights.iter().zip(&likely[at]).map(|(w, p)| w * p).collect();
         let sum: f64 = each.iter().sum::<f64>().max(f64::MIN_POSITIVE);
@@ -428,7 +430,8 @@ mod tests {
     const RESIDENT: u64 = 1000;
     const LEFT: u64 = 100_000;
 
-    /// A run that waited a microsecond for each return from the pool, at these distances.
+    /// Returns a run that waited one microsecond for each refault from the pool, with these
+    /// distances.
     fn run(distances: impl Iterator<Item = f64>) -> Report {
         let mut pool = BTreeMap::<u64, u64>::new();
         for distance in distances {
@@ -459,20 +462,20 @@ mod tests {
         Curve::of(report).unwrap().spared(share)
     }
 
-    /// Times that are distributed exponentially, each of many quantiles once.
+    /// Returns exponentially distributed distances: many quantiles, once each.
     fn exponential(mean: f64, count: u64) -> impl Iterator<Item = f64> {
         (0..count).map(move |at| -mean * (1.0 - (at as f64 + 0.5) / count as f64).ln())
     }
 
     #[test]
     fn pages_touched_at_random_are_spared_by_the_share_for_which_there_is_room() {
-        // As many pages out as are resident.
+        // As many pages evicted as resident.
         let report = run(exponential(1000.0, LEFT));
         for (share, expected) in [(1.25, 0.25), (1.5, 0.5), (1.75, 0.75), (2.5, 1.0)] {
             let spared = spared(&report, share);
             assert!((spared - expected).abs() < 0.08, "{share}: {spared}");
         }
-        // And those that had to leave are as many again.
+        // The next evicted pages are as many again.
         assert!((spared(&report, 0.75) + 0.25).abs() < 0.08);
     }
 
@@ -487,7 +490,7 @@ mod tests {
 
     #[test]
     fn hot_pages_come_first() {
-        // A hundred hot ones with half of all returns, five thousand cold ones with the rest.
+        // A hundred hot pages with half of all refaults, five thousand cold ones with the rest.
         let hot = exponential(200.0, LEFT / 2);
         let report = run(hot.chain(exponential(10_000.0, LEFT / 2)));
         let with_the_hot = spared(&report, 1.1);

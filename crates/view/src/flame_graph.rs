@@ -1,5 +1,5 @@
-//! A flame graph (Gregg, 2011) as SVG: what calls what, each as wide as what it took. Nothing in
-//! it moves; a name that has no room is told by the browser where the pointer rests.
+//! A flame graph (Gregg, 2011) as SVG: the call tree, with widths by cost. It has no scripts; the
+//! browser shows a name that does not fit as a tooltip.
 
 use crate::page::escaped;
 use std::collections::BTreeMap;
@@ -10,22 +10,22 @@ const MARGIN: f64 = 10.0;
 const ROW: f64 = 17.0;
 const HEAD: f64 = 44.0;
 const FOOT: f64 = 24.0;
-/// What a letter takes, in a font whose letters are all alike.
+/// Width of a character in the monospaced font.
 const LETTER: f64 = 7.0;
-/// Narrower frames cannot be seen.
+/// Smallest visible width of a frame.
 const LEAST: f64 = 0.4;
-/// Rows above the first.
+/// Maximum number of rows above the first.
 const MOST_ROWS: usize = 120;
 
-/// A function and what it calls, with what all of that took.
+/// A function and its callees, with their total cost.
 #[derive(Default)]
 struct Frame {
     took: u64,
     calls: BTreeMap<String, Frame>,
 }
 
-/// The picture of stacks, each from the outermost function to the innermost with what it took;
-/// `unit` writes that for people.
+/// Draws stacks, each from the outermost function to the innermost, with its cost. `unit` formats a
+/// cost.
 #[must_use]
 pub fn svg(
     title: &str,
@@ -79,7 +79,7 @@ impl Frame {
 struct Drawing<'t> {
     text: &'t mut String,
     all: u64,
-    /// Units of the picture for what one of `all` takes.
+    /// Width per unit of cost.
     scale: f64,
     bottom: f64,
     unit: fn(u64) -> String,
@@ -122,7 +122,7 @@ impl Drawing<'_> {
     }
 }
 
-/// A warm one, the same for the same name.
+/// Returns a warm colour that depends only on the name.
 fn color(name: &str) -> String {
     let hash = name
         .bytes()
@@ -139,7 +139,7 @@ mod tests {
         (names.iter().map(ToString::to_string).collect(), took)
     }
 
-    /// Left edge and width of the frame with that title.
+    /// Returns left edge and width of the frame with a title.
     fn place(svg: &str, name: &str) -> (f64, f64) {
         let line = svg.lines().find(|line| line.contains(&format!("<title>{name} (")));
         let line = line.unwrap_or_else(|| panic!("{name}: {svg}"));

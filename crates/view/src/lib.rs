@@ -1,5 +1,5 @@
-//! What programs under softswap do, for people and for what watches them. It is told what there
-//! is (`tree`), and asks nobody: the command does.
+//! Presentation of programs under softswap, for users and for monitoring. Contains no data
+//! collection: the command passes the data in (`tree`).
 #![forbid(unsafe_code)]
 
 pub mod units;

@@ -1,27 +1,27 @@
-//! Metrics as Prometheus reads them: its text format, its conventions for names, base units.
+//! Metrics in Prometheus's text format, with its naming conventions and base units.
 
 use crate::reading::Reading;
 use crate::tree::{Process, Shared, State, Tree};
 use softswap_engine::base::stats::{TIERS, bucket_floor};
 use std::fmt::Write as _;
 
-/// What a content type is called that has this text.
+/// Content type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Bounds of latencies, in octaves of nanoseconds: from a quarter of a microsecond to a second, by
-/// four. The engine's buckets end there, too.
+/// Bounds of latency buckets, in octaves of nanoseconds: from 256 ns to about 1 s, in steps of a
+/// factor of four. They are also bounds of the engine's buckets.
 const OCTAVES: std::ops::RangeInclusive<usize> = 8..=30;
 const STEP: usize = 2;
 const BUCKETS_PER_OCTAVE: usize = 4;
 
-/// What a metric is.
+/// Type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Gauge,
     Counter,
 }
 
-/// A figure of each process that is awake.
+/// A figure of each awake process.
 struct Metric {
     name: &'static str,
     kind: Kind,
@@ -79,10 +79,10 @@ const METRICS: [Metric; 17] = [
     ),
 ];
 
-/// The latencies' name.
+/// Name of the latency metric.
 const LATENCY: &str = "softswap_fault_duration_seconds";
 
-/// All trees' metrics.
+/// Returns the metrics of all trees.
 #[must_use]
 pub fn text(trees: &[Tree]) -> String {
     let mut text = String::new();
@@ -101,7 +101,7 @@ pub fn text(trees: &[Tree]) -> String {
     text
 }
 
-/// The names of all metrics.
+/// Returns the names of all metrics.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
@@ -119,7 +119,7 @@ fn all(trees: &[Tree]) -> impl Iterator<Item = (&Tree, &Process)> {
     trees.iter().flat_map(|tree| tree.processes.iter().map(move |process| (tree, process)))
 }
 
-/// Writing to a String cannot fail: nowhere in here.
+/// Writing to a String cannot fail, here and below.
 fn head(text: &mut String, name: &str, kind: Kind, help: &str) {
     let kind = match kind {
         Kind::Gauge => "gauge",
@@ -133,7 +133,7 @@ fn labels(tree: &Tree, process: &Process) -> String {
     format!("root=\"{root}\",pid=\"{pid}\",process=\"{}\"", escaped(&process.name))
 }
 
-/// A label's value: what would end it is written as in a string of C.
+/// Escapes a label's value as in a C string.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -183,7 +183,7 @@ fn of_trees(text: &mut String, trees: &[Tree], name: &str, help: &str, value: fn
     }
 }
 
-/// Faults by tier and latency. Sums are by the middle of the engine's buckets.
+/// Writes faults by tier and latency. Sums are computed from the middle of the engine's buckets.
 fn latencies(text: &mut String, trees: &[Tree]) {
     let help = "How long faults took, by where the page was.";
     let _ = writeln!(text, "# HELP {LATENCY} {help}\n# TYPE {LATENCY} histogram");

@@ -1,4 +1,4 @@
-//! A report as one page that needs nothing else: no script, no network.
+//! A report as a self-contained HTML page, without scripts or network access.
 
 use crate::advice;
 use crate::curve::Curve;
@@ -29,14 +29,14 @@ dt{font-weight:600;float:left;clear:left;width:5em}dd{margin:0 0 .2em 5em}\
 @media(prefers-color-scheme:dark){svg text{fill:#ddd}svg [stroke='#000000']{stroke:#999}\
 svg rect[fill='#FFFFFF']{fill:#222}}";
 
-/// Marks the report's JSON in its page: data that no browser executes.
+/// Start of the report's JSON in its page: a data block that browsers do not execute.
 const JSON_START: &str = "<script type=\"application/json\" id=\"report\">";
 const JSON_END: &str = "</script>";
 
-/// Returns the page of a report, which has the report's JSON in it.
+/// Returns the page of a report, which contains the report's JSON.
 ///
 /// # Errors
-/// If `json` is no report.
+/// If `json` is not a report.
 pub fn of(json: &str) -> Result<String, serde_json::Error> {
     Ok(page(&Report::read(json)?, json))
 }
@@ -72,12 +72,12 @@ fn page(report: &Report, json: &str) -> String {
     body += &other_budgets(report);
     body += &plots_of(report);
     body += &tables(report);
-    // In JSON this sign is in strings only.
+    // In JSON this character occurs only in strings.
     let _ = writeln!(body, "{JSON_START}{}{JSON_END}", json.replace('<', "\\u003c"));
     document(&format!("softswap: {}", report.name()), &body)
 }
 
-/// A whole document.
+/// Returns a complete HTML document.
 pub(crate) fn document(title: &str, body: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -106,7 +106,7 @@ fn tiles(report: &Report) -> String {
         ("at most used of the budget", bytes(report.used_peak_bytes_of_all())),
     ];
     match &report.tree {
-        // Those of the first process would be taken for all.
+        // The figures of the first process alone could be mistaken for all.
         Some(tree) if report.is_about_others() => {
             all.push(("processes at a time", count(tree.processes_peak as u64)));
             all.push(("faults that brought back", count(tree.faults())));
@@ -126,7 +126,7 @@ fn tiles(report: &Report) -> String {
     format!("<div class=\"tiles\">\n{}</div>\n", tiles.collect::<String>())
 }
 
-/// What more or less memory would have done.
+/// Returns the estimates for larger and smaller budgets.
 fn other_budgets(report: &Report) -> String {
     let curve = Curve::of(report).filter(|_| !report.is_about_others());
     let Some(curve) = curve else { return String::new() };
@@ -164,7 +164,8 @@ fn plots_of(report: &Report) -> String {
     text
 }
 
-/// What titles say of what is of the first process alone, where others did more.
+/// Returns the addition to titles of figures that are about the first process only, if others
+/// waited more.
 fn of_first(report: &Report) -> String {
     match report.is_about_others() {
         true => format!(", of the first process ({})", report.name()),
@@ -172,7 +173,7 @@ fn of_first(report: &Report) -> String {
     }
 }
 
-/// Whether what is of the first process alone says anything.
+/// Returns true if the figures of the first process are worth showing.
 fn tells_of_first(report: &Report) -> bool {
     !(report.is_about_others() && report.first_did_nothing())
 }
@@ -201,25 +202,25 @@ fn amounts(name: &str, at: &[f64], values: &[u64]) -> Series {
     series(name, at, values.iter().map(|value| *value as f64))
 }
 
-/// What was counted, by the second, between samples.
+/// Returns the rate per second of a counter between samples.
 pub(crate) fn rate(name: &str, at: &[f64], counted: &[u64]) -> Series {
     let pairs = at.windows(2).zip(counted.windows(2));
     let rates = pairs.filter(|(at, _)| at[1] > at[0]).map(|(at, counts)| {
-        // A process that has become another program counts from its start.
+        // After exec the counters restart at 0.
         let more = counts[1].checked_sub(counts[0]).unwrap_or(counts[1]);
         (at[1], more as f64 / (at[1] - at[0]))
     });
     Series { name: name.into(), points: rates.collect() }
 }
 
-/// The share of the time for which a thread waited; not more than all of it.
+/// Returns the share of the time in which a thread waited, at most 1.
 pub(crate) fn stalled(name: &str, at: &[f64], stalled_ns: &[u64]) -> Series {
     let mut series = rate(name, at, stalled_ns);
     series.points.iter_mut().for_each(|(_, value)| *value = (*value / 1e9).min(1.0));
     series
 }
 
-/// What there is over time, of a process or of a tree.
+/// Figures over time, of a process or of a tree.
 struct Columns<'a> {
     dram: &'static str,
     budget_bytes: &'a [u64],
@@ -263,7 +264,7 @@ impl Columns<'_> {
         }
     }
 
-    /// What is used, by what it is used for.
+    /// Returns the DRAM in use by purpose.
     fn dram(&self, at: &[f64]) -> Vec<Series> {
         let used = self.used_bytes.iter().zip(self.resident_bytes).zip(self.pool_bytes);
         let other = used.map(|((used, resident), pool)| {
@@ -286,7 +287,7 @@ fn over_time(history: &History) -> Vec<Plot> {
     let bound = Some(amounts("budget", at, of.budget_bytes));
     let stalled = time("Time stalled", Unit::Share, vec![stalled("stalled", at, of.stalled_ns)]);
     if let Some(tree) = history.tree.as_ref().filter(|tree| tree.faults_by_tier.is_empty()) {
-        // What an older softswap knew of a tree.
+        // Older versions of softswap recorded only these figures of a tree.
         let used = vec![amounts("used", at, of.used_bytes)];
         let faults = vec![rate("faults", at, &tree.faults)];
         return vec![
@@ -307,7 +308,7 @@ fn over_time(history: &History) -> Vec<Plot> {
     ]
 }
 
-/// Of each tier the share of faults that took so long, by latency.
+/// Plots the share of each tier's faults that took at least a given latency.
 fn latencies(report: &Report) -> Plot {
     let lines = TIERS.iter().filter_map(|tier| {
         let buckets = report.latencies.get(*tier).filter(|buckets| !buckets.is_empty())?;
@@ -338,7 +339,7 @@ fn tables(report: &Report) -> String {
     faults + &pages_out(report) + &processes(report) + &settings(report)
 }
 
-/// Explains where the pages of a fault were.
+/// Explains the tiers.
 fn tiers() -> String {
     let meanings = [
         "first touch of a page: it is filled with zeroes",
@@ -401,7 +402,7 @@ fn pages_out(report: &Report) -> String {
     format!("<h2>{}</h2>\n", escaped(&title)) + &table(&["pages", "number", "size"], rows)
 }
 
-/// Those of a tree.
+/// Returns the table of a tree's processes.
 fn processes(report: &Report) -> String {
     let Some(tree) = &report.tree else { return String::new() };
     let mut text = format!(
@@ -475,13 +476,13 @@ pub(crate) fn table(titles: &[&str], rows: impl Iterator<Item = Vec<String>>) ->
     text + "</table></div>\n"
 }
 
-/// Signs that show nothing, or show what is behind them in another order.
+/// Returns true for characters that are invisible or change the text's direction.
 fn is_hidden(sign: char) -> bool {
     let turns = ['\u{202A}'..='\u{202E}', '\u{2066}'..='\u{2069}'];
     (sign.is_control() && sign != '\n') || turns.iter().any(|range| range.contains(&sign))
 }
 
-/// Text that is nothing but text in HTML.
+/// Escapes text for HTML.
 pub(crate) fn escaped(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut all, sign| {
         match sign {

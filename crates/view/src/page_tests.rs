@@ -1,9 +1,9 @@
-//! The page has what it must for reports of every kind.
+//! Tests of the page, for reports of every kind.
 
 use super::*;
 use crate::report::{Process, Tier, Tree, TreeHistory};
 
-/// A run of so many seconds.
+/// Returns a run of `seconds` with `samples` samples.
 fn run(samples: usize, seconds: f64) -> Report {
     let at_s: Vec<f64> =
         (0..samples).map(|at| seconds * at as f64 / samples.max(2) as f64).collect();
@@ -55,10 +55,10 @@ fn a_page_has_every_plot_and_fetches_nothing() {
         assert_eq!(page.matches("</svg>").count(), 6);
         assert!(!page.contains("could not be drawn") && !page.contains("NaN"));
         assert!(!page.contains("<script>") && page.contains("&lt;script&gt; a &amp; b"));
-        // Each plot of several lines has its legend outside the picture.
+        // Plots with several lines have their legend outside the picture.
         assert_eq!(page.matches("class=\"legend\"").count(), 3, "{page}");
         assert!(TIERS.iter().all(|tier| page.contains(&format!("<dt>{tier}</dt>"))));
-        // The name of the namespace is no address that anybody fetches.
+        // The name of the XML namespace is not a link.
         let addresses = page.replace("http://www.w3.org/2000/svg", "");
         assert!(!addresses.contains("http:") && !addresses.contains("https:"));
         assert!(page.len() < 1 << 20, "{}", page.len());
@@ -103,7 +103,7 @@ fn a_run_without_samples_or_faults_and_one_of_many_processes_are_pages_too() {
     assert!(page.contains("<p>30 more are left out, with 0 faults"));
 }
 
-/// A shell whose children did the work.
+/// Returns the report of a shell whose children did the work.
 fn tree_of_a_shell() -> Report {
     let rising: Vec<u64> = (0..20).map(|at| at * 1000).collect();
     let by_tier: BTreeMap<_, _> = TIERS.map(|name| (name.to_string(), rising.clone())).into();
@@ -149,7 +149,7 @@ fn a_tree_is_shown_as_one_process_is_and_the_first_only_where_it_did_something()
     for title in ["Pages that went out", "io_uring", "first process", "How long faults took"] {
         assert!(!page.contains(title), "{title}");
     }
-    // The shell did a little itself.
+    // A shell with a few faults of its own.
     let shell = run(20, 5.0);
     let busy = Report {
         faults: shell.faults,

@@ -1,4 +1,4 @@
-//! Plots for a page, as SVG.
+//! SVG plots for a page.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -8,7 +8,7 @@ const WIDTH: u32 = 720;
 const HEIGHT: u32 = 260;
 const FONT: (&str, u32) = ("sans-serif", 14);
 
-/// Told apart by people who do not see all colours, too (Okabe and Ito).
+/// Colours that colour-blind people can distinguish (Okabe and Ito).
 const COLORS: [RGBColor; 7] = [
     RGBColor(0, 158, 115),
     RGBColor(86, 180, 233),
@@ -19,36 +19,35 @@ const COLORS: [RGBColor; 7] = [
     RGBColor(120, 120, 120),
 ];
 
-/// What a number on an axis is.
+/// Unit of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
     Bytes,
     BytesPerSecond,
     PerSecond,
-    /// A share from 0 to 1.
+    /// Share from 0 to 1.
     Share,
     Seconds,
-    /// Nanoseconds by their common logarithm.
+    /// Common logarithm of nanoseconds.
     LogNanoseconds,
 }
 
-/// A line, or an area.
+/// Points of a line or an area.
 #[derive(Debug, Clone)]
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// One plot.
 #[derive(Debug, Clone)]
 pub(crate) struct Plot {
     pub(crate) title: &'static str,
     pub(crate) x: Unit,
     pub(crate) y: Unit,
-    /// On top of each other, as areas.
+    /// True to stack the series as areas.
     pub(crate) is_stacked: bool,
     pub(crate) series: Vec<Series>,
-    /// A bound, drawn as a line over it.
+    /// Limit, drawn as a line.
     pub(crate) bound: Option<Series>,
 }
 
@@ -74,17 +73,17 @@ impl Unit {
     }
 }
 
-/// An axis: in units in which its ends are handy numbers.
+/// An axis, scaled to a readable unit.
 #[derive(Debug, Clone, Copy)]
 struct Axis {
     unit: Unit,
-    /// What one on it is.
+    /// Value of one unit.
     one: f64,
     name: &'static str,
 }
 
 impl Axis {
-    /// Of a unit, up to `most`.
+    /// Returns the axis for values up to `most`.
     fn of(unit: Unit, most: f64) -> Axis {
         if !matches!(unit, Unit::Bytes | Unit::BytesPerSecond) {
             return Axis { unit, one: 1.0, name: "" };
@@ -107,7 +106,7 @@ impl Axis {
 }
 
 impl Plot {
-    /// The picture, or why there is none.
+    /// Returns the picture, or the reason for its absence.
     pub(crate) fn svg(&self) -> String {
         let mut text = String::new();
         let drawn = {
@@ -151,7 +150,7 @@ impl Plot {
             .y_label_formatter(&|value| y.text(*value))
             .label_style(FONT)
             .draw()?;
-        // The highest area first: the others lie over it.
+        // The highest area first, because later ones cover it.
         let order: Vec<usize> = match self.is_stacked {
             true => (0..series.len()).rev().collect(),
             false => (0..series.len()).collect(),
@@ -172,8 +171,8 @@ impl Plot {
         Ok(())
     }
 
-    /// Returns the name of each series with its colour, and true for those drawn as a line; nothing
-    /// for a single series.
+    /// Returns the name of each series with its colour, and true for those drawn as a line. Returns
+    /// nothing for a single series.
     pub(crate) fn legend(&self) -> Vec<Key<'_>> {
         let of = |name, RGBColor(r, g, b), is_line| Key {
             name,
@@ -191,7 +190,7 @@ impl Plot {
 /// An entry of a legend.
 pub(crate) struct Key<'a> {
     pub(crate) name: &'a str,
-    /// As in CSS.
+    /// CSS colour.
     pub(crate) color: String,
     pub(crate) is_line: bool,
 }
@@ -200,7 +199,7 @@ fn color_of(at: usize) -> RGBColor {
     COLORS[at % COLORS.len()]
 }
 
-/// Each on top of those before.
+/// Adds to each series the ones before it.
 fn stacked(series: &[Series]) -> Vec<Series> {
     let mut below: Vec<f64> = Vec::new();
     let mut lifted = Vec::with_capacity(series.len());
@@ -215,7 +214,7 @@ fn stacked(series: &[Series]) -> Vec<Series> {
     lifted
 }
 
-/// From the least to the most, of those that are numbers.
+/// Returns the minimum and the maximum of the finite values.
 fn extent(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let sound = values.filter(|value| value.is_finite());
     let (low, high) =

@@ -1,4 +1,4 @@
-//! What has happened between two looks.
+//! Changes between two samples.
 
 use crate::reading::Reading;
 use crate::stall;
@@ -7,12 +7,12 @@ use softswap_engine::base::stats::{TIERS, Tier};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// So many a second, between two looks.
+/// Rates per second between two samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Rates {
     /// Faults by tier.
     pub faults: [f64; TIERS.len()],
-    /// The share of its busy threads' time for which they waited for pages, 0 to 1.
+    /// Share of its busy threads' time for which they waited for pages, 0 to 1.
     pub stalled: f64,
     pub read_bytes: f64,
     pub written_bytes: f64,
@@ -20,24 +20,24 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Faults a second on pages of that tier.
+    /// Returns the faults per second on pages of a tier.
     #[must_use]
     pub fn faults_of(&self, tier: Tier) -> f64 {
         self.faults[tier as usize]
     }
 
-    /// Faults a second that brought something back.
+    /// Returns the refaults per second.
     #[must_use]
     pub fn returns(&self) -> f64 {
         TIERS.into_iter().filter(|tier| *tier != Tier::Zero).map(|it| self.faults_of(it)).sum()
     }
 }
 
-/// What a process had done by some time.
+/// Cumulative figures of a process.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Done {
     pub reading: Reading,
-    /// Of a processor.
+    /// CPU time.
     pub cpu: Duration,
     pub threads: u32,
 }
@@ -48,8 +48,8 @@ impl Done {
         Some(Done { reading, cpu: process.cpu, threads: process.threads })
     }
 
-    /// What has happened since `before`, `wall` ago. A process that has become another program
-    /// meanwhile counts from its start.
+    /// Returns the changes since `before`, which is `wall` older. After exec the counters restart
+    /// at 0.
     #[must_use]
     pub fn since(&self, before: &Done, wall: Duration) -> Happened {
         let (now, then) = (&self.reading, &before.reading);
@@ -72,7 +72,7 @@ impl Done {
     }
 }
 
-/// What has happened in some time.
+/// Changes during a time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Happened {
     wall: Duration,
@@ -97,7 +97,7 @@ impl Happened {
         self.pages_out += other.pages_out;
     }
 
-    /// The same, by the second.
+    /// Returns the changes per second.
     #[must_use]
     pub fn rates(&self) -> Rates {
         let seconds = self.wall.as_secs_f64().max(1e-9);
@@ -112,15 +112,15 @@ impl Happened {
     }
 }
 
-/// Compares each look with the one before.
+/// Compares each sample with the previous one.
 #[derive(Debug, Default)]
 pub struct Comparison {
     before: HashMap<u32, (Duration, Done)>,
 }
 
 impl Comparison {
-    /// Takes a look at time `at`. The rates of each process, and of each tree by its root, as far
-    /// as they were there before.
+    /// Takes a sample at time `at`. Returns the rates of each process, and of each tree by its
+    /// root, if they were in the previous sample.
     pub fn look(&mut self, at: Duration, trees: &[Tree]) -> Compared {
         let (mut compared, mut seen) = (Compared::default(), HashMap::new());
         for tree in trees {
@@ -141,7 +141,7 @@ impl Comparison {
     }
 }
 
-/// Rates by the numbers of processes and of trees.
+/// Rates by PID, and by the PID of a tree's root.
 #[derive(Debug, Clone, Default)]
 pub struct Compared {
     pub processes: HashMap<u32, Rates>,

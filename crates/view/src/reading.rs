@@ -1,25 +1,25 @@
-//! What an engine's counters say at some time.
+//! Snapshot of an engine's counters.
 
 use softswap_engine::base::stats::{Counter, Stats, TIERS, Tier};
 
-/// The figures that views show, read from the counters at once.
+/// Figures for the views, read from the counters at the same time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reading {
     pub budget_bytes: u64,
-    /// All that counts against the budget.
+    /// Memory charged to the budget.
     pub used_bytes: u64,
     pub resident_bytes: u64,
     /// Whole slabs of the compressed pool.
     pub pool_bytes: u64,
     pub pool_pages: u64,
-    /// What those take in the slabs.
+    /// Bytes that the pages take in the slabs.
     pub pool_stored_bytes: u64,
     pub disk_bytes: u64,
     pub mapped_bytes: u64,
-    /// By tier, since the start, as everything below.
+    /// Per tier, since the start, as are all fields below.
     pub faults: [u64; TIERS.len()],
     pub waited_ns: [u64; TIERS.len()],
-    /// Over all threads.
+    /// Sum over all threads.
     pub stalled_ns: u64,
     pub pages_out: u64,
     pub pages_same_filled: u64,
@@ -29,19 +29,19 @@ pub struct Reading {
     pub bytes_read: u64,
     pub bytes_written: u64,
     pub direct_reclaims: u64,
-    /// Of the disk, and pages that were not what had been stored.
+    /// Errors of the disk, and pages that failed verification.
     pub errors: u64,
-    /// Processor time of waits that were polled through.
+    /// CPU time of waits that polled.
     pub polled_ns: u64,
-    /// Threads of the engine's that it has now.
+    /// Current number of engine threads.
     pub engine_threads: u64,
-    /// Mappings that page protection makes, and their limit; both 0 with userfaultfd.
+    /// Mappings created by page protection, and their limit; both 0 with userfaultfd.
     pub mappings: u64,
     pub mappings_limit: u64,
 }
 
 impl Reading {
-    /// What the counters say now.
+    /// Reads the counters.
     #[must_use]
     pub fn of(stats: &Stats) -> Reading {
         use Counter as C;
@@ -50,7 +50,7 @@ impl Reading {
         Reading {
             budget_bytes: get(C::BudgetBytes),
             used_bytes: get(C::UsedBytes),
-            // What a process that sleeps has is the kernel's to keep there.
+            // In a sleeping process all committed memory counts as resident.
             resident_bytes: get(if get(C::Asleep) != 0 { C::UsedBytes } else { C::ResidentBytes }),
             pool_bytes: get(C::PoolUsedBytes),
             pool_pages: get(C::PoolObjects),
@@ -76,27 +76,27 @@ impl Reading {
         }
     }
 
-    /// Of the budget what is neither resident pages nor the pool: tables, buffers, what is
-    /// just leaving, pages on standby.
+    /// Returns the part of the budget that is neither resident pages nor the pool: tables, buffers,
+    /// pages in transit, pages on standby.
     #[must_use]
     pub fn other_bytes(&self) -> u64 {
         self.used_bytes.saturating_sub(self.resident_bytes + self.pool_bytes)
     }
 
-    /// Bytes before over bytes after compression, of all pages that went to the pool.
+    /// Returns bytes before over bytes after compression, of all pages stored in the pool.
     #[must_use]
     pub fn compression_ratio(&self) -> Option<f64> {
         let before = self.pages_pooled * softswap_sys::PAGE_SIZE as u64;
         (self.pooled_bytes > 0).then(|| before as f64 / self.pooled_bytes as f64)
     }
 
-    /// Faults on pages of that tier.
+    /// Returns the faults on pages of a tier.
     #[must_use]
     pub fn faults_of(&self, tier: Tier) -> u64 {
         self.faults[tier as usize]
     }
 
-    /// Adds another process's.
+    /// Adds the figures of another process.
     pub fn add(&mut self, other: &Reading) {
         let each = [
             (&mut self.budget_bytes, other.budget_bytes),

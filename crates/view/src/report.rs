@@ -1,16 +1,16 @@
-//! A report of `softswap run --report`, read again.
+//! Parsed report of `softswap run --report`.
 
 use crate::sections::{Areas, Bounce, Mappings, Polling, Pool};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The schema that is understood.
+/// Supported schema.
 const SCHEMA: u32 = 1;
 
-/// The tiers in the order in which they cost more.
+/// Tiers by increasing cost.
 pub(crate) const TIERS: [&str; 6] = ["zero", "staged", "standby", "filled", "pool", "disk"];
 
-/// What views need of it. What an older softswap did not write is empty.
+/// Fields that the views need. Fields that an older softswap did not write are empty.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Report {
@@ -18,12 +18,12 @@ pub struct Report {
     pub softswap_version: String,
     pub program: Vec<String>,
     pub outcome: Outcome,
-    /// Only of a running process.
+    /// Only for a running process.
     pub pid: Option<u32>,
     pub wall_s: f64,
     pub engine_started: bool,
     pub slept: bool,
-    /// Why softswap ended the program, by the engine's number.
+    /// Code of the reason for which softswap stopped the program.
     pub stop_reason: Option<u64>,
     pub tree: Option<Tree>,
     pub unmanaged: Option<Unmanaged>,
@@ -106,7 +106,7 @@ pub struct Beside {
 pub struct Unmanaged {
     pub processes: u64,
     pub anonymous_peak_bytes: u64,
-    /// Those with the largest peaks.
+    /// Processes with the largest peaks.
     pub largest: Vec<UnmanagedProcess>,
 }
 
@@ -126,11 +126,11 @@ pub struct Tree {
     pub processes_peak: usize,
     pub largest: Vec<Process>,
     pub left_out: LeftOut,
-    /// Of all of them.
+    /// Sum over all processes.
     pub faults_by_tier: BTreeMap<String, u64>,
 }
 
-/// Processes of which there are only sums.
+/// Sums of processes that are not listed.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct LeftOut {
@@ -177,7 +177,7 @@ pub struct TreeHistory {
     pub pool_bytes: Vec<u64>,
     pub disk_bytes: Vec<u64>,
     pub processes: Vec<u64>,
-    /// Those that brought something back.
+    /// Refaults.
     pub faults: Vec<u64>,
     pub faults_by_tier: BTreeMap<String, Vec<u64>>,
     pub stalled_ns: Vec<u64>,
@@ -195,7 +195,7 @@ pub struct Machine {
 }
 
 impl Beside {
-    /// Returns the bytes that the kernel cannot drop: all but clean pages of files.
+    /// Returns the bytes that the kernel cannot drop: all except clean file pages.
     #[must_use]
     pub fn undroppable_bytes(&self) -> u64 {
         self.anonymous_bytes + self.shared_bytes
@@ -203,13 +203,13 @@ impl Beside {
 }
 
 impl Tree {
-    /// Time for which threads of all of them waited for pages.
+    /// Returns the time for which threads of all processes waited for pages.
     #[must_use]
     pub fn stalled_ns(&self) -> u64 {
         self.largest.iter().map(|it| it.stalled_ns).sum::<u64>() + self.left_out.stalled_ns
     }
 
-    /// Faults of all of them that brought something back.
+    /// Returns the refaults of all processes.
     #[must_use]
     pub fn faults(&self) -> u64 {
         self.largest.iter().map(|it| it.faults).sum::<u64>() + self.left_out.faults
@@ -217,20 +217,20 @@ impl Tree {
 }
 
 impl Report {
-    /// Reads the figures of a run in this process.
+    /// Converts the figures of a run in this process.
     ///
     /// # Panics
-    /// If they are no report: `figures` has another type for a key.
+    /// If `figures` is not a report: a key has another type.
     #[must_use]
     pub fn of(figures: &impl Serialize) -> Report {
         let read = serde_json::to_value(figures).and_then(serde_json::from_value);
         read.expect("figures are a report")
     }
 
-    /// Reads a report.
+    /// Parses a report.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the text is not a report, or has another schema.
     pub fn read(text: &str) -> Result<Report, serde_json::Error> {
         use serde::de::Error;
         let report: Report = serde_json::from_str(text)?;
@@ -243,21 +243,21 @@ impl Report {
         }
     }
 
-    /// The program's name, without where it lies.
+    /// Returns the program's name without its directory.
     #[must_use]
     pub fn name(&self) -> &str {
         let first = self.program.first().map_or("", String::as_str);
         first.rsplit('/').next().unwrap_or(first)
     }
 
-    /// The program and its arguments.
+    /// Returns the program and its arguments.
     #[must_use]
     pub fn command(&self) -> String {
         let arguments = self.program.iter().skip(1).map(String::as_str);
         std::iter::once(self.name()).chain(arguments).collect::<Vec<_>>().join(" ")
     }
 
-    /// How it ended, in words.
+    /// Describes how the program ended.
     #[must_use]
     pub fn ending(&self) -> String {
         match (self.outcome.status, &self.outcome.signal_name) {
@@ -267,29 +267,30 @@ impl Report {
         }
     }
 
-    /// Time that threads have waited for pages of a tier, by the middle of each bucket.
+    /// Returns the time that threads have waited for pages of a tier, computed from the middle of
+    /// each bucket.
     #[must_use]
     pub fn waited_ns(&self, tier: &str) -> u64 {
         let buckets = self.latencies.get(tier).map_or(&[][..], Vec::as_slice);
-        // A bucket ends a quarter of an octave further on, at most.
+        // A bucket is at most a quarter of an octave wide.
         let of = |(from_ns, count): &(u64, u64)| count.saturating_mul(from_ns + from_ns / 9);
         buckets.iter().map(of).sum()
     }
 
-    /// Faults of a tier.
+    /// Returns the faults of a tier.
     #[must_use]
     pub fn faults_of(&self, tier: &str) -> u64 {
         self.faults.get(tier).map_or(0, |tier| tier.count)
     }
 
-    /// Of how much time the program's threads waited, if one of them was busy all the time: more
-    /// than one may have waited at once.
+    /// Returns the time stalled as a share of the wall time. It may exceed 1 if several threads
+    /// waited.
     #[must_use]
     pub fn stalled_share(&self) -> f64 {
         self.share_of_time(self.stalled_ns)
     }
 
-    /// So much waiting as a share of the time.
+    /// Returns a stalled time as a share of the wall time.
     #[must_use]
     pub fn share_of_time(&self, stalled_ns: u64) -> f64 {
         match self.wall_s {
@@ -298,7 +299,7 @@ impl Report {
         }
     }
 
-    /// Time for which threads of the program, and of all that it started, waited for pages.
+    /// Returns the time for which threads of the program and its descendants waited for pages.
     #[must_use]
     pub fn stalled_ns_of_all(&self) -> u64 {
         let of_tree = self.tree.as_ref().map_or(0, Tree::stalled_ns);
@@ -306,40 +307,41 @@ impl Report {
         self.stalled_ns.max(of_tree).max(seen.unwrap_or(0))
     }
 
-    /// Faults of a tier, of the program and of all that it started, where that is known.
+    /// Returns the faults of a tier, of the program and its descendants if known.
     #[must_use]
     pub fn faults_of_all(&self, tier: &str) -> u64 {
         let of_tree = self.tree.as_ref().and_then(|tree| tree.faults_by_tier.get(tier));
         self.faults_of(tier).max(of_tree.copied().unwrap_or(0))
     }
 
-    /// The largest of a figure that has been seen of the tree, or what it was of the program.
+    /// Returns the maximum of a figure over the tree's samples, or of the program.
     #[must_use]
     pub fn most_of_all(&self, of_program: u64, column: fn(&TreeHistory) -> &Vec<u64>) -> u64 {
         let seen = self.history.tree.as_ref().and_then(|tree| column(tree).iter().max());
         of_program.max(seen.copied().unwrap_or(0))
     }
 
-    /// The most that was used by the program, or by it and all that it started.
+    /// Returns the peak usage of the program, or of it and its descendants.
     #[must_use]
     pub fn used_peak_bytes_of_all(&self) -> u64 {
         let of_tree = self.tree.as_ref().map_or(0, |tree| tree.used_peak_bytes);
         self.used_peak_bytes.max(of_tree)
     }
 
-    /// Whether nothing of the first process left DRAM, or came back.
+    /// Returns true if no page of the first process was evicted or faulted in.
     #[must_use]
     pub fn first_did_nothing(&self) -> bool {
         self.pages_out == 0 && self.faults.values().all(|tier| tier.count == 0)
     }
 
-    /// Whether it started others that waited for more than it did: what it had itself says little.
+    /// Returns true if descendants waited longer than the first process, so that its own figures
+    /// mean little.
     #[must_use]
     pub fn is_about_others(&self) -> bool {
         self.tree.is_some() && self.stalled_ns_of_all() > 2 * self.stalled_ns
     }
 
-    /// What failed on the disk, or came back as something else.
+    /// Returns the number of disk errors and of pages that failed verification.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.write_errors + self.read_errors + self.checksum_errors + self.unpack_errors

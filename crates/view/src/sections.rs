@@ -8,18 +8,18 @@ use softswap_sys::faults::Faults;
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Copies {
-    /// Pages whose copy was kept when they came in.
+    /// Pages whose copy was kept when they were faulted in.
     pub copies_kept: u64,
     /// Copies freed because the page was written.
     pub copies_written: u64,
     /// Copies freed because the pool or the areas were nearly full.
     pub copies_shed: u64,
-    /// Pages that left memory unchanged, for the copy that was still there.
+    /// Pages evicted unchanged to a copy that was still stored.
     pub unchanged_pages: u64,
 }
 
 impl Copies {
-    /// Returns the number of copies at the last look.
+    /// Returns the number of copies at the last sample.
     #[must_use]
     pub fn now(&self) -> u64 {
         let freed = self.copies_written + self.copies_shed + self.unchanged_pages;
@@ -27,7 +27,7 @@ impl Copies {
     }
 }
 
-/// The compressed pool: its contents at the last look, and its traffic.
+/// The compressed pool: its contents at the last sample, and its traffic.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pool {
@@ -36,12 +36,12 @@ pub struct Pool {
     pub used_bytes: u64,
     pub stored_bytes: u64,
     pub stored_pages: u64,
-    /// Stores that found no place.
+    /// Stores rejected by the limit.
     pub limit_hits: u64,
     /// Pages not offered, because the pool or the budget was full.
     pub refused_pages: u64,
-    /// Pages written to the disk without an offer to the pool: of streams, and if a full pool
-    /// gains too little.
+    /// Pages written to the disk without an offer to the pool: pages of streams, and all if a full
+    /// pool gains too little.
     pub passed_pages: u64,
     /// Pages written back from the pool to the disk.
     pub written_back_pages: u64,
@@ -55,7 +55,6 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Reads the counters.
     #[must_use]
     pub fn of(stats: &Stats) -> Pool {
         use Counter as C;
@@ -82,14 +81,14 @@ impl Pool {
     }
 }
 
-/// Mappings of the process that the protections of pages make.
+/// Mappings of the process that page protection creates.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mappings {
-    /// Number at the last look.
+    /// Number at the last sample.
     pub now: u64,
     pub peak: u64,
-    /// Nine tenths of `vm.max_map_count`, less the program's own mappings.
+    /// Nine tenths of `vm.max_map_count`, minus the program's own mappings.
     pub limit: u64,
 }
 
@@ -111,16 +110,16 @@ impl Mappings {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Bounce {
-    /// Slots of all pools at the last look.
+    /// Slots of all pools at the last sample.
     pub slots: u64,
     pub used: u64,
     /// Sum of the areas' peaks.
     pub peak_slots: u64,
-    /// Buffers made for one use, at the last look.
+    /// Buffers created for one use, at the last sample.
     pub transient: u64,
     /// Buffers taken from pools.
     pub taken: u64,
-    /// Buffers made for one use.
+    /// Buffers created for one use.
     pub lent: u64,
     /// Requests that no pool could serve.
     pub misses: u64,
@@ -133,7 +132,6 @@ pub struct Bounce {
 }
 
 impl Bounce {
-    /// Reads the counters.
     #[must_use]
     pub fn of(stats: &Stats) -> Bounce {
         use Counter as C;
@@ -158,9 +156,8 @@ impl Bounce {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Areas {
-    /// Number of areas.
     pub count: u64,
-    /// Areas that are no longer written to, because writes failed in a row.
+    /// Areas that are no longer written to, because consecutive writes failed.
     pub failed: u64,
     /// Slots out of service because a write to them failed.
     pub retired_slots: u64,
@@ -176,7 +173,6 @@ pub struct Areas {
 }
 
 impl Areas {
-    /// Reads the counters.
     #[must_use]
     pub fn of(stats: &Stats) -> Areas {
         use Counter as C;
@@ -199,7 +195,7 @@ impl Areas {
     }
 }
 
-/// Waits for reads of a page, or of a few.
+/// Waits for reads of one page or a few.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Polling {
@@ -220,7 +216,6 @@ pub struct Polling {
 }
 
 impl Polling {
-    /// Reads the counters.
     #[must_use]
     pub fn of(stats: &Stats) -> Polling {
         use Counter as C;

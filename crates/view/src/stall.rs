@@ -1,11 +1,11 @@
-//! For how much of its time a program waits for pages.
+//! Share of its time for which a program waits for pages.
 
 use std::time::Duration;
 
-/// The share of its threads' time for which they waited, 0 to 1. Threads that sleep of their
-/// own accord do not count: there are as many as have run or waited.
+/// Returns the share of its threads' time for which they waited, 0 to 1. Threads that sleep
+/// voluntarily do not count: the number of threads is estimated from running and waiting time.
 ///
-/// `cpu` is of a processor, of all threads together, without waits that were polled through.
+/// `cpu` is the CPU time of all threads, without waits that polled.
 #[must_use]
 pub fn share(waited: Duration, cpu: Duration, wall: Duration, threads: u32) -> f64 {
     let (waited, wall) = (waited.as_secs_f64(), wall.as_secs_f64());
@@ -29,11 +29,11 @@ mod tests {
             (share(seconds(waited), seconds(cpu), seconds(10.0), threads) * 100.0).round()
         };
         assert_eq!(percent(9.0, 1.0, 1), 90.0);
-        // It polls for its pages: that is no work of its own.
+        // CPU time of polling for pages is not work of the program.
         assert_eq!(percent(9.0, 9.5, 1), 90.0);
-        // Four threads at work, each of which waits a fifth of its time.
+        // Four working threads, each of which waits a fifth of its time.
         assert!(percent(8.0, 20.0, 4) < 35.0);
-        // One of many that waits, the others asleep.
+        // One of many threads waits; the others sleep.
         assert!(percent(9.5, 0.5, 64) > 90.0);
         assert_eq!(percent(40.0, 1.0, 4), 100.0);
         assert_eq!(share(seconds(1.0), seconds(1.0), Duration::ZERO, 1), 0.0);

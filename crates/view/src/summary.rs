@@ -8,20 +8,22 @@ use softswap_engine::base::stats::StopReason;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Memory outside the budget, and a process, are named if they are larger than this part of it.
+/// Memory outside the budget, and a process, are reported if they are larger than this part of the
+/// budget.
 const NOTABLE_PART: u64 = 10;
-/// Below this share of the time a program hardly waited.
+/// Share of the time below which waiting is called negligible.
 const LEAST_SHARE: f64 = 0.005;
-/// Below this share of the time the first line names no larger budget.
+/// Share of the time below which the first line suggests no larger budget.
 const NOTABLE_SHARE: f64 = 0.05;
-/// Processes in the line about processes, and in the table of details.
+/// Maximum number of processes in the line about processes, and in the table of details.
 const NAMED: usize = 2;
 const SHOWN: usize = 5;
-/// Parts in the line about memory outside the budget.
+/// Maximum number of parts in the line about memory outside the budget.
 const PARTS: usize = 3;
 const SIGKILL: i32 = 9;
 
-/// Returns the summary, or nothing if there is nothing to say: the program slept to its end.
+/// Returns the summary. Returns nothing if the program slept to its end and there is nothing to
+/// report.
 #[must_use]
 pub fn text(report: &Report, is_verbose: bool) -> String {
     let outside = outside_budget(report, is_verbose);
@@ -94,7 +96,8 @@ fn ending(report: &Report) -> String {
     }
 }
 
-/// Returns how long threads waited for memory: a share of the time if one could have waited it all.
+/// Returns a phrase for the time that threads waited for memory: a share of the time, unless the
+/// sum over threads exceeds it.
 fn waited(report: &Report) -> String {
     let stalled_ns = report.stalled_ns_of_all();
     match report.share_of_time(stalled_ns) {
@@ -104,10 +107,10 @@ fn waited(report: &Report) -> String {
     }
 }
 
-/// Returns a budget that spares half of the waits or more, if the run's own curve has one.
+/// Returns a budget that saves at least half of the waits, if the run's own curve has one.
 fn larger_budget(report: &Report) -> Option<String> {
     let is_notable = report.stalled_share() >= NOTABLE_SHARE;
-    // The curve is about one budget, and about a whole run of one process.
+    // The curve describes a fixed budget and a complete run of one process.
     let is_whole = report.outcome.status == Some(0) && report.history.at_s.len() > 2;
     let is_fixed = report.budget_bytes == report.budget_peak_bytes
         && report.history.budget_bytes.iter().all(|it| [0, report.budget_bytes].contains(it));
@@ -137,7 +140,7 @@ fn budget(report: &Report) -> String {
     };
     let used = bytes(report.used_peak_bytes_of_all());
     match report.tree.is_some() {
-        // The mapped memory of the first process is not that of all.
+        // The mapped memory of the first process is not that of all processes.
         true => format!("{budget}{once}, at most {used} used"),
         false => format!(
             "{budget}{once}, at most {used} used, for {} of program memory",
@@ -154,7 +157,7 @@ fn peaks(report: &Report) -> String {
     format!("resident {resident}, compressed in memory {pool}, on the disk {disk}")
 }
 
-/// Returns the processes that used most, if there was more than one.
+/// Returns the processes with the highest usage, if there was more than one.
 fn processes(report: &Report) -> Option<String> {
     let tree = report.tree.as_ref()?;
     let is_large = |it: &&Process| it.used_peak_bytes > report.budget_bytes / NOTABLE_PART;
@@ -167,8 +170,8 @@ fn processes(report: &Report) -> Option<String> {
     Some(format!("up to {} at a time{named}", count(tree.processes_peak as u64)))
 }
 
-/// Returns memory outside the budget by its largest parts, if it is notable or all is wanted. Clean
-/// file pages do not count: the kernel drops them.
+/// Returns memory outside the budget by its largest parts, if it is notable or everything is
+/// wanted. Clean file pages do not count: the kernel drops them.
 fn outside_budget(report: &Report, is_all_wanted: bool) -> Option<String> {
     let name = visible(report.name());
     let is_managed = report.engine_started || report.slept;
@@ -197,7 +200,7 @@ fn outside_budget(report: &Report, is_all_wanted: bool) -> Option<String> {
         return None;
     }
     parts.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
-    // A twentieth is no large part, but the largest part is always shown.
+    // A part below a twentieth is omitted, except for the largest.
     let large = parts.iter().take(PARTS).enumerate();
     let large = large.filter(|(at, (size, _))| *at == 0 || *size > total / 20);
     let large = large.map(|(_, (size, what))| format!("{} {what}", bytes(*size)));
@@ -317,7 +320,7 @@ fn fault_table(report: &Report) -> String {
     text
 }
 
-/// Returns the fault mechanism, and the mappings that it makes.
+/// Returns the fault mechanism and the number of its mappings.
 fn mechanism(report: &Report) -> Option<String> {
     let name = report.fault_mechanism.as_ref()?;
     let mappings = report.mappings.map_or_else(String::new, |it| {
@@ -344,7 +347,7 @@ fn traffic(report: &Report) -> String {
     format!("{written} written, {read} read ({reached}, {sealed})")
 }
 
-/// Joins the parts whose number is not zero.
+/// Joins the parts whose number is nonzero.
 fn joined(parts: &[(u64, String)]) -> Option<String> {
     let some: Vec<&str> =
         parts.iter().filter(|(number, _)| *number > 0).map(|(_, part)| part.as_str()).collect();

@@ -1,4 +1,5 @@
-//! The summary's sentence fits how the program ended, and its lines have what they promise.
+//! Tests of the summary: its sentence matches the outcome, and its lines contain the expected
+//! figures.
 
 use super::*;
 use crate::report::{Beside, History, Outcome, Tier, Tree, Unmanaged, UnmanagedProcess};
@@ -15,7 +16,7 @@ fn killed(signal: i32, name: &str) -> Outcome {
     Outcome { kind: "killed".into(), signal, signal_name, ..Outcome::default() }
 }
 
-/// A run of 10 s within 64 MiB that waited for `waited_s` seconds.
+/// Returns a run of 10 s within 64 MiB that waited for `waited_s` seconds.
 fn run(outcome: Outcome, waited_s: u64) -> Report {
     Report {
         program: vec!["/usr/bin/prog".into(), "argument".into()],

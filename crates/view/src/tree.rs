@@ -1,16 +1,16 @@
-//! What there is to show: the trees of processes that `softswap run` has started.
+//! The data to show: the process trees that `softswap run` has started.
 
 use crate::reading::Reading;
 use std::time::Duration;
 
-/// What one `softswap run` has started.
+/// The process tree of one `softswap run`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tree {
-    /// The number of `softswap run`.
+    /// PID of `softswap run`.
     pub root: u32,
     /// The program and its arguments.
     pub command: String,
-    /// One budget for all, if they share one: what it is, and what is granted of it.
+    /// The common budget, if the processes share one.
     pub shared: Option<Shared>,
     pub processes: Vec<Process>,
 }
@@ -28,32 +28,32 @@ pub struct Process {
     pub pid: u32,
     pub name: String,
     pub state: State,
-    /// What it had at the time it was started with, or has been granted.
+    /// Its budget at the start, or the share granted to it.
     pub budget_bytes: u64,
-    /// Private memory that is in DRAM, as the kernel counts it.
+    /// Private memory in DRAM, as counted by the kernel.
     pub anonymous_bytes: u64,
-    /// Since its start.
+    /// CPU time since its start.
     pub cpu: Duration,
     pub threads: u32,
-    /// Its settings, by key.
+    /// Settings by key.
     pub settings: Vec<(String, String)>,
-    /// Faults by tier and bucket of latency; empty where nobody has asked for them.
+    /// Faults by tier and latency bucket; empty if they were not requested.
     pub latencies: Vec<Vec<u64>>,
 }
 
-/// What a process is to softswap.
+/// State of a process under softswap.
 #[derive(Debug, Clone, PartialEq)]
 pub enum State {
-    /// It has an engine, which has answered.
+    /// Its engine has answered.
     Awake(Box<Reading>),
-    /// What it has fits its budget: it has no engine.
+    /// Its memory fits the budget, so it has no engine.
     Asleep,
-    /// It could not be asked, and why.
+    /// It could not be queried, for this reason.
     Silent(String),
 }
 
 impl Process {
-    /// What its engine has answered, if it has.
+    /// Returns the answer of its engine, if any.
     #[must_use]
     pub fn reading(&self) -> Option<&Reading> {
         match &self.state {
@@ -62,7 +62,7 @@ impl Process {
         }
     }
 
-    /// What it has of its budget.
+    /// Returns the memory that it uses of its budget.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         match &self.state {
@@ -72,7 +72,7 @@ impl Process {
         }
     }
 
-    /// A setting's value.
+    /// Returns the value of a setting.
     #[must_use]
     pub fn setting(&self, key: &str) -> Option<&str> {
         let found = self.settings.iter().find(|(name, _)| name == key);
@@ -81,7 +81,7 @@ impl Process {
 }
 
 impl Tree {
-    /// All that have answered, added up.
+    /// Returns the sum of all answers.
     #[must_use]
     pub fn sum(&self) -> Reading {
         let mut sum = Reading::default();
@@ -89,7 +89,7 @@ impl Tree {
         sum
     }
 
-    /// What all may take together.
+    /// Returns the total budget of all processes.
     #[must_use]
     pub fn budget_bytes(&self) -> u64 {
         match self.shared {
@@ -98,7 +98,7 @@ impl Tree {
         }
     }
 
-    /// How many are awake, and how many asleep.
+    /// Returns the number of awake processes and of sleeping ones.
     #[must_use]
     pub fn awake_and_asleep(&self) -> (usize, usize) {
         let count = |is: fn(&State) -> bool| {

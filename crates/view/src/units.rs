@@ -1,20 +1,20 @@
-//! Sizes, shares and times: read from people, written for people.
+//! Parsing and formatting of sizes, shares and times.
 
 use bytesize::ByteSize;
 use std::time::Duration;
 
-/// Larger sizes are slips of the keyboard: no x86-64 machine can address them.
+/// Larger sizes are typing errors: no x86-64 machine can address them.
 const LARGEST_BYTES: u64 = 1 << 56;
 
-/// An amount of memory as it may be asked for.
+/// A requested amount of memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Amount {
     Bytes(u64),
-    /// Of the memory that is available, over 0 and up to 100.
+    /// Percentage of available memory, above 0 and up to 100.
     Percent(f64),
 }
 
-/// Reads `512M`, `2GiB`, `1.5G`, `500MB`, `1048576`.
+/// Parses `512M`, `2GiB`, `1.5G`, `500MB`, `1048576`.
 ///
 /// As in coreutils a bare letter (and `MiB`) counts by 1024, `MB` by 1000.
 pub fn parse_size(text: &str) -> Result<u64, String> {
@@ -39,7 +39,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Reads a size, or a share such as `50%`.
+/// Parses a size, or a share such as `50%`.
 pub fn parse_amount(text: &str) -> Result<Amount, String> {
     match text.trim().strip_suffix('%') {
         None => parse_size(text).map(Amount::Bytes).map_err(|why| {
@@ -52,12 +52,12 @@ pub fn parse_amount(text: &str) -> Result<Amount, String> {
     }
 }
 
-/// `256.0 MiB`
+/// Formats bytes: `256.0 MiB`
 pub fn bytes(count: u64) -> String {
     ByteSize(count).display().iec().to_string()
 }
 
-/// `850 ns`, `4.2 us`, `1.3 ms`, `2.51 s`
+/// Formats a time: `850 ns`, `4.2 us`, `1.3 ms`, `2.51 s`
 pub fn nanoseconds(ns: u64) -> String {
     let value = ns as f64;
     match ns {
@@ -68,7 +68,7 @@ pub fn nanoseconds(ns: u64) -> String {
     }
 }
 
-/// `2.51 s`, `3 min 20 s`, `2 h 05 min`
+/// Formats a time: `2.51 s`, `3 min 20 s`, `2 h 05 min`
 pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
@@ -78,7 +78,7 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// `1,234,567`
+/// Formats a count: `1,234,567`
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
@@ -91,7 +91,7 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// Returns text in which no character controls a terminal.
+/// Replaces control characters, which could affect a terminal.
 #[must_use]
 pub fn visible(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()

@@ -1,10 +1,10 @@
-//! Bars of several parts.
+//! Bars that consist of several parts.
 
 use super::theme::{Part, Theme};
 use ratatui::text::{Line, Span};
 
-/// How many of `width` signs each of some amounts gets of a whole. What is there at all gets
-/// one, as long as there is room.
+/// Distributes `width` characters over amounts of a whole. A nonzero amount gets at least one
+/// character while there is space.
 pub(super) fn signs(amounts: &[u64], whole: u64, width: usize) -> Vec<usize> {
     let mut left = width;
     let share = |amount: u64| amount as f64 / whole.max(1) as f64 * width as f64;
@@ -17,7 +17,7 @@ pub(super) fn signs(amounts: &[u64], whole: u64, width: usize) -> Vec<usize> {
     widths
 }
 
-/// A bar of so many signs.
+/// Draws a bar of `width` characters.
 pub(super) fn bar(
     theme: Theme,
     parts: &[(Part, u64)],
@@ -34,7 +34,7 @@ pub(super) fn bar(
         .collect()
 }
 
-/// What the parts are, and how much: those that a line of that width has room for.
+/// Lists the parts with their amounts, as many as fit the width.
 pub(super) fn legend(theme: Theme, parts: &[(Part, &str, String)], width: usize) -> Line<'static> {
     let (mut spans, mut used) = (Vec::new(), 0);
     for (part, name, amount) in parts {
@@ -50,7 +50,7 @@ pub(super) fn legend(theme: Theme, parts: &[(Part, &str, String)], width: usize)
     Line::from(spans)
 }
 
-/// The first of some texts that fits; none where none does, rather than half of a number.
+/// Returns the first text that fits, or an empty one, to avoid truncated numbers.
 pub(super) fn fitting(width: usize, texts: impl IntoIterator<Item = String>) -> String {
     texts.into_iter().find(|text| text.chars().count() <= width).unwrap_or_default()
 }
@@ -63,7 +63,7 @@ mod tests {
     fn parts_fill_a_bar_by_their_share_and_never_more() {
         assert_eq!(signs(&[50, 25], 100, 40), [20, 10]);
         assert_eq!(signs(&[1, 0, 99], 100, 10), [1, 0, 9]);
-        // More than the whole, as for a moment after the budget has become smaller.
+        // More than the whole, as briefly after the budget was lowered.
         assert_eq!(signs(&[150, 80], 100, 10), [10, 0]);
         assert_eq!(signs(&[0, 0], 0, 10), [0, 0]);
     }

@@ -1,4 +1,4 @@
-//! The picture.
+//! Drawing of the screen.
 
 use super::bars::{bar, fitting, legend};
 use super::history::History;
@@ -15,18 +15,18 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
 use softswap_engine::base::stats::{TIERS, Tier};
 
-/// From this height on each tier has a line of its own.
+/// Height from which each tier has its own line.
 const TALL: u16 = 36;
-/// Before a sparkline: what it is, and how much now.
+/// Widths before a sparkline: label and current value.
 const LABEL: usize = 9;
 const VALUE: usize = 9;
-/// The head of the table, and two processes.
+/// Height of the table's title and two processes.
 const LEAST_TABLE: u16 = 3;
-/// Of the list of trees: the number, how it fares, and its memory.
+/// Columns of the list of trees: PID, state, and memory.
 const LIST: [u16; 3] = [7, 13, 18];
-/// The least of a command that is worth its place.
+/// Smallest width at which a command is shown.
 const LEAST_COMMAND: u16 = 8;
-/// What is not known, or not there any more.
+/// Placeholder for an unknown value.
 const NONE: &str = "-";
 
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen, theme: Theme) {
@@ -84,7 +84,7 @@ fn draw_tree(frame: &mut Frame<'_>, area: Rect, screen: &Screen, tree: &Tree, th
         0
     };
     let lines = rate_lines(area.height >= TALL);
-    // Where not all has room the processes and what there is of memory come first.
+    // If space is short, the processes and the memory have priority.
     let mut left = area.height.saturating_sub(1 + LEAST_TABLE);
     let mut take = |wanted: u16| {
         let taken = wanted.min(left);
@@ -125,7 +125,7 @@ fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// A line for each tree, with the one that is shown among them.
+/// Draws a line for each tree, so that the selected one is visible.
 fn draw_list(frame: &mut Frame<'_>, area: Rect, screen: &Screen, shown: &Tree, theme: Theme) {
     let mut left = area.width;
     let mut fits = |width: u16| {
@@ -164,7 +164,7 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, screen: &Screen, tree: &Tree, th
         name.push_span(Span::styled("has ended ", theme.warning()));
     }
     name.push_span(Span::styled(tree.command.clone(), theme.title()));
-    // What has ended has nothing.
+    // An exited tree has no memory.
     let there: &[Process] = if has_ended { &[] } else { &tree.processes };
     let now = Tree { processes: there.to_vec(), ..Tree::default() };
     let sum = now.sum();
@@ -258,7 +258,7 @@ fn line_of_what_is_out(tree: &Tree, width: usize, theme: Theme) -> Line<'static>
 struct RateLine {
     label: &'static str,
     value: fn(&Rates) -> f64,
-    /// What a full sign is at least.
+    /// Lower limit of the value of the highest sign.
     full: f64,
     shown: fn(f64) -> String,
 }
@@ -347,7 +347,7 @@ fn aligned(text: String, is_text: bool) -> Line<'static> {
     Line::raw(text).alignment(if is_text { Alignment::Left } else { Alignment::Right })
 }
 
-/// What became of a change, or what there is to know of the selected process.
+/// Draws the result of a change, or details of the selected process.
 fn draw_foot(frame: &mut Frame<'_>, area: Rect, screen: &Screen, theme: Theme) {
     if let Some((is_done, text)) = &screen.said {
         let style = if *is_done { theme.title() } else { theme.warning() };

@@ -45,7 +45,7 @@ fn tree(root: u32, processes: Vec<Process>) -> Tree {
     Tree { root, command: format!("python3 analysis-{root}.py"), shared: None, processes }
 }
 
-/// After so many looks, one a second.
+/// Returns the screen after `looks` samples, one per second.
 fn after(looks: u64, trees: impl Fn(u64) -> Vec<Tree>) -> Screen {
     let mut screen = Screen::new("somebody".into(), None);
     (1..=looks).for_each(|look| screen.look(Duration::from_secs(look), trees(look)));
@@ -122,7 +122,7 @@ fn every_size_is_drawn_and_ascii_stays_ascii() {
             screen.mode = mode.clone();
             assert!(!picture(&screen, size, Theme::of(false, false)).is_empty());
             let plain = picture(&screen, size, Theme::of(true, true));
-            // The border of boxes is drawn by lines.
+            // The border of boxes is drawn with line characters.
             assert!(mode == Mode::Help || plain.is_ascii(), "{plain}");
         }
     }
@@ -156,12 +156,12 @@ fn a_tree_that_ends_says_so_and_goes_after_a_while() {
     assert!(shown.contains("has ended") && shown.contains("1 tree, 1 process"), "{shown}");
     let shown = picture(&after(20, trees), (80, 24), Theme::of(true, false));
     assert!(!shown.contains("has ended") && shown.contains("1 tree,"), "{shown}");
-    // What was asked for stays.
+    // A tree requested by PID stays on the screen.
     let mut screen = Screen::new("somebody".into(), Some(5));
     (1..=30).for_each(|look| screen.look(Duration::from_secs(look), trees(look)));
     let shown = picture(&screen, (80, 24), Theme::of(true, false));
     assert!(shown.contains("5 has ended python3 analysis-5.py"), "{shown}");
-    // Nothing that it had is shown as if it still had it.
+    // Figures of the exited tree are not shown.
     for part in ["0 trees, 0 processes", "- of 256.0 MiB", "resident -", "out -", "6 short"] {
         assert!(shown.contains(part), "{part:?} is missing in:\n{shown}");
     }
@@ -197,7 +197,7 @@ fn on_a_small_screen_what_is_shown_is_whole() {
     let screen = after(3, |look| {
         vec![tree(7, vec![process(8, "python3", look)]), tree(9, vec![process(10, "b", look)])]
     });
-    // Each figure that can be shown, as it is.
+    // Every figure that may appear, in full.
     let whole = [
         "2",
         "7",

@@ -1,12 +1,12 @@
-//! The last two minutes.
+//! Rates of the last two minutes.
 
 use crate::rates::Rates;
 use std::collections::VecDeque;
 
-/// So many looks, one a second.
+/// Number of samples, one per second.
 const KEPT: usize = 120;
 
-/// The rates of a tree, the newest last.
+/// Rates of a tree, the newest last.
 #[derive(Debug, Default)]
 pub(super) struct History(VecDeque<Rates>);
 
@@ -18,8 +18,8 @@ impl History {
         self.0.push_back(rates);
     }
 
-    /// As a line of at most so many signs, the newest to the right. The most that there was is a
-    /// full sign, or `full` where there was less.
+    /// Draws a line of at most `width` characters, the newest at the right. The highest sign stands
+    /// for the maximum, or for `full` if that is larger.
     pub(super) fn sparkline(
         &self,
         width: usize,

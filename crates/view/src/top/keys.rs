@@ -1,9 +1,9 @@
-//! What keys do.
+//! Handling of keys.
 
 use super::screen::{Mode, SETTINGS, Screen};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// What is to be done about a key, beside what it changed on the screen.
+/// Action for a key, in addition to changes of the screen.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Stay,
@@ -12,7 +12,7 @@ pub(super) enum Answer {
     Set { pid: u32, key: String, value: String },
 }
 
-/// Longer values there are none.
+/// Longest value of a setting.
 const LONGEST_VALUE: usize = 40;
 const PAGE: isize = 10;
 
@@ -25,7 +25,7 @@ pub(super) fn pressed(screen: &mut Screen, key: KeyEvent) -> Answer {
     }
     match std::mem::replace(&mut screen.mode, Mode::Watch) {
         Mode::Watch => watch(screen, key.code),
-        // Any key leaves it.
+        // Any key closes the help.
         Mode::Help => Answer::Stay,
         Mode::Type { target, mut text } => {
             match key.code {
@@ -43,7 +43,7 @@ pub(super) fn pressed(screen: &mut Screen, key: KeyEvent) -> Answer {
             screen.mode = Mode::Type { target, text };
             Answer::Stay
         }
-        // Everything but yes is no.
+        // Any key except yes cancels.
         Mode::Confirm { target, text } => match key.code {
             KeyCode::Char('y' | 'Y') => {
                 let (pid, key) = (target.pid, target.setting.key.to_string());
@@ -82,7 +82,7 @@ fn watch(screen: &mut Screen, code: KeyCode) -> Answer {
     Answer::Stay
 }
 
-/// What the help says.
+/// Text of the help.
 pub(super) const HELP: [(&str, &str); 9] = [
     ("Up, Down, j, k", "select a process"),
     ("Tab, Shift-Tab", "show the next tree, the one before"),

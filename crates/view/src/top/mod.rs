@@ -1,4 +1,4 @@
-//! `softswap top`: what programs under softswap do, on the terminal, until one leaves it.
+//! `softswap top`: shows programs under softswap on the terminal until the user quits.
 
 mod theme;
 mod history;
@@ -17,55 +17,55 @@ use std::time::{Duration, Instant};
 use terminal::Terminal;
 use theme::Theme;
 
-/// Between two looks.
+/// Interval between two samples.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Until the second look, so that there are rates soon.
+/// Interval before the second sample, so that rates appear soon.
 const FIRST_PAUSE: Duration = Duration::from_millis(300);
-/// How long a key may wait for the screen.
+/// Longest delay of a key.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Who knows what there is.
+/// Source of the trees.
 pub trait Source: Send + 'static {
-    /// Looks at all trees.
+    /// Returns all trees.
     fn look(&mut self) -> Vec<Tree>;
 
     /// Changes a setting of a process.
     ///
     /// # Errors
-    /// Why it was not changed.
+    /// The reason if it was not changed.
     fn set(&mut self, pid: u32, key: &str, value: &str) -> Result<String, String>;
 }
 
-/// What is shown.
+/// Display options.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Whose trees, for when there are none.
+    /// User whose trees are shown, for the message if there are none.
     pub user: String,
-    /// Only the tree with this root.
+    /// Show only the tree with this root.
     pub only: Option<u32>,
-    /// Whether colours are not wanted.
+    /// True to show no colours.
     pub no_color: bool,
-    /// Whether the terminal shows no more than ASCII.
+    /// True if the terminal shows only ASCII.
     pub ascii: bool,
 }
 
-/// What the screen hears from the thread that looks.
+/// Message of the sampling thread to the screen.
 enum News {
     Look(Duration, Vec<Tree>),
     Said(Result<String, String>),
 }
 
-/// What that thread is asked to change.
+/// Change that the sampling thread is asked to make.
 struct Change {
     pid: u32,
     key: String,
     value: String,
 }
 
-/// Shows it until the user leaves it.
+/// Shows the screen until the user quits.
 ///
 /// # Errors
-/// When the terminal fails.
+/// If the terminal fails.
 pub fn show(source: impl Source, options: Options) -> io::Result<()> {
     let (news, heard) = channel();
     let (wishes, asked) = channel();
@@ -73,7 +73,8 @@ pub fn show(source: impl Source, options: Options) -> io::Result<()> {
     looks.spawn(move || look_again_and_again(source, &news, &asked))?;
     let theme = Theme::of(options.no_color, options.ascii);
     let mut screen = Screen::new(options.user, options.only);
-    // What there is at once is on the first picture; what takes longer does not hold it up.
+    // Include results that are available at once in the first picture, without waiting for slow
+    // ones.
     if let Ok(first) = heard.recv_timeout(TICK) {
         take(&mut screen, first);
     }
@@ -129,7 +130,7 @@ fn attend(
     }
 }
 
-/// The thread that looks: a process that is slow to answer does not hold up the screen.
+/// Runs the sampling thread, so that a process that answers slowly does not block the screen.
 fn look_again_and_again(mut source: impl Source, news: &Sender<News>, asked: &Receiver<Change>) {
     let (started, mut pause) = (Instant::now(), FIRST_PAUSE);
     loop {

@@ -1,4 +1,4 @@
-//! What the screen knows: what there is, what is selected, and what is being typed.
+//! State of the screen: trees, selection, and input.
 
 use super::history::History;
 use super::table::{Row, Sort};
@@ -7,10 +7,10 @@ use crate::tree::{Process, Tree};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How long a tree that has ended is still shown among others.
+/// Time for which an exited tree is still shown among others.
 const SHOWN_AFTER_END: Duration = Duration::from_secs(10);
 
-/// A setting that can be changed from here.
+/// A setting that can be changed on this screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Setting {
     pub(super) press: char,
@@ -24,28 +24,28 @@ pub(super) const SETTINGS: [Setting; 3] = [
     Setting { press: 'p', key: "io.poll", example: "auto, interrupt, poll, hybrid" },
 ];
 
-/// What keys mean just now.
+/// Input mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Mode {
     Watch,
     Help,
-    /// A new value of a setting is being typed.
+    /// The user types a new value of a setting.
     Type {
         target: Target,
         text: String,
     },
-    /// It is to be confirmed.
+    /// The user is asked to confirm the value.
     Confirm {
         target: Target,
         text: String,
     },
 }
 
-/// Whose setting is being changed.
+/// Process or tree whose setting is changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) pid: u32,
-    /// For people.
+    /// Description for the user.
     pub(super) whose: String,
     pub(super) setting: Setting,
     pub(super) now: Option<String>,
@@ -55,10 +55,10 @@ pub(super) struct Target {
 pub(super) struct Screen {
     pub(super) user: String,
     pub(super) only: Option<u32>,
-    /// Whether it has been looked at all.
+    /// True after the first sample.
     pub(super) has_looked: bool,
     pub(super) trees: Vec<Tree>,
-    /// When trees were last seen that are not there any more.
+    /// Time at which exited trees were last seen.
     ended: HashMap<u32, Duration>,
     comparison: Comparison,
     pub(super) compared: Compared,
@@ -67,7 +67,7 @@ pub(super) struct Screen {
     process: Option<u32>,
     pub(super) sort: Sort,
     pub(super) mode: Mode,
-    /// What became of the last change: whether it was made, and the words.
+    /// Result of the last change: success, and a message.
     pub(super) said: Option<(bool, String)>,
 }
 
@@ -90,7 +90,7 @@ impl Screen {
         }
     }
 
-    /// Takes what there is now.
+    /// Takes a new sample.
     pub(super) fn look(&mut self, at: Duration, mut trees: Vec<Tree>) {
         trees.retain(|tree| self.only.is_none_or(|only| only == tree.root));
         self.has_looked = true;
@@ -99,7 +99,7 @@ impl Screen {
         for tree in &trees {
             self.ended.remove(&tree.root);
             let mut awake = tree.processes.iter().filter(|it| it.reading().is_some()).peekable();
-            // The first look has nothing to compare with. Those that sleep do nothing.
+            // The first sample has no rates. Sleeping processes have none either.
             let is_known = awake.peek().is_none()
                 || awake.any(|process| compared.processes.contains_key(&process.pid));
             match compared.trees.get(&tree.root).filter(|_| is_known) {
@@ -126,7 +126,7 @@ impl Screen {
         }
     }
 
-    /// What became of a change.
+    /// Stores the result of a change.
     pub(super) fn said(&mut self, said: Result<String, String>) {
         self.said = Some(match said {
             Ok(text) => (true, text),
@@ -134,17 +134,16 @@ impl Screen {
         });
     }
 
-    /// The tree that is shown.
+    /// Returns the selected tree.
     pub(super) fn selected(&self) -> Option<&Tree> {
         self.trees.iter().find(|tree| Some(tree.root) == self.tree)
     }
 
-    /// Whether it has ended.
     pub(super) fn has_ended(&self, root: u32) -> bool {
         self.ended.contains_key(&root)
     }
 
-    /// What a tree does, once that is known, and while it is there.
+    /// Returns the rates of a tree that runs, once they are known.
     pub(super) fn rates(&self, root: u32) -> Option<Rates> {
         self.compared.trees.get(&root).copied()
     }
@@ -153,7 +152,7 @@ impl Screen {
         self.histories.get(&root)
     }
 
-    /// The processes of the tree that is shown, in order.
+    /// Returns the processes of the selected tree, in order.
     pub(super) fn rows(&self) -> Vec<Row<'_>> {
         let Some(tree) = self.selected() else { return Vec::new() };
         let mut rows = self.sort.rows(&tree.processes, &self.compared);
@@ -162,12 +161,12 @@ impl Screen {
         rows
     }
 
-    /// Where in them the selected one is; the first one if none is.
+    /// Returns the index of the selected process; by default the first.
     pub(super) fn at(&self, rows: &[Row<'_>]) -> usize {
         rows.iter().position(|row| Some(row.process.pid) == self.process).unwrap_or(0)
     }
 
-    /// Selects the process so many further down, or up.
+    /// Moves the selection down by `by` processes, or up if negative.
     pub(super) fn step(&mut self, by: isize) {
         let rows = self.rows();
         let last = rows.len().saturating_sub(1);
@@ -175,7 +174,7 @@ impl Screen {
         self.process = rows.get(to).map(|row| row.process.pid);
     }
 
-    /// Shows the next tree, or the one before.
+    /// Selects the next tree, or the previous one.
     pub(super) fn step_tree(&mut self, to_the_next: bool) {
         let count = self.trees.len();
         let at = self.trees.iter().position(|tree| Some(tree.root) == self.tree).unwrap_or(0);
@@ -185,8 +184,8 @@ impl Screen {
         }
     }
 
-    /// Begins to change a setting of the selected process, or of the tree, where that has the
-    /// budget. Says why that cannot be.
+    /// Starts to change a setting of the selected process, or of the tree if that has the budget.
+    /// Returns the reason if that is impossible.
     pub(super) fn begin(&mut self, setting: Setting) -> Result<(), String> {
         let tree = self.selected().ok_or("there is nothing to change")?;
         if self.has_ended(tree.root) {

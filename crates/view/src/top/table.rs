@@ -1,11 +1,10 @@
-//! The table of a tree's processes: its columns, and by which it is sorted.
+//! The table of a tree's processes: columns and sorting.
 
 use crate::rates::{Compared, Rates};
 use crate::tree::{Process, State};
 use crate::units::bytes;
 use std::cmp::Ordering;
 
-/// A column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Column {
     Pid,
@@ -37,7 +36,7 @@ pub(super) const COLUMNS: [Column; 12] = [
     Column::Written,
     Column::Mappings,
 ];
-/// The same, the most useful first: where there is no room for all, the last ones are left out.
+/// All columns by usefulness: if space is short, the last ones are omitted.
 const BY_USE: [Column; 12] = [
     Column::Pid,
     Column::Used,
@@ -53,8 +52,8 @@ const BY_USE: [Column; 12] = [
     Column::Mappings,
 ];
 
-/// As many columns as there is room for, each as wide as it is, with a space between; the first
-/// one in any case.
+/// Returns the columns that fit, each with its width and a space in between; at least the first
+/// one.
 pub(super) fn columns(width: u16) -> Vec<Column> {
     let mut used = 0;
     let fits = |column: &&Column| {
@@ -65,12 +64,12 @@ pub(super) fn columns(width: u16) -> Vec<Column> {
     COLUMNS.into_iter().filter(|column| BY_USE[..shown].contains(column)).collect()
 }
 
-/// A process with what is shown of it.
+/// A process with its displayed data.
 #[derive(Debug, Clone)]
 pub(super) struct Row<'t> {
     pub(super) process: &'t Process,
     pub(super) rates: Option<Rates>,
-    /// Whether it has ended with its tree: then nothing of what it had is told.
+    /// True if it has exited with its tree; then its figures are not shown.
     pub(super) has_ended: bool,
 }
 
@@ -105,7 +104,7 @@ impl Column {
         matches!(self, Column::Name | Column::State)
     }
 
-    /// What it says of a process.
+    /// Returns the column's text for a process.
     pub(super) fn text(self, row: &Row<'_>) -> String {
         let reading = row.process.reading();
         let size = |value: Option<u64>| value.map_or_else(|| "-".to_string(), short_bytes);
@@ -140,7 +139,7 @@ impl Column {
         }
     }
 
-    /// What it is sorted by, where that is a number.
+    /// Returns the column's sort value, if it is numeric.
     fn value(self, row: &Row<'_>) -> f64 {
         let reading = row.process.reading();
         let of = |field: fn(&crate::reading::Reading) -> u64| reading.map_or(0, field) as f64;
@@ -159,7 +158,7 @@ impl Column {
         }
     }
 
-    /// Numbers from the largest down, names from A on; those that are equal by their number.
+    /// Compares numbers in descending order, names in ascending order, and equal ones by PID.
     fn compare(self, one: &Row<'_>, other: &Row<'_>) -> Ordering {
         let first = if self.is_text() {
             self.text(one).cmp(&self.text(other))
@@ -170,7 +169,7 @@ impl Column {
     }
 }
 
-/// By what the table is sorted.
+/// Sort order of the table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sort {
     pub(super) column: Column,
@@ -184,14 +183,14 @@ impl Default for Sort {
 }
 
 impl Sort {
-    /// To the column to the right, or to the left.
+    /// Selects the column to the right, or to the left.
     pub(super) fn step(&mut self, to_the_right: bool) {
         let at = COLUMNS.iter().position(|column| *column == self.column).unwrap_or(0);
         let next = if to_the_right { at + 1 } else { at + COLUMNS.len() - 1 };
         *self = Sort { column: COLUMNS[next % COLUMNS.len()], is_reversed: false };
     }
 
-    /// All processes in that order.
+    /// Returns all processes in this order.
     pub(super) fn rows<'t>(self, processes: &'t [Process], compared: &Compared) -> Vec<Row<'t>> {
         let row = |process: &'t Process| Row {
             process,
@@ -207,12 +206,12 @@ impl Sort {
     }
 }
 
-/// `12.3 MiB` as `12.3M`.
+/// Formats `12.3 MiB` as `12.3M`.
 pub(super) fn short_bytes(count: u64) -> String {
     bytes(count).replace("iB", "").replace(' ', "")
 }
 
-/// `950`, `12.3k`, `4.5M`
+/// Formats a count: `950`, `12.3k`, `4.5M`.
 pub(super) fn short_count(value: f64) -> String {
     match value {
         _ if value < 999.5 => format!("{value:.0}"),

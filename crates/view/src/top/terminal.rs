@@ -1,4 +1,4 @@
-//! The terminal: taken, drawn on, and given back as it was, on every way out.
+//! The terminal in raw mode, restored on every exit.
 
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
@@ -14,26 +14,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The status of one that was told twice to end.
+/// Exit status after a second termination signal.
 const FAILED: i32 = 1;
 
-/// What the user, or the terminal, did.
+/// Input, or a change of the terminal.
 pub(super) enum Event {
     None,
     Resized,
-    /// A signal, or the terminal is gone.
+    /// A termination signal, or the terminal was closed.
     Ended,
-    /// A signal that asks us to stop for a while.
+    /// A signal to stop (SIGTSTP).
     Stopped,
     Key(KeyEvent),
 }
 
-/// The terminal while it is ours.
+/// The terminal while `top` uses it.
 pub(super) struct Terminal {
     inner: ratatui::Terminal<CrosstermBackend<Stdout>>,
     ended: Arc<AtomicBool>,
     stopped: Arc<AtomicBool>,
-    /// After we were stopped, by whatever it was.
+    /// Set after a stop, whatever its cause.
     continued: Arc<AtomicBool>,
 }
 
@@ -41,7 +41,7 @@ impl Terminal {
     pub(super) fn enter() -> io::Result<Terminal> {
         let ended = Arc::new(AtomicBool::new(false));
         for signal in [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT] {
-            // Whoever sends a second one does not want to wait.
+            // A second signal exits at once.
             let number = signal.as_raw();
             signal_hook::flag::register_conditional_shutdown(number, FAILED, ended.clone())?;
             signal_hook::flag::register(number, ended.clone())?;
@@ -49,7 +49,7 @@ impl Terminal {
         let [stopped, continued] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         signal_hook::flag::register(Signal::TSTP.as_raw(), stopped.clone())?;
         signal_hook::flag::register(Signal::CONT.as_raw(), continued.clone())?;
-        // An error of our own is written to a terminal that shows it.
+        // Restore the terminal first, so that a panic message is visible.
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             give_back();
@@ -73,7 +73,7 @@ impl Terminal {
         self.inner.draw(picture).map(drop)
     }
 
-    /// What happens within that time.
+    /// Waits for an event, for at most `limit`.
     pub(super) fn wait(&mut self, limit: Duration) -> io::Result<Event> {
         if self.ended.load(Relaxed) {
             return Ok(Event::Ended);
@@ -98,12 +98,12 @@ impl Terminal {
             Ok(event::Event::Resize(..)) => Event::Resized,
             Ok(_) => Event::None,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Event::None,
-            // It was closed.
+            // The terminal was closed.
             Err(_) => Event::Ended,
         })
     }
 
-    /// Stops, with the terminal as it was, until somebody lets us go on.
+    /// Restores the terminal and stops until SIGCONT.
     pub(super) fn suspend(&mut self) -> io::Result<()> {
         if is_orphaned() {
             return Ok(());
@@ -113,18 +113,18 @@ impl Terminal {
         self.take_again()
     }
 
-    /// Takes the terminal that others have had meanwhile.
+    /// Takes the terminal back after other programs have used it.
     fn take_again(&mut self) -> io::Result<()> {
         self.continued.store(false, Relaxed);
-        // Whoever had it may have left it to lines, which is not known here.
+        // Another program may have reset raw mode, which is not known here.
         let _ = disable_raw_mode();
         take()?;
         self.inner.clear()
     }
 }
 
-/// Whether nobody would let us go on: no shell that started our group of processes is there. The
-/// kernel stops none in such a group by SIGTSTP either.
+/// Returns true if this process group is orphaned: no shell could continue it. The kernel does not
+/// stop such a group by SIGTSTP either.
 fn is_orphaned() -> bool {
     use rustix::process::{getpgrp, getppid, getsid};
     let Ok(session) = getsid(None) else { return true };
@@ -132,8 +132,8 @@ fn is_orphaned() -> bool {
     session == getpgrp() || of_parent != Some(session)
 }
 
-/// Waits for something to read, or a signal; false where the terminal is gone. Asked of the
-/// kernel first: crossterm reads from a terminal that is gone for ever.
+/// Waits for input or a signal. Returns false if the terminal was closed. Uses `poll` directly,
+/// because crossterm reads from a closed terminal forever.
 fn is_there(limit: Duration) -> bool {
     let stdin = rustix::stdio::stdin();
     let mut waits = [PollFd::new(&stdin, PollFlags::IN)];
@@ -149,7 +149,7 @@ fn take() -> io::Result<()> {
     execute!(stdout(), EnterAlternateScreen, Hide)
 }
 
-/// A terminal that is gone needs nothing any more.
+/// Errors are ignored: the terminal may be closed.
 fn give_back() {
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();

@@ -1,16 +1,15 @@
-//! How things look. Only the terminal's own sixteen colours, which its user has made readable on
-//! the background that it has; and none of them says what is not said in words or signs, too.
+//! Characters and colours. Uses only the terminal's sixteen colours, which the user has chosen for
+//! the background. Colours carry no information that the text lacks.
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// Signs and colours.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Theme {
     has_color: bool,
     is_ascii: bool,
 }
 
-/// What is drawn.
+/// Part of a bar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Resident,
@@ -39,7 +38,7 @@ impl Theme {
         }
     }
 
-    /// The sign of a bar's part.
+    /// Returns the character of a bar's part.
     pub(super) fn sign_of(self, part: Part) -> &'static str {
         match (part, self.is_ascii) {
             (Part::Resident, false) => "█",
@@ -55,7 +54,7 @@ impl Theme {
         }
     }
 
-    /// The signs of a sparkline, from nothing to the most.
+    /// Returns the characters of a sparkline, from zero to the maximum.
     pub(super) fn steps(self) -> &'static [&'static str] {
         match self.is_ascii {
             false => &[" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
