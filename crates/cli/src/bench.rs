@@ -1,5 +1,5 @@
-//! `softswap bench`, `softswap analyze` and `softswap remote`: done by programs that lie beside
-//! this one, so that the command stays small.
+//! `softswap bench`, `softswap analyze` and `softswap remote`: implemented by separate programs in
+//! the same directory, so that the command stays small.
 
 use crate::refusal::{CANNOT_RUN, NOT_FOUND, Refusal, plain};
 use clap::Args;
@@ -20,7 +20,7 @@ pub(crate) struct HandedOver {
 }
 
 impl HandedOver {
-    /// Becomes the other program, with all arguments as they are.
+    /// Replaces this process by the other program, with all arguments unchanged.
     pub(crate) fn hand_over(&self, name: &str, first: Option<&str>) -> Result<ExitCode, Refusal> {
         let own = std::env::current_exe().map_err(|error| {
             Refusal::own(format!("cannot tell where softswap itself is ({error})"))

@@ -1,4 +1,4 @@
-//! What a file or device holds, by its first bytes. Read only, never touched.
+//! Recognizes the content of a file or device by its first bytes. Only reads.
 
 use softswap_engine::store::swap::contents::{HEAD_BYTES, recognise};
 use std::fs;
@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// What `path` holds, as far as it can be recognised.
+/// Returns the kind of content of `path`, if it is recognized.
 pub fn of_path(path: &Path) -> io::Result<Option<&'static str>> {
     let file = fs::OpenOptions::new()
         .read(true)

@@ -1,5 +1,5 @@
-//! Reaching a running program: which process is meant, where its socket is,
-//! whether that is its own, and what to say when it cannot be asked.
+//! Client of the control socket: finds the process and its socket, verifies the owner, and explains
+//! failures.
 
 use crate::library;
 use crate::refusal::{FAILED, Refusal, plain};
@@ -14,16 +14,16 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long a program may take to answer.
+/// Timeout for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The setting that a tree has.
+/// Key of the setting that belongs to the tree.
 pub const MEMORY: &str = "memory";
-/// A socket has its name a moment before it is answered.
+/// Retry interval: a socket's name appears shortly before it accepts connections.
 const MOMENT: Duration = Duration::from_millis(20);
-/// For a process that has taken its socket away.
+/// Longest wait for the exit of a process that has removed its socket.
 const TIME_TO_END: Duration = Duration::from_secs(30);
 
-/// What `/proc` tells about a process.
+/// Information about a process from `/proc`.
 #[derive(Debug, Clone)]
 pub struct Process {
     pub pid: u32,
@@ -35,25 +35,25 @@ pub struct Process {
     pub(crate) resident: Option<Resident>,
 }
 
-/// What a process has in memory, by kind.
+/// Resident memory of a process, by kind.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resident {
     pub(crate) anonymous_bytes: u64,
     pub(crate) shared_bytes: u64,
     pub(crate) file_bytes: u64,
-    /// The most of all kinds at once.
+    /// Peak of the sum.
     pub(crate) peak_bytes: u64,
 }
 
 impl Process {
-    /// A thread's number stands for its process. Not by procfs, which refuses names that are not
-    /// UTF-8: the kernel cuts names after 15 bytes.
+    /// Reads a process's status; a thread ID stands for its process. Does not use procfs, which
+    /// rejects names that are not UTF-8: the kernel truncates names to 15 bytes.
     pub fn read(pid: u32) -> Option<Process> {
         let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
         Process::of_status(&String::from_utf8_lossy(&status))
     }
 
-    /// What the text of its `status` says.
+    /// Parses the text of `status`.
     pub fn of_status(status: &str) -> Option<Process> {
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -81,7 +81,8 @@ impl Process {
         })
     }
 
-    /// What ends has given its memory back before it is a zombie.
+    /// Returns true if the process has exited. A process that exits frees its memory before it
+    /// becomes a zombie.
     pub fn has_ended(&self) -> bool {
         matches!(self.state, 'Z' | 'X') || self.resident.is_none() && !self.is_kernel_thread()
     }
@@ -94,22 +95,23 @@ impl Process {
         matches!(self.state, 'T' | 't')
     }
 
-    /// Kernel threads have no memory of their own; their flags are open to all.
+    /// Returns true for a kernel thread. The flags in `stat` are readable by all users.
     pub fn is_kernel_thread(&self) -> bool {
         const PF_KTHREAD: u64 = 0x0020_0000;
         let stat = self.file("stat").unwrap_or_default();
         let stat = String::from_utf8_lossy(&stat);
-        // Behind the name, which may hold anything: state and six numbers first.
+        // After the name, which may contain any character: the state and six numbers, then the
+        // flags.
         let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6));
         flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|f| f & PF_KTHREAD != 0)
     }
 
-    /// A file of the process's in `/proc`; only its user can read some.
+    /// Reads a file of the process in `/proc`; some are only readable by its user.
     fn file(&self, name: &str) -> std::io::Result<Vec<u8>> {
         std::fs::read(format!("/proc/{}/{name}", self.pid))
     }
 
-    /// The program and its arguments, as it shows them.
+    /// Returns the program and its arguments, as the process shows them.
     pub fn command(&self) -> Vec<String> {
         let line = self.file("cmdline").unwrap_or_default();
         let words = line.strip_suffix(b"\0").unwrap_or(&line).split(|&byte| byte == 0);
@@ -125,8 +127,8 @@ impl Process {
         Some(OsString::from_vec(value.to_vec()))
     }
 
-    /// Whether the runtime is at work in it; `None` where that is not told. Servers that show what
-    /// they do in place of their arguments overwrite their environment.
+    /// Returns true if the runtime is active in the process; `None` if that is not visible. Servers
+    /// that set their process title overwrite their environment.
     pub fn is_managed(&self) -> Option<bool> {
         let maps = self.file("maps").ok()?;
         let has_library = String::from_utf8_lossy(&maps).contains(library::NAME);
@@ -141,7 +143,7 @@ impl Process {
         entries.split(|&byte| byte == 0).any(|entry| !entry.contains(&b'='))
     }
 
-    /// Whether it has the runtime, but no engine: then it has no userfaultfd either.
+    /// Returns true if the process has the runtime but no engine, and therefore no userfaultfd.
     pub(crate) fn sleeps(&self) -> bool {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.pid));
         let Ok(descriptors) = descriptors else { return false };
@@ -152,8 +154,8 @@ impl Process {
         self.is_managed() == Some(true) && !descriptors.flatten().any(is_uffd)
     }
 
-    /// Where its socket may be: where its own environment says, where ours
-    /// does, and where it is by default.
+    /// Returns the possible directories of its socket: by its own environment, by this process's,
+    /// and the default ones.
     pub(crate) fn directories(&self) -> Vec<PathBuf> {
         let by_default = [
             PathBuf::from(format!("/run/user/{}/softswap", self.uid)),
@@ -178,9 +180,9 @@ fn failed(why: impl Into<String>) -> Refusal {
     Refusal::new(FAILED, why)
 }
 
-/// Asks a process. Where `pid` is that of `softswap run`, that answers for the tree: for what it
-/// is in all and for its memory. Of other settings the program that it started answers, and of
-/// all where each process has a budget of its own. Who has answered, and what.
+/// Sends a request to a process. `softswap run` itself answers for its tree: figures of the whole,
+/// and the memory setting. Its program answers for other settings, and for everything if each
+/// process has its own budget. Returns the process that has answered, and its answer.
 pub fn ask(pid: u32, request: &Request<'_>) -> Result<(Process, String), Refusal> {
     sweep();
     let line = request.line().ok_or_else(|| {
@@ -217,7 +219,7 @@ fn find(named: &Process, request: &Request<'_>) -> Result<(Process, Peer), Refus
     }
 }
 
-/// Whether a request is about what each process has for itself.
+/// Returns true if a request is about a single process.
 fn is_of_one(request: &Request<'_>) -> bool {
     match request {
         Request::Get(Some(key)) | Request::Set(key, _) => *key != MEMORY,
@@ -226,8 +228,8 @@ fn is_of_one(request: &Request<'_>) -> bool {
     }
 }
 
-/// Asks the program that a `softswap run` has started, if that can be asked. Who has answered,
-/// and what.
+/// Sends a request to the program that a `softswap run` has started. Returns the process and its
+/// answer, if there is one.
 pub fn ask_program_of(supervisor: &Process, request: &Request<'_>) -> Option<(Process, String)> {
     let find = || reach_program_of(supervisor)?.ok_or_else(|| explain(supervisor));
     converse(&request.line()?, find).ok()
@@ -288,8 +290,8 @@ fn reach(process: &Process) -> Result<Option<Peer>, Refusal> {
     reach_in(process, process.directories())
 }
 
-/// A `softswap run` whose processes share a budget has a socket where its program has: its own
-/// variables only root may see.
+/// Connects to a `softswap run` whose processes share a budget. Its socket is in the same directory
+/// as its program's; only root can read its own variables.
 fn reach_supervisor(supervisor: &Process) -> Result<Option<Peer>, Refusal> {
     match children_of(supervisor).first() {
         Some(program) => reach_in(supervisor, program.directories()),
@@ -306,7 +308,7 @@ fn reach_in(process: &Process, dirs: Vec<PathBuf>) -> Result<Option<Peer>, Refus
             connected = control_socket::connect(&path, ANSWER_TIMEOUT);
         }
         match connected {
-            // Anybody may put a socket somewhere; the kernel says whose it is.
+            // Any user may create a socket there; the kernel reports its owner.
             Ok(peer) if peer.credentials().is_ok_and(|c| c.pid == process.pid as i32) => {
                 return Ok(Some(peer));
             }
@@ -324,7 +326,7 @@ fn is_refused(connected: &std::io::Result<Peer>) -> bool {
     connected.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// The program of a `softswap run`, which has no socket itself.
+/// Connects to the program of a `softswap run` that has no socket itself.
 fn reach_program_of(supervisor: &Process) -> Result<Option<(Process, Peer)>, Refusal> {
     for process in children_of(supervisor) {
         if let Some(peer) = reach(&process)? {
@@ -334,7 +336,7 @@ fn reach_program_of(supervisor: &Process) -> Result<Option<(Process, Peer)>, Ref
     Ok(None)
 }
 
-/// What a `softswap run` has started.
+/// Returns the processes that a `softswap run` has started.
 fn children_of(supervisor: &Process) -> Vec<Process> {
     if !supervisor.is_softswap() {
         return Vec::new();
@@ -348,7 +350,7 @@ fn children_of(supervisor: &Process) -> Vec<Process> {
     children
 }
 
-/// As the kernel lists them, where it was built with such lists.
+/// Returns the children as listed by the kernel, if it was built with that option.
 pub(crate) fn listed_children(pid: u32) -> procfs::ProcResult<Vec<u32>> {
     let mut all = Vec::new();
     for task in procfs::process::Process::new(pid as i32)?.tasks()? {
@@ -362,7 +364,7 @@ fn all_processes() -> impl Iterator<Item = Process> {
     entries.filter_map(|entry| Process::read(entry.file_name().to_str()?.parse().ok()?))
 }
 
-/// Why a process that has a socket did not answer.
+/// Explains why a process with a socket did not answer.
 fn no_answer(process: &Process) -> Refusal {
     let (pid, name) = (process.pid, &process.name);
     match Process::read(pid).filter(|now| !now.has_ended()) {
@@ -386,7 +388,8 @@ fn ended(process: &Process) -> Refusal {
     failed(format!("process {} ({}) ended while it was asked", process.pid, process.name))
 }
 
-/// Whether a process is gone before long: one that ends has no socket before it has ended.
+/// Waits until a process has exited: a process that exits removes its socket before. Returns false
+/// on timeout.
 pub(crate) fn ends_soon(pid: u32) -> bool {
     let end = Instant::now() + TIME_TO_END;
     while Instant::now() < end {
@@ -398,7 +401,7 @@ pub(crate) fn ends_soon(pid: u32) -> bool {
     false
 }
 
-/// Why a process has no socket.
+/// Explains why a process has no socket.
 fn explain(process: &Process) -> Refusal {
     let (pid, name, parent) = (process.pid, &process.name, process.parent);
     if let Some(program) = children_of(process).into_iter().find(Process::sleeps) {
@@ -459,7 +462,7 @@ fn why(problem: Unusable) -> String {
     }
 }
 
-/// Removes sockets that processes of this user left behind.
+/// Removes sockets left by processes of this user.
 pub fn sweep() {
     let own = own_uid();
     for dir in control_socket::directories(|name| std::env::var_os(name), own) {
@@ -477,7 +480,7 @@ pub fn sweep() {
     }
 }
 
-/// What is wrong with the directory that the user named, if one is named.
+/// Returns the problem with the directory that the user has configured, if any.
 pub fn note() -> Option<String> {
     let dir = std::env::var_os(DIR_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from)?;
     let problem = control_socket::make(&dir, own_uid()).err()?;

@@ -69,7 +69,7 @@ fn after_help() -> String {
             there is not; then nothing is changed."
 }
 
-/// Where a tree has answered: the program's settings but for its memory, as far as it has some.
+/// Returns the settings of the program, except for the memory, after its tree has answered.
 fn of_program(supervisor: &Process, request: &Request<'_>) -> String {
     let answer = control_client::ask_program_of(supervisor, request);
     let body = answer.map_or_else(String::new, |(_, body)| body);
@@ -90,7 +90,7 @@ pub(crate) fn ctl(args: &CtlArgs) -> Result<ExitCode, Refusal> {
     let mut text = String::new();
     for (key, value) in pairs(&body) {
         let _ = match request {
-            // For scripts: they know what they asked for.
+            // For scripts: only the value.
             Request::Get(Some(_)) => writeln!(text, "{}", visible(value)),
             _ => writeln!(text, "{} = {}", visible(key), visible(value)),
         };

@@ -1,8 +1,8 @@
 //! `softswap export`: metrics of all programs under softswap, over HTTP, for Prometheus.
 //!
-//! Whoever reaches the address may send what they like, and as slowly as they like. So all that
-//! one connection takes is bounded: one request, its head, its time. One thread serves all of
-//! them, another looks at the programs.
+//! Clients are untrusted: they may send any bytes, arbitrarily slowly. So the resources of a
+//! connection are bounded: one request, a maximum head size, a maximum time. One thread serves all
+//! connections, another collects the figures.
 
 use crate::look::Looker;
 use crate::output::print;
@@ -29,23 +29,22 @@ use tokio::sync::Mutex;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
-/// Who asks more often gets the same answer.
+/// Time for which an answer is reused.
 const FRESH: Duration = Duration::from_millis(500);
 const INDEX: &str = "softswap: /metrics has the metrics\n";
 
-/// Connections at a time. Others wait in the kernel until one of these has ended.
+/// Maximum number of connections. Others wait in the kernel.
 const MAX_CONNECTIONS: usize = 512;
-/// How long a request's head may take to come. Those that wait, wait for no more than this where
-/// idle connections have all places.
+/// Timeout for a request's head. It also bounds the wait of other clients if idle connections
+/// occupy all places.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_HEAD_BYTES: usize = 16 << 10;
-/// How long a connection may last: who does not read the answer by then does not get it.
+/// Maximum duration of a connection. A client that has not read the answer by then does not get it.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long, and how much, is still taken in of what nobody asked for: a socket that is closed
-/// with bytes unread takes the answer back.
+/// Limits for draining unread input: closing a socket with unread bytes would discard the answer.
 const LINGER: Duration = Duration::from_secs(1);
 const MAX_LINGER_BYTES: u64 = 1 << 20;
-/// How long to wait before the next connection is taken where this one could not be.
+/// Pause after a failed `accept`.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serve metrics of programs that run under softswap, for Prometheus.
@@ -74,7 +73,7 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
 
 pub(crate) fn export(args: &ExportArgs) -> Result<ExitCode, Refusal> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    // The programs are looked at once at a time.
+    // One collection at a time.
     let runtime = runtime.enable_io().enable_time().max_blocking_threads(1).build();
     let runtime =
         runtime.map_err(|error| Refusal::own(format!("nothing can be waited for: {error}")))?;
@@ -117,18 +116,18 @@ async fn serve(listener: &TcpListener) -> ! {
                 let conversation = converse(stream, Arc::clone(&figures));
                 connections.spawn(timeout(CONNECTION_TIMEOUT, conversation));
             }
-            // Who connected has gone again, or there is no descriptor left just now.
+            // The client has disconnected, or no descriptor is free.
             Err(_) => sleep(PAUSE).await,
         }
     }
 }
 
-/// Answers one request, and ends the connection.
+/// Answers one request and closes the connection.
 async fn converse(stream: TcpStream, figures: Arc<Mutex<Figures>>) {
     let service = service_fn(|request| Box::pin(answer(request, Arc::clone(&figures))));
     let mut connection = http1::Builder::new()
         .keep_alive(false)
-        // Who has said all may close their side, and still wants the answer.
+        // A client may close its sending side and still wait for the answer.
         .half_close(true)
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
@@ -138,7 +137,7 @@ async fn converse(stream: TcpStream, figures: Arc<Mutex<Figures>>) {
     if outcome.is_err_and(|error| error.is_timeout()) {
         return;
     }
-    // What else is wrong with a request has been answered.
+    // Other errors of a request have been answered.
     let mut stream = connection.into_parts().io.into_inner();
     if stream.shutdown().await.is_ok() {
         let (mut rest, mut nowhere) = (stream.take(MAX_LINGER_BYTES), tokio::io::sink());
@@ -162,7 +161,7 @@ async fn answer(
     Ok(response)
 }
 
-/// What there is now, or was a moment ago. Those who ask meanwhile get the same.
+/// Returns the metrics, at most [`FRESH`] old. Concurrent requests share one collection.
 async fn fresh(figures: Arc<Mutex<Figures>>) -> (StatusCode, Bytes) {
     let mut figures = figures.lock_owned().await;
     match spawn_blocking(move || figures.fresh()).await {
@@ -171,7 +170,7 @@ async fn fresh(figures: Arc<Mutex<Figures>>) -> (StatusCode, Bytes) {
     }
 }
 
-/// The metrics, and what makes them.
+/// The last metrics, and their collector.
 struct Figures {
     looker: Looker,
     last: Option<(Instant, Bytes)>,

@@ -7,7 +7,7 @@ use clap::{CommandFactory, Parser};
 use softswap_view::units::visible;
 use std::ffi::OsString;
 
-/// Exits with the parser's message, and with a hint if the mistake is a usual one.
+/// Exits with the parser's message, and with a hint for common mistakes.
 pub(crate) fn exit<C: Parser + CommandFactory>(mut error: clap::Error) -> ! {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     if let Some(hint) = hint::<C>(&error, &words) {

@@ -154,14 +154,15 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(fits) && !name.starts_with('.')
 }
 
-/// The Python of the environment that softswap itself is installed in, whether that is activated
-/// or not; else that of the search path.
+/// Returns the Python of the environment in which softswap is installed, activated or not;
+/// otherwise that of the search path.
 fn python_beside(own: &Path) -> PathBuf {
     let beside = own.with_file_name("python3");
     if beside.is_file() { beside } else { PathBuf::from("python3") }
 }
 
-/// The path of a Python that can run kernels, as it was named: a virtual environment's is a link.
+/// Returns the absolute path of a Python that can run kernels. Links are not resolved: a virtual
+/// environment's Python is a link.
 fn python(named: &Path) -> Result<PathBuf, Refusal> {
     let path = program::find(named.as_os_str())?;
     let path = std::path::absolute(&path).unwrap_or(path);
@@ -177,7 +178,7 @@ fn python(named: &Path) -> Result<PathBuf, Refusal> {
     )))
 }
 
-/// Where Jupyter looks.
+/// Returns Jupyter's data directory.
 fn data_dir(prefix: Option<&Path>) -> Result<PathBuf, String> {
     let variable =
         |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -204,7 +205,7 @@ fn kernel(args: &InstallArgs, own: &Path, python: &Path) -> serde_json::Value {
         "argv": line,
         "display_name": format!("{shown} (softswap, {})", args.memory),
         "language": "python",
-        // A signal to the group would reach the kernel twice: softswap passes its own on.
+        // A signal to the group would reach the kernel twice, because softswap passes its own on.
         "interrupt_mode": "message",
         "metadata": { "debugger": true },
     })

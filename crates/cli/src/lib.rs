@@ -1,16 +1,17 @@
 //! The `softswap` command.
 //!
-//! `run` starts a program with the runtime preloaded and stays as its parent;
-//! `stat` and `ctl` ask such a program and tell it, `top` shows and `export` serves all of
-//! them, `record` samples the faults of one; `report` and
-//! `advise` read what `run` has written; `mkswap` makes a file or
-//! device a swap area, `swapon-check` says whether one can serve; `doctor` tries
-//! out what this machine allows; `jupyter` makes kernels that run so; `bench` and `analyze` are
-//! `softswap-bench`'s, `remote` is `softswap-remote`'s.
-//! `run` speaks on stderr, the others on stdout, and none of them logs.
+//! - `run` starts a program with the runtime preloaded and remains its parent.
+//! - `stat` and `ctl` query and control such a program; `top` shows and `export` serves all of
+//!   them; `record` samples the faults of one.
+//! - `report` and `advise` read the output of `run`.
+//! - `mkswap` makes a file or device a swap area, `swapon-check` checks one; `doctor` tests this
+//!   machine.
+//! - `jupyter` creates notebook kernels that run under `softswap run`.
+//! - `bench` and `analyze` call `softswap-bench`, `remote` calls `softswap-remote`.
 //!
-//! A library only for `softswap-bench`, and so that what reads other people's
-//! bytes can be fuzzed.
+//! `run` prints to standard error, the others to standard output.
+//!
+//! The library exists for `softswap-bench`, and for fuzzing the parsers of untrusted input.
 #![forbid(unsafe_code)]
 
 // What `softswap-bench` shares:
@@ -103,14 +104,14 @@ enum Command {
     Remote(bench::HandedOver),
 }
 
-/// What can be asked for: the man pages and completions are made of it.
+/// Returns the command line's definition, from which man pages and completions are generated.
 #[doc(hidden)]
 #[must_use]
 pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Does what the command line asks for.
+/// Runs the command line.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|error| hints::exit::<Cli>(error));

@@ -1,4 +1,4 @@
-//! Where the runtime library is.
+//! Location of the runtime library.
 
 use crate::refusal::{Refusal, plain};
 use object::{NameOrOrdinal, Object, ObjectKind};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 /// The library's name.
 pub const NAME: &str = "libsoftswap.so";
-/// Names the library outright.
+/// Environment variable with the library's path.
 pub const VARIABLE: &str = "SOFTSWAP_LIBRARY";
 
-/// What only that library exports.
+/// Symbol that only this library exports.
 const SYMBOL: &[u8] = b"softswap_runtime";
 
-/// The library to preload: named by the environment, beside the executable
-/// (a build directory), or where `make install` puts it.
+/// Finds the library to preload: named by the environment, in the directory of the executable (a
+/// build directory), or where `make install` puts it.
 pub fn find() -> Result<PathBuf, Refusal> {
     let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
     let places = match &named {
@@ -35,8 +35,8 @@ pub fn find() -> Result<PathBuf, Refusal> {
     };
     let found = found.canonicalize().unwrap_or_else(|_| found.clone());
     fit_for_preload(&found)?;
-    // What lies beside the command is its own; the loader would only warn of another file, and
-    // start the program without it.
+    // A library in the command's own directory is trusted. If another file were named, the loader
+    // would only warn and start the program without it.
     if named.is_some() {
         be_the_library(&found)?;
     }
@@ -64,7 +64,8 @@ fn places_for(exe: &Path) -> Vec<PathBuf> {
     vec![dir.join(NAME), prefix.join("lib/softswap").join(NAME)]
 }
 
-/// LD_PRELOAD separates its entries by colons and spaces and has no quoting.
+/// Rejects paths that LD_PRELOAD cannot express: it separates entries by colons and spaces and has
+/// no quoting.
 fn fit_for_preload(path: &Path) -> Result<(), Refusal> {
     let text = path.to_str().unwrap_or(" ");
     if text.contains([':', ' ', '\t', '\n', '$']) {

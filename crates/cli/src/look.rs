@@ -1,4 +1,4 @@
-//! All trees of processes that run under softswap, as far as this user may see them.
+//! Collects all process trees under softswap that this user may see.
 
 use crate::control_client::{self, own_uid};
 use crate::refusal::{FAILED, Refusal};
@@ -18,22 +18,22 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// How long a process may take to answer: others wait meanwhile.
+/// Timeout for a process's answer; other processes wait meanwhile.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// So often a process that has the settings but not the runtime is looked at again: the loader
-/// may be at work yet.
+/// Number of times that a process with the settings but without the runtime is checked again: the
+/// loader may not have finished.
 const LOOKS_WITHOUT: u32 = 3;
 
-/// Looks again and again.
+/// Collects repeatedly.
 pub(crate) struct Looker {
-    /// Where counters are read into.
+    /// Buffer for counters.
     words: &'static [AtomicU64],
-    /// What has been found out about processes.
+    /// Classification of the processes seen.
     known: HashMap<Identity, Known>,
     has_latencies: bool,
 }
 
-/// What has become of asking a process.
+/// Result of a query.
 struct Asked {
     state: State,
     settings: Vec<(String, String)>,
@@ -50,7 +50,7 @@ impl Asked {
     }
 }
 
-/// A process as long as it runs one program.
+/// A process while it runs one program.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Identity {
     pid: u32,
@@ -60,21 +60,21 @@ struct Identity {
 
 #[derive(Debug, Clone)]
 enum Known {
-    /// Nothing of softswap's.
+    /// Not under softswap.
     Other,
-    /// It has the settings, but the runtime was not found in it, so many times.
+    /// It has the settings, but the runtime was not found in it, this many times.
     Without(u32),
     Managed(Managed),
 }
 
-/// What a managed process was started with.
+/// Settings with which a managed process was started.
 #[derive(Debug, Clone)]
 struct Managed {
     root: u32,
     budget_bytes: u64,
-    /// Whether its tree shares one budget.
+    /// True if its tree shares one budget.
     is_shared: bool,
-    /// Where its socket may be.
+    /// Possible directories of its socket.
     dirs: Vec<PathBuf>,
 }
 
@@ -84,12 +84,12 @@ impl Looker {
         Looker { words: words.leak(), known: HashMap::new(), has_latencies: false }
     }
 
-    /// Looks at how long faults took, too.
+    /// Collects latencies, too.
     pub(crate) fn with_latencies(self) -> Looker {
         Looker { has_latencies: true, ..self }
     }
 
-    /// The tree that a process is in.
+    /// Returns the tree of a process.
     pub(crate) fn tree_of(&mut self, pid: u32) -> Result<Tree, Refusal> {
         let is_in = |tree: &Tree| {
             tree.root == pid || tree.processes.iter().any(|process| process.pid == pid)
@@ -105,7 +105,7 @@ impl Looker {
         })
     }
 
-    /// All trees, by their roots.
+    /// Returns all trees, by their roots.
     pub(crate) fn trees(&mut self) -> Vec<Tree> {
         let (mut trees, mut seen) = (BTreeMap::<u32, Tree>::new(), HashMap::new());
         for (stat, uid) in processes() {
@@ -132,7 +132,7 @@ impl Looker {
         trees.into_values().map(complete).collect()
     }
 
-    /// What a managed process has, if it is there yet.
+    /// Returns the figures of a managed process, unless it has exited.
     fn process(&self, stat: &Stat, managed: &Managed) -> Option<Process> {
         let pid = u32::try_from(stat.pid).ok()?;
         let process = control_client::Process::read(pid).filter(|process| !process.has_ended())?;
@@ -200,7 +200,7 @@ fn identity(stat: &Stat) -> Identity {
     Identity { pid, started: stat.starttime, name: stat.comm.clone() }
 }
 
-/// Processes that this user may look at: their own, or all if that is root.
+/// Returns the processes that this user may inspect: their own, or all for root.
 fn processes() -> impl Iterator<Item = (Stat, u32)> {
     let own = own_uid();
     let all = all_processes().into_iter().flatten().flatten();
@@ -210,7 +210,7 @@ fn processes() -> impl Iterator<Item = (Stat, u32)> {
     })
 }
 
-/// What a process is to softswap, by its environment and its mappings.
+/// Classifies a process by its environment and its mappings.
 fn find_out(pid: u32, uid: u32, looks: u32) -> Known {
     let Some(process) = control_client::Process::read(pid) else { return Known::Other };
     let number = |name: &str| -> Option<u64> {
@@ -231,17 +231,18 @@ fn find_out(pid: u32, uid: u32, looks: u32) -> Known {
     }
 }
 
-/// Whether a directory is of the user whose sockets are looked for there.
+/// Returns true if a socket directory belongs to the user.
 fn is_safe(dir: &std::path::Path, uid: u32) -> bool {
     !dir.exists() || control_socket::check(dir, uid).is_ok()
 }
 
-/// Asks the process `pid` by its socket, if it has one; what it answers, or why it does not.
+/// Queries a process by its socket, if it has one. Returns the answer, or the reason for its
+/// absence.
 fn converse(pid: u32, dirs: &[PathBuf], request: &Request<'_>) -> Option<Result<String, String>> {
     let peer = dirs.iter().find_map(|dir| {
         let path = control_socket::socket_path(dir, pid);
         match control_socket::connect(&path, PATIENCE) {
-            // Anybody may put a socket somewhere; the kernel says whose it is.
+            // Any user may create a socket there; the kernel reports its owner.
             Ok(peer) => peer.credentials().is_ok_and(|it| it.pid == pid as i32).then_some(Ok(peer)),
             Err(error) if error.kind() == ErrorKind::TimedOut => Some(Err(no_answer())),
             Err(_) => None,
@@ -266,12 +267,12 @@ fn answer(peer: &Peer, request: &Request<'_>) -> Result<String, String> {
     }
 }
 
-/// Adds what only the whole tree knows.
+/// Adds the figures of the whole tree.
 fn complete(mut tree: Tree) -> Tree {
     tree.processes.sort_by_key(|process| process.pid);
     let first = tree.processes.first().and_then(|it| control_client::Process::read(it.pid));
     let mut words = first.map_or_else(Vec::new, |process| process.command());
-    // Where it lies is not what it is known by.
+    // Show the name without the directory.
     if let Some(name) = words.first().and_then(|word| word.rsplit('/').next().map(String::from)) {
         words[0] = name;
     }

@@ -1,4 +1,4 @@
-//! The `softswap` command; all of it lies in the library beside it.
+//! The `softswap` command. The code is in the library of this crate.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

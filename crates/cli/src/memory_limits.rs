@@ -1,11 +1,11 @@
-//! How much memory this process may count on: the machine's, within the
-//! limits of every memory control group (v1 or v2) it is in.
+//! Memory available to this process: on the machine, within the limits of every memory control
+//! group (v1 or v2) that contains it.
 
 use softswap_sys::memory::dram_bytes;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Memory that could be used now without pushing anything else out.
+/// Memory that can be used now without reclaim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Available {
     pub bytes: u64,
@@ -22,11 +22,11 @@ pub struct Available {
 pub struct GroupLimit {
     pub dir: PathBuf,
     pub limit_bytes: u64,
-    /// Used by the group, less the file cache that the kernel drops first.
+    /// Memory used by the group, minus the file cache that the kernel drops first.
     pub used_bytes: u64,
 }
 
-/// What is available now, by MemAvailable and the control groups.
+/// Returns the available memory, by MemAvailable and the control groups.
 pub fn available() -> Available {
     let bytes = available_on_machine();
     let machine = Available {
@@ -46,24 +46,24 @@ pub fn available() -> Available {
     })
 }
 
-/// MemAvailable, whatever control groups allow.
+/// Returns MemAvailable, without the control groups' limits.
 pub fn available_on_machine() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     field_kib(&meminfo, "MemAvailable:").unwrap_or_else(dram_bytes)
 }
 
-/// The limits of this process's control group and its ancestors.
+/// Returns the limits of this process's control group and its ancestors.
 pub fn group_limits() -> Vec<GroupLimit> {
     hierarchies().iter().flat_map(limits_in).collect()
 }
 
-/// The hierarchies of control groups that may have the memory controller.
+/// Returns the control group hierarchies that may have the memory controller.
 pub fn hierarchies() -> Vec<Hierarchy> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     hierarchies_of(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
 }
 
-/// Control groups that are mounted, and this process's place among them.
+/// A mounted control group hierarchy, and this process's place in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
     pub version: GroupVersion,
@@ -74,7 +74,7 @@ pub struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// This process's group and those around it, up to the mount point.
+    /// Iterates over this process's group and its ancestors, up to the mount point.
     pub fn chain(&self) -> impl Iterator<Item = &Path> {
         self.own.ancestors().take_while(|dir| dir.starts_with(&self.top))
     }
@@ -105,7 +105,7 @@ fn limits_in(hierarchy: &Hierarchy) -> Vec<GroupLimit> {
     hierarchy.chain().filter_map(|dir| limit_in(dir, hierarchy.version)).collect()
 }
 
-/// The mount point of the hierarchy and the directory of `group` in it.
+/// Returns the mount point of the hierarchy and the directory of `group` in it.
 fn locate(mountinfo: &str, version: GroupVersion, group: &str) -> Option<(PathBuf, PathBuf)> {
     mountinfo.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
@@ -120,7 +120,7 @@ fn locate(mountinfo: &str, version: GroupVersion, group: &str) -> Option<(PathBu
         if !fits {
             return None;
         }
-        // Inside a container the mount shows only a part of the hierarchy.
+        // Inside a container only a part of the hierarchy is mounted.
         let inside = Path::new(group).strip_prefix(root).unwrap_or(Path::new(""));
         let point = PathBuf::from(point);
         let dir = point.join(inside.strip_prefix("/").unwrap_or(inside));

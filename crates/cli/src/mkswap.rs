@@ -76,7 +76,7 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     let pages = storage.pages();
     storage.check_layout(pages).map_err(|error| refuse(&error))?;
     let header = Header {
-        // At most 2^32 pages: the last one's number fits.
+        // At most 2^32 pages, so the number of the last one fits.
         last_page: (pages - 1) as u32,
         bad_pages: Vec::new(),
         uuid: args.uuid.unwrap_or_else(Uuid::new_v4).into_bytes(),

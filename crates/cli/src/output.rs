@@ -1,19 +1,19 @@
-//! What a command prints.
+//! Output of commands.
 
 use crate::refusal::{FAILED, Refusal, plain};
 use softswap_view::units::visible;
 use std::io::{ErrorKind, Write};
 
-/// Text of several lines, with nothing else in it that a terminal obeys: it may name files.
+/// Replaces terminal control characters in text of several lines, which may contain file names.
 pub(crate) fn lines(text: &str) -> String {
     text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }
 
-/// Prints text with a line's end behind it. `false` where the reader has gone away: it has read
-/// enough.
+/// Prints text with a final newline. Returns false if the reader has closed the pipe.
 ///
 /// # Errors
-/// Where it cannot be written, as to a full disk: a script must not take nothing for an answer.
+/// If the text cannot be written, for example to a full disk: a script must not mistake missing
+/// output for an answer.
 pub(crate) fn print(text: &str) -> Result<bool, Refusal> {
     let mut stdout = std::io::stdout();
     let written = stdout.write_all(format!("{}\n", text.trim_end()).as_bytes());
@@ -27,7 +27,7 @@ pub(crate) fn print(text: &str) -> Result<bool, Refusal> {
     }
 }
 
-/// Returns a word as a shell takes it.
+/// Quotes a word for a shell.
 pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_=./:,%+@".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {

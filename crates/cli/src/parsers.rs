@@ -14,7 +14,7 @@ pub fn size(text: &str) -> Option<u64> {
     units::parse_size(text).ok()
 }
 
-/// A size in bytes, or a share in percent.
+/// Parses a size in bytes, or a share in percent.
 pub fn amount(text: &str) -> Option<Result<u64, f64>> {
     match units::parse_amount(text).ok()? {
         Amount::Bytes(bytes) => Some(Ok(bytes)),
@@ -22,36 +22,36 @@ pub fn amount(text: &str) -> Option<Result<u64, f64>> {
     }
 }
 
-/// How a size is shown.
+/// Formats a size.
 pub fn shown_size(bytes: u64) -> String {
     units::bytes(bytes)
 }
 
-/// The limit of the pool.
+/// Parses the pool's limit.
 pub fn pool(text: &str) -> Option<PoolLimit> {
     settle::parse_pool(text).ok()
 }
 
-/// One swap area with its options.
+/// Parses one swap area with its options.
 pub fn area(text: &str) -> Result<AreaSpec, String> {
     areas::parse(text)
 }
 
-/// The swap areas in the value of a variable.
+/// Splits the value of a variable into swap areas.
 pub fn each_area(text: &str) -> impl Iterator<Item = &str> {
     areas::each(text)
 }
 
-/// A configuration file: names and values.
+/// Parses a configuration file into names and values.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The first mistake in the file.
 pub fn settings_file(text: &str) -> Result<Vec<(String, String)>, String> {
     settle::understand(text)
 }
 
-/// The mount point and the own group of each hierarchy of control groups, by
-/// the texts of `mountinfo` and `cgroup`.
+/// Returns the mount point and the chain of groups of each control group hierarchy, from the texts
+/// of `mountinfo` and `cgroup`.
 pub fn control_groups(mountinfo: &str, membership: &str) -> Vec<(PathBuf, Vec<PathBuf>)> {
     let found = memory_limits::hierarchies_of(mountinfo, membership);
     found
@@ -60,15 +60,15 @@ pub fn control_groups(mountinfo: &str, membership: &str) -> Vec<(PathBuf, Vec<Pa
         .collect()
 }
 
-/// Number, and name as it is shown, of the process with this `status`.
+/// Returns PID and displayed name of the process with this `status`.
 pub fn process_status(status: &str) -> Option<(u32, String)> {
     control_client::Process::of_status(status).map(|process| (process.pid, process.name))
 }
 
-/// The dynamic loader that a program asks for.
+/// Returns the dynamic loader that a program requests.
 ///
 /// # Errors
-/// Why it cannot be run.
+/// The reason if the program cannot be run.
 pub fn loader(bytes: &[u8]) -> Result<PathBuf, String> {
     let read_at = |into: &mut [u8], position: u64| {
         let from = usize::try_from(position).ok().and_then(|at| bytes.get(at..));

@@ -1,10 +1,10 @@
-//! The table of options of `softswap run` in docs/reference.md is what its help says.
+//! Test: the table of `softswap run`'s options in docs/reference.md matches the help.
 
 use super::Cli;
 use super::reference_tests::REFERENCE;
 use clap::CommandFactory;
 
-/// The options of `run`, as a table: what its help says.
+/// Returns the table of `run`'s options, from the help.
 fn table_of_run() -> String {
     let cli = Cli::command();
     let run = cli.find_subcommand("run").expect("there is `run`");
@@ -38,7 +38,7 @@ fn table_of_run() -> String {
     table
 }
 
-/// Run with `SOFTSWAP_WRITE_REFERENCE=1` this test writes the table.
+/// With `SOFTSWAP_WRITE_REFERENCE=1` this test writes the table.
 #[test]
 fn the_table_of_run_is_what_its_help_says() {
     let begin = "<!-- Written by the test the_table_of_run_is_what_its_help_says. -->\n";

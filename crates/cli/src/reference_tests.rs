@@ -1,17 +1,17 @@
-//! What can be given on the command line stands in docs/reference.md; for `softswap-bench`, too.
+//! Test: docs/reference.md contains all command line arguments, also of `softswap-bench`.
 
 use super::Cli;
 use clap::{Arg, Command, CommandFactory};
 
 pub(crate) const REFERENCE: &str = include_str!("../../../docs/reference.md");
 
-/// What is said of a command: from its heading to that of the next one.
+/// Returns the section of a command: from its heading to the next command's.
 pub(crate) fn section(path: &str) -> Option<&'static str> {
     let (_, text) = REFERENCE.split_once(&format!("# `{path}`\n"))?;
     Some(text.split("# `softswap ").next().unwrap_or(text))
 }
 
-/// Whether a word stands there by itself: `--swap-in` is not `--swap`.
+/// Returns true if the text contains the whole word: `--swap-in` is not `--swap`.
 pub(crate) fn names(text: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
     text.match_indices(word).any(|(at, _)| {
@@ -19,7 +19,7 @@ pub(crate) fn names(text: &str, word: &str) -> bool {
     })
 }
 
-/// How an argument is given: `--size`, `-f`, `FILE`, and words it is limited to.
+/// Returns the spellings of an argument: `--size`, `-f`, `FILE`, and its possible values.
 fn spellings(arg: &Arg) -> Vec<String> {
     let mut words = Vec::new();
     words.extend(arg.get_long().map(|long| format!("--{long}")));
@@ -27,14 +27,14 @@ fn spellings(arg: &Arg) -> Vec<String> {
     if words.is_empty() {
         words.extend(arg.get_value_names().into_iter().flatten().map(|name| name.to_string()));
     }
-    // A flag is true or false, and nobody writes that.
+    // The values true and false of a flag are never written.
     if arg.get_action().takes_values() {
         words.extend(arg.get_possible_values().iter().map(|value| value.get_name().to_string()));
     }
     words
 }
 
-/// Adds what `part` does not name of a command, nor the reference of those below it.
+/// Adds the arguments and subcommands that `part` lacks.
 fn look(command: &Command, path: &str, part: &str, missing: &mut Vec<String>) {
     let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
     for word in shown.flat_map(spellings) {

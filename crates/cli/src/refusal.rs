@@ -1,11 +1,11 @@
-//! Why softswap does not do what it was asked, and the exit status that says so.
+//! Reasons why softswap refuses a request, and exit statuses.
 
 pub use softswap_sys::file::plain;
 use std::fmt;
 
-/// It could not be done.
+/// The operation failed.
 pub const FAILED: u8 = 1;
-/// A value the user gave cannot be used.
+/// The user has given an unusable value.
 pub const USAGE: u8 = 2;
 /// softswap itself failed, as with `env` and `docker run`.
 pub const OWN: u8 = 125;
@@ -14,7 +14,7 @@ pub const CANNOT_RUN: u8 = 126;
 /// The program was not found.
 pub const NOT_FOUND: u8 = 127;
 
-/// A refusal: what was refused, the limit, the way out.
+/// A refusal. The message names the problem, the limit, and what to do.
 #[derive(Debug)]
 pub struct Refusal {
     pub status: u8,

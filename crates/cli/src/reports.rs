@@ -1,4 +1,4 @@
-//! `softswap report` and `softswap advise`: what `softswap run --report` has written, read again.
+//! `softswap report` and `softswap advise`: read the output of `softswap run --report`.
 
 use crate::output::print;
 use crate::refusal::{FAILED, Refusal, plain};
@@ -11,7 +11,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// No report is longer: those of a run of any length have at most so many samples and processes.
+/// Maximum length of a report. Samples and processes in it are limited, however long the run.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// Show a report of `softswap run --report`, compare two, or make a page of one.
@@ -93,7 +93,7 @@ fn failed(why: String) -> Refusal {
     Refusal::new(FAILED, why)
 }
 
-/// Returns the summary, or what stands for it if the run printed none.
+/// Returns the summary, or the detailed one if the run printed none.
 fn summary_of(report: &Report, is_verbose: bool) -> String {
     match summary::text(report, is_verbose) {
         text if text.is_empty() => summary::text(report, true),
@@ -108,7 +108,7 @@ fn no_report(path: &Path, why: &str) -> Refusal {
     ))
 }
 
-/// Reads the JSON of a report, also of one that is a page.
+/// Reads the JSON of a report, from a JSON file or a page.
 fn read(path: &Path) -> Result<String, Refusal> {
     let mut text = String::new();
     File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_string(&mut text)).map_err(

@@ -1,4 +1,4 @@
-//! `softswap stat`: how a running program fares.
+//! `softswap stat`: figures of a running program.
 
 use crate::control_client::{self, Process};
 use crate::look::Looker;
@@ -87,7 +87,7 @@ fn look(args: &StatArgs) -> Result<String, Refusal> {
     let program = control_client::ask_program_of(&process, &Request::Stat);
     match program.map(|(program, body)| Stat::of(&program, &body)) {
         Some(Ok(stat)) => told(&stat, Some(&tree), args),
-        // It sleeps, or has just ended.
+        // The program sleeps or has just exited.
         _ if args.json => json(&tree, args),
         _ => Ok(tree.tree.for_people(tree.pid)),
     }
@@ -112,7 +112,7 @@ impl Stat {
     }
 }
 
-/// The figures of a process, and of its tree where that was asked.
+/// Formats the figures of a process, and of its tree if that was requested.
 fn told(stat: &Stat, tree: Option<&TreeStat>, args: &StatArgs) -> Result<String, Refusal> {
     #[derive(Serialize)]
     struct Whole<'a> {
@@ -128,7 +128,7 @@ fn told(stat: &Stat, tree: Option<&TreeStat>, args: &StatArgs) -> Result<String,
     Ok(tree + &for_people(stat))
 }
 
-/// One that is one of many is a line.
+/// Repeated outputs are one line each.
 fn json(it: &impl Serialize, args: &StatArgs) -> Result<String, Refusal> {
     let text = match args.every {
         Some(_) => serde_json::to_string(it),

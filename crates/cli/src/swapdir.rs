@@ -1,4 +1,4 @@
-//! Whether a directory can take the swap file.
+//! Checks whether a directory can contain the swap file.
 
 use crate::contents;
 use crate::refusal::{Refusal, plain};
@@ -9,12 +9,12 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// Free space that must be left over the reserve, or swapping could not start.
+/// Free space needed in addition to the reserve, so that swapping can start.
 pub const START_BYTES: u64 = 64 << 20;
-/// A swap file smaller than this is not worth having.
+/// Smallest useful swap file.
 pub const SMALLEST_FILE_BYTES: u64 = 16 << 20;
 
-/// What is known about a swap directory that passed [`check`].
+/// Properties of a swap directory that passed [`check`].
 #[derive(Debug, Clone)]
 pub struct SwapDir {
     pub path: PathBuf,
@@ -90,7 +90,7 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
     text + ", and was not touched: swapping goes to a directory only; give one with --swap DIR"
 }
 
-/// The kind of file system that `path` lies on.
+/// Returns the kind of file system of `path`.
 pub fn file_system_of(path: &Path) -> &'static str {
     name_of(rustix::fs::statfs(path).map_or(0, |stat| stat.f_type))
 }

@@ -1,4 +1,4 @@
-//! `softswap swapon-check`: whether a file, device or directory can serve.
+//! `softswap swapon-check`: checks whether a file, device or directory can be a swap area.
 
 use crate::output::print;
 use crate::refusal::Refusal;
@@ -33,7 +33,7 @@ pub(crate) struct SwaponCheckArgs {
     path: PathBuf,
 }
 
-/// What the JSON says. Of a directory, only what it can have is given.
+/// The JSON output. Fields that do not apply to directories are omitted for them.
 #[derive(Serialize, Default)]
 struct Found {
     schema: u32,
@@ -41,7 +41,7 @@ struct Found {
     usable: bool,
     #[serde(skip_serializing_if = "str::is_empty")]
     kind: &'static str,
-    /// What can be stored.
+    /// Usable capacity.
     usable_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     area: Option<AreaFacts>,
@@ -54,13 +54,13 @@ struct Found {
 
 #[derive(Serialize)]
 struct AreaFacts {
-    /// Pages, the header's included.
+    /// Number of pages, including the header's.
     pages: u64,
     bad_pages: Vec<u32>,
     label: Option<String>,
     uuid: String,
     byte_order: &'static str,
-    /// Pieces on the device; null where the file system does not tell.
+    /// Number of extents on the device; null if the file system does not report them.
     extents: Option<u64>,
     direct_io: bool,
 }

@@ -1,4 +1,4 @@
-//! `softswap top`: all programs that run under softswap, on the terminal.
+//! `softswap top`: shows all programs under softswap on the terminal.
 
 use crate::control_client::{self, own_uid};
 use crate::look::Looker;
@@ -41,7 +41,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
         ));
     }
     let mut looker = Looker::new();
-    // What it does not know at once may be slow to tell, or a mistake.
+    // If it is not known locally, collecting the trees may be slow, or report a mistake.
     let root = |pid| root_of(pid).map_or_else(|| looker.tree_of(pid).map(|tree| tree.root), Ok);
     let only = args.pid.map(root).transpose()?;
     let options = Options {
@@ -55,8 +55,8 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The number of `softswap run` that a process, or that number itself, belongs to, by what they
-/// were started with: nobody is asked, who might be busy.
+/// Returns the PID of the `softswap run` above a process, or the PID itself if it is one. Uses the
+/// environment; does not query processes, which might be busy.
 fn root_of(pid: u32) -> Option<u32> {
     let process = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?;
     let children = process.task_main_thread().ok()?.children().unwrap_or_default();
@@ -69,7 +69,7 @@ fn root_of(pid: u32) -> Option<u32> {
     root(pid).or_else(|| children.into_iter().find_map(root).filter(|root| *root == pid))
 }
 
-/// Whether the locale that the variables name has UTF-8: the first of them that is set.
+/// Returns true if the locale uses UTF-8, by the first of the variables that is set.
 fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable);
     let first = locale.into_iter().find(|value| !value.is_empty()).unwrap_or_default();

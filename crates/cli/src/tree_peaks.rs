@@ -1,4 +1,4 @@
-//! What a tree of processes had while it ran, for the summary and the report of its end.
+//! Peaks of a process tree during a run, for the summary and the report.
 
 use crate::tree_report::{Process, TreeReport};
 use serde::Serialize;
@@ -7,37 +7,37 @@ use softswap_shared::ledger::Counts;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-/// So many are kept for the report: half of them those that used most, the others those that
-/// waited longest.
+/// Number of processes kept for the report: half of them with the highest usage, the others with
+/// the longest waits.
 const KEPT: usize = 100;
 
-/// What a tree had while it ran, as far as it was looked at.
+/// Peaks of a tree, as far as it was sampled.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct TreePeaks {
     pub(crate) budget_bytes: u64,
-    /// The largest that the budget has been.
+    /// Peak of the budget.
     pub(crate) budget_peak_bytes: u64,
-    /// The most that all used together.
+    /// Peak of the memory used by all processes.
     pub(crate) used_peak_bytes: u64,
-    /// The most processes at a time.
+    /// Peak of the number of processes.
     pub(crate) processes_peak: usize,
-    /// Those that mattered, those that used most first.
+    /// Processes kept, by decreasing usage.
     pub(crate) largest: Vec<Process>,
-    /// The others.
+    /// Sums of the other processes.
     pub(crate) left_out: LeftOut,
-    /// Of all of them.
+    /// Sums over all processes.
     pub(crate) faults_by_tier: BTreeMap<&'static str, u64>,
-    /// Of these: those that were still there, and sums of those that were not.
+    /// The other processes: those that still run, and sums of those that have exited.
     #[serde(skip)]
     others: HashMap<u32, Process>,
     #[serde(skip)]
     gone: LeftOut,
-    /// The program that was started.
+    /// PID of the program that was started.
     #[serde(skip)]
     pub(crate) program_pid: u32,
 }
 
-/// Processes of which only sums are kept.
+/// Sums of processes that are not kept.
 #[derive(Debug, Clone, Copy, Default, Serialize, PartialEq, Eq)]
 pub(crate) struct LeftOut {
     pub(crate) processes: u64,
@@ -57,7 +57,7 @@ impl LeftOut {
 }
 
 impl TreePeaks {
-    /// Notes a tree whose processes use `used_bytes` together now.
+    /// Adds a sample of a tree whose processes use `used_bytes` together.
     pub(crate) fn raise(&mut self, now: &TreeReport, used_bytes: u64) {
         self.budget_bytes = now.budget_bytes;
         self.budget_peak_bytes = self.budget_peak_bytes.max(now.budget_bytes);
@@ -69,7 +69,7 @@ impl TreePeaks {
             let known =
                 at.map(|at| self.largest.remove(at)).or_else(|| others.remove(&process.pid));
             let before = known.unwrap_or_default();
-            // One that has become another program by exec begins anew.
+            // After exec a process's counters restart at 0.
             self.largest.push(Process {
                 faults: process.faults.max(before.faults),
                 stalled_ns: process.stalled_ns.max(before.stalled_ns),
@@ -81,7 +81,7 @@ impl TreePeaks {
         self.leave_out();
     }
 
-    /// Keeps those that matter most, and sums of the others.
+    /// Keeps the most important processes, and sums of the others.
     fn leave_out(&mut self) {
         if self.largest.len() > KEPT {
             self.largest.sort_by_key(|process| Reverse(process.used_peak_bytes));
@@ -96,23 +96,23 @@ impl TreePeaks {
         self.faults_by_tier = TIERS.map(|tier| (tier.name(), all.faults[tier as usize])).into();
     }
 
-    /// What all of them have counted.
+    /// Returns the counters of all processes.
     pub(crate) fn counts(&self) -> Counts {
         let kept = self.largest.iter().map(|process| &process.counts);
         kept.fold(self.left_out.counts, |all, counts| all.and(counts))
     }
 
-    /// How long threads of all of them waited for pages.
+    /// Returns the time for which threads of all processes waited for pages.
     pub(crate) fn stalled_ns(&self) -> u64 {
         self.largest.iter().map(|it| it.stalled_ns).sum::<u64>() + self.left_out.stalled_ns
     }
 
-    /// Faults of all of them that brought something back.
+    /// Returns the refaults of all processes.
     pub(crate) fn faults(&self) -> u64 {
         self.largest.iter().map(|it| it.faults).sum::<u64>() + self.left_out.faults
     }
 
-    /// Whether there was nothing but the program that was started.
+    /// Returns true if the started program was the only process.
     pub(crate) fn is_of_one(&self) -> bool {
         self.largest.iter().all(|process| process.pid == self.program_pid)
     }
@@ -156,7 +156,7 @@ mod tests {
         let kept = |pid| peaks.largest.iter().any(|process| process.pid == pid);
         assert!(kept(111) && kept(121) && peaks.largest[0].pid == 111);
         assert_eq!((peaks.processes_peak, peaks.largest.len()), (130, KEPT));
-        // They end, and others come: what they did still counts.
+        // Counters of exited processes still count.
         raise(&mut peaks, (201..=250).map(|pid| process(pid, 3_000, 2)).collect());
         let LeftOut { processes, faults, .. } = peaks.left_out;
         assert_eq!((processes, faults), (80, 800));

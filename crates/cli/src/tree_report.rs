@@ -1,5 +1,5 @@
-//! The figures of a tree of processes that share one budget, as `softswap run` tells them and
-//! `softswap stat` shows them.
+//! Figures of a process tree that shares one budget, as sent by `softswap run` and shown by
+//! `softswap stat`.
 
 use serde::Serialize;
 use softswap_engine::door::control_protocol::pairs;
@@ -9,16 +9,16 @@ use softswap_view::summary::process_table;
 use softswap_view::units::{bytes, visible};
 use std::fmt::Write as _;
 
-/// The tree, so far.
+/// Current figures of a tree.
 #[derive(Debug, Serialize, PartialEq, Eq)]
 pub(crate) struct TreeReport {
     pub(crate) budget_bytes: u64,
-    /// What all hold together.
+    /// Sum of the granted shares.
     pub(crate) granted_bytes: u64,
-    /// What all have last said that they use.
+    /// Sum of the usage that the processes have published.
     pub(crate) used_bytes: u64,
     pub(crate) processes: Vec<Process>,
-    /// Those that have no share of the budget, and run now.
+    /// Running processes without a share of the budget.
     pub(crate) unmanaged: Vec<Unmanaged>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct TreeReport {
 pub(crate) struct Unmanaged {
     pub(crate) pid: u32,
     pub(crate) name: String,
-    /// Its private memory (`RssAnon`): now, and the most at any look.
+    /// Its private memory (`RssAnon`): now, and its peak over the samples.
     pub(crate) anonymous_bytes: u64,
     pub(crate) anonymous_peak_bytes: u64,
 }
@@ -38,14 +38,14 @@ pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) name: String,
     pub(crate) granted_bytes: u64,
-    /// 0 where it says nothing, as a forked child that needs little.
+    /// 0 if it publishes nothing, like a forked child that needs little.
     pub(crate) used_bytes: u64,
     pub(crate) used_peak_bytes: u64,
-    /// Those that brought something back, and for how long threads waited for them.
+    /// Refaults, and the time for which threads waited for them.
     pub(crate) faults: u64,
     pub(crate) stalled_ns: u64,
-    /// For the report of `softswap run`, as everything below: the control socket has no room for
-    /// it.
+    /// Only for the report of `softswap run`, like all fields below: the control socket's answers
+    /// have no space for them.
     #[serde(skip)]
     pub(crate) counts: Counts,
     #[serde(skip)]
@@ -53,7 +53,7 @@ pub(crate) struct Process {
 }
 
 impl TreeReport {
-    /// The largest process first.
+    /// Sorts the processes by decreasing share.
     pub(crate) fn of(budget_bytes: u64, mut processes: Vec<Process>) -> TreeReport {
         processes.sort_by_key(|process| std::cmp::Reverse(process.granted_bytes));
         TreeReport {
@@ -65,7 +65,7 @@ impl TreeReport {
         }
     }
 
-    /// As an answer over the control socket has it: a line a fact.
+    /// Formats the report for the control socket, one fact per line.
     pub(crate) fn to_text(&self) -> String {
         let mut text = format!("tree_budget_bytes {}\n", self.budget_bytes);
         for process in &self.processes {
@@ -86,7 +86,7 @@ impl TreeReport {
         text
     }
 
-    /// Reads what [`TreeReport::to_text`] wrote; `None` where the answer is a process's.
+    /// Parses the output of [`TreeReport::to_text`]; `None` if the answer is a process's.
     pub(crate) fn parse(body: &str) -> Option<TreeReport> {
         let (mut budget_bytes, mut processes, mut unmanaged) = (None, Vec::new(), Vec::new());
         for (name, rest) in pairs(body) {
@@ -100,7 +100,7 @@ impl TreeReport {
         Some(TreeReport { unmanaged, ..TreeReport::of(budget_bytes?, processes) })
     }
 
-    /// For people.
+    /// Formats the report for the user.
     pub(crate) fn for_people(&self, pid: u32) -> String {
         let count = self.processes.len();
         let mut text = format!("softswap: the tree of `softswap run` (pid {pid})\n");
@@ -129,7 +129,7 @@ impl TreeReport {
 }
 
 impl Unmanaged {
-    /// One line about the first of them.
+    /// Returns a one-line note about this process.
     pub(crate) fn note(&self) -> String {
         let Unmanaged { pid, name, .. } = self;
         format!(
@@ -149,7 +149,7 @@ impl Unmanaged {
 }
 
 impl Process {
-    /// Returns what a table shows of it.
+    /// Returns the fields for a table.
     fn shown(&self) -> report::Process {
         report::Process {
             pid: self.pid,

@@ -58,7 +58,7 @@ pub struct Point {
     pub share: f64,
     pub budget_bytes: u64,
     pub stalled_ns: f64,
-    /// True if enough pages were read from the disk to know the cost of so many reads.
+    /// True if enough pages were read from the disk to know the cost of a read.
     pub is_known: bool,
 }
 

@@ -1,8 +1,8 @@
-//! What comes of one thing that was tried, and of all.
+//! Result of one check, and of all checks.
 
 use serde::Serialize;
 
-/// Whether something works.
+/// Status of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Status {
@@ -12,16 +12,16 @@ pub(super) enum Status {
     Fatal,
 }
 
-/// One thing that was tried.
+/// A completed check.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Check {
     pub(super) name: &'static str,
     pub(super) status: Status,
-    /// What was found.
+    /// Finding.
     pub(super) detail: String,
-    /// What softswap does without it.
+    /// What softswap does instead, if the feature is missing.
     pub(super) instead: Option<String>,
-    /// The command that changes it.
+    /// Command that provides the feature.
     pub(super) fix: Option<String>,
 }
 

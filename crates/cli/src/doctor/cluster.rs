@@ -1,4 +1,4 @@
-//! A cluster that is to keep pages: looked at by the program that speaks to it.
+//! Check of a cluster that stores pages, made by `softswap-remote`.
 
 use super::check::Check;
 use crate::refusal::plain;
@@ -10,7 +10,7 @@ use std::process::Command;
 
 const NAME: &str = "swap-cluster";
 
-/// What `softswap remote check --json` says.
+/// Output of `softswap remote check --json`.
 #[derive(Deserialize)]
 struct Answer {
     result: Report,
@@ -29,11 +29,11 @@ struct Server {
     median_read_us: u64,
 }
 
-/// Whether a cluster can serve as `softswap run --swap URL` would use it.
+/// Checks a cluster as `softswap run --swap URL` would use it.
 pub(super) fn checks(url: &str, is_beside_disk: bool) -> Vec<Check> {
     let url = match areas::settled_url(url, is_beside_disk) {
         Ok(url) => url,
-        // Nothing of it is repeated: it may have a password.
+        // The URL is not repeated, because it may contain a password.
         Err(why) => return vec![Check::fatal(NAME, why, "softswap remote check URL".into())],
     };
     let url = url.as_str();
@@ -58,7 +58,7 @@ pub(super) fn checks(url: &str, is_beside_disk: bool) -> Vec<Check> {
     checks
 }
 
-/// The password is where the program finds it itself.
+/// Runs the check. `softswap-remote` finds the password itself.
 fn ask(url: &str) -> Result<Report, String> {
     let own = std::env::current_exe().map_err(|error| plain(&error))?;
     let mut command = Command::new(own.with_file_name(PROGRAM));

@@ -168,8 +168,8 @@ fn window(around: &Surroundings) -> Check {
     )
 }
 
-/// What helps against a refused system call: the filter it runs under, else
-/// the kernel's version (ENOSYS, EINVAL) or configuration.
+/// Returns a remedy for a refused system call: a change of the seccomp filter if there is one,
+/// otherwise of the kernel's version (ENOSYS, EINVAL) or configuration.
 fn refused_call(around: &Surroundings, error: &io::Error, version: &str, option: &str) -> String {
     match error.raw_os_error() {
         _ if around.filtered() => around.allowing_profile(),

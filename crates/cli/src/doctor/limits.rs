@@ -1,4 +1,4 @@
-//! What surrounds the process: limits, control groups, containers.
+//! Checks of the process's environment: limits, control groups, containers.
 
 use super::check::Check;
 use super::seccomp_profile::Runtime;
@@ -10,19 +10,19 @@ use softswap_view::units;
 use std::fs;
 use std::path::Path;
 
-/// Linux's default; programs under softswap need a few mappings more.
+/// Linux's default; programs under softswap need a few additional mappings.
 const ENOUGH_MAPPINGS: u64 = 65_530;
-/// Kernels before 5.12 charge io_uring's rings to it.
+/// Kernels before 5.12 charge io_uring's rings to this limit.
 const ENOUGH_LOCKED_BYTES: u64 = 1 << 20;
 
-/// What was found once and is asked about by several checks.
+/// Facts that several checks use.
 #[derive(Debug)]
 pub(super) struct Surroundings {
     container: Option<&'static str>,
     /// `Seccomp:` of /proc/self/status; 2 is a filter.
     seccomp_mode: Option<u64>,
     no_new_privs: bool,
-    /// The process itself runs under `softswap run`.
+    /// True if this process itself runs under `softswap run`.
     is_managed: bool,
     distribution: String,
 }
@@ -43,23 +43,24 @@ impl Surroundings {
         }
     }
 
-    /// Settings of the kernel are changed outside of a container.
+    /// Returns a comment for commands that change kernel settings: inside a container they must run
+    /// on the host.
     pub(super) fn where_to(&self) -> &'static str {
         if self.container.is_some() { "   # on the host" } else { "" }
     }
 
-    /// Runs under a seccomp filter, a container's or a service's.
+    /// Returns true under a seccomp filter, a container's or a service's.
     pub(super) fn filtered(&self) -> bool {
         self.seccomp_mode == Some(2)
     }
 
-    /// A value below /proc/sys.
+    /// Returns a value below /proc/sys.
     pub(super) fn sysctl(&self, path: &str) -> Option<String> {
         let text = fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?;
         Some(text.trim().to_string())
     }
 
-    /// The command that brings a kernel of at least `version`.
+    /// Returns the command that installs a kernel of at least `version`.
     pub(super) fn newer_kernel(&self, version: &str) -> String {
         let command = match self.distribution.as_str() {
             "debian" => {
@@ -81,7 +82,7 @@ impl Surroundings {
         format!("{command} && sudo reboot   # Linux {version} or newer")
     }
 
-    /// Returns what allows the system calls of a [`super::seccomp_profile`].
+    /// Returns the way to allow the system calls of a [`super::seccomp_profile`].
     pub(super) fn allowing_profile(&self) -> String {
         let runtime = match self.container {
             Some("docker") => Runtime::Docker,
@@ -89,7 +90,8 @@ impl Surroundings {
             Some("kubernetes") => Runtime::Kubernetes,
             _ => return self.looser_container(),
         };
-        // Podman has its default profile in a file, Docker and containerd have theirs compiled in.
+        // Podman installs its default profile as a file; Docker and containerd have theirs compiled
+        // in.
         let from = if self.container == Some("podman") { "" } else { " --from default.json" };
         format!(
             "{}   # softswap.json: softswap doctor --profile {}{from} > softswap.json, on the host",
@@ -98,7 +100,7 @@ impl Surroundings {
         )
     }
 
-    /// The command that lifts a container's filter of system calls.
+    /// Returns the command that removes a container's system call filter.
     pub(super) fn looser_container(&self) -> String {
         match self.container {
             None if self.is_managed => "run `softswap doctor` outside of `softswap run`".into(),
@@ -113,7 +115,7 @@ impl Surroundings {
         }
     }
 
-    /// The command that allows a larger reservation of address space.
+    /// Returns the command that allows a larger reservation of address space.
     pub(super) fn more_address_space(&self) -> String {
         if getrlimit(Resource::As).current.is_some() {
             "ulimit -v unlimited".into()
@@ -168,7 +170,7 @@ fn locked_memory() -> Check {
     )
 }
 
-/// What encrypts the swap area is made anew by each program.
+/// Checks that an encryption key can be created and locked; each program creates its own.
 fn key() -> Check {
     const NAME: &str = "encryption-key";
     match Sealer::encrypting() {
@@ -269,7 +271,7 @@ fn container() -> Option<&'static str> {
     }
 }
 
-/// The family of distributions, by ID and then ID_LIKE.
+/// Returns the family of distributions, from ID and then ID_LIKE.
 fn distribution(os_release: &str) -> String {
     const KNOWN: [&str; 7] = ["debian", "ubuntu", "fedora", "rhel", "arch", "suse", "alpine"];
     let value = |key: &str| {

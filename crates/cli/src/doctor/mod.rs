@@ -1,4 +1,4 @@
-//! `softswap doctor`: what this machine allows, found out by trying.
+//! `softswap doctor`: tests the features that softswap needs on this machine.
 
 mod check;
 mod seccomp_profile;
@@ -56,7 +56,7 @@ pub(crate) struct DoctorArgs {
     from: Option<PathBuf>,
 }
 
-/// Tries everything and prints what was found.
+/// Runs all checks and prints the results.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Refusal> {
     if let Some(runtime) = args.profile {
         let profile = seccomp_profile::make(runtime, args.from.as_deref())?;

@@ -1,4 +1,4 @@
-//! The diagnosis for people: one aligned line for each check.
+//! Output for the user: one aligned line for each check.
 
 use super::check::{Check, Diagnosis, Status};
 use std::fmt::Write;
@@ -9,7 +9,7 @@ const YELLOW: &str = "\x1b[33m";
 const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
 
-/// Colour goes to terminals only, and not where NO_COLOR or TERM forbid it.
+/// Returns true if output may be coloured: on terminals, unless NO_COLOR or TERM forbid it.
 pub(super) fn colour_wanted() -> bool {
     let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|term| term == "dumb");

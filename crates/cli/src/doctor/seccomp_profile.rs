@@ -1,4 +1,4 @@
-//! A container runtime's seccomp profile, with the system calls added that softswap is faster with.
+//! Extends a container runtime's seccomp profile by system calls that make softswap faster.
 
 use crate::refusal::{Refusal, plain};
 use clap::ValueEnum;
@@ -11,7 +11,7 @@ use std::path::Path;
 const WANTED: [&str; 5] =
     ["io_uring_enter", "io_uring_register", "io_uring_setup", "process_madvise", "userfaultfd"];
 const ALLOW: &str = "SCMP_ACT_ALLOW";
-/// Installed by Podman, Buildah and CRI-O; the first one is the administrator's.
+/// Installed by Podman, Buildah and CRI-O; the first is the administrator's.
 const CONTAINERS_COMMON: [&str; 2] =
     ["/etc/containers/seccomp.json", "/usr/share/containers/seccomp.json"];
 
@@ -24,7 +24,7 @@ pub(super) enum Runtime {
 }
 
 impl Runtime {
-    /// Files in which the runtime's default may be.
+    /// Returns the files that may contain the runtime's default profile.
     fn defaults(self) -> &'static [&'static str] {
         match self {
             Runtime::Docker => &[],
@@ -32,7 +32,7 @@ impl Runtime {
         }
     }
 
-    /// How to get the default if it is not found.
+    /// Explains how to get the default profile if it is not found.
     fn source(self) -> String {
         let of_moby = "\n  curl -fsSLO https://raw.githubusercontent.com/moby/profiles/main/seccomp/default.json\n  \
                        softswap doctor --profile";
@@ -56,7 +56,7 @@ impl Runtime {
         }
     }
 
-    /// How to use a profile that was written to `softswap.json`.
+    /// Explains how to use a profile in `softswap.json`.
     pub(super) fn usage(self) -> &'static str {
         match self {
             Runtime::Docker => "docker run --security-opt seccomp=softswap.json ...",
@@ -68,7 +68,7 @@ impl Runtime {
         }
     }
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub(super) fn name(self) -> &'static str {
         match self {
             Runtime::Docker => "docker",
@@ -84,8 +84,8 @@ pub(super) struct Profile {
     pub(super) note: String,
 }
 
-/// Makes a profile from the runtime's default: from `file` (`-` is standard input), or where the
-/// runtime installs it.
+/// Creates a profile from the runtime's default: from `file` (`-` is standard input), or from the
+/// installed one.
 pub(super) fn make(runtime: Runtime, file: Option<&Path>) -> Result<Profile, Refusal> {
     let installed = || runtime.defaults().iter().map(Path::new).find(|path| path.exists());
     let file = file.or_else(installed).ok_or_else(|| Refusal::usage(runtime.source()))?;
@@ -159,7 +159,7 @@ fn names(rule: &Value) -> impl Iterator<Item = &str> {
     rule["names"].as_array().into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// Returns true if a rule allows its calls whatever the arguments, capabilities and processor are.
+/// Returns true if a rule allows its calls regardless of arguments, capabilities and processor.
 fn always_allows(rule: &Value) -> bool {
     let is_empty = |key: &str| match &rule[key] {
         Value::Array(items) => items.is_empty(),

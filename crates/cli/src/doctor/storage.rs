@@ -1,4 +1,4 @@
-//! The swap directory, and the runtime library.
+//! Checks of the swap directory and of the runtime library.
 
 use super::check::{Check, Status};
 use super::cluster;
@@ -44,10 +44,10 @@ pub(super) fn checks(asked: &[String]) -> Vec<Check> {
     checks
 }
 
-/// Where pages may go.
+/// Storage for pages.
 enum Place {
     Directory(PathBuf),
-    /// By its URL.
+    /// URL of a cluster.
     Cluster(String),
 }
 
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-/// The places that `run` would take, and what chose them.
+/// Returns the storage that `run` would use, and the setting that selects it.
 fn chosen(asked: &[String]) -> Vec<(Result<Place, String>, String)> {
     match (asked, std::env::var("SOFTSWAP_SWAP").ok().filter(|text| !text.is_empty())) {
         ([_, ..], _) => {
@@ -116,7 +116,7 @@ fn swap_file(dir: &SwapDir) -> Vec<Check> {
     checks
 }
 
-/// A named file whose name is removed at once.
+/// Creates a file and removes its name at once.
 fn tempfile_in(dir: &Path) -> std::io::Result<std::os::fd::OwnedFd> {
     let path = dir.join(format!(".softswap-doctor-{}", std::process::id()));
     let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
@@ -145,7 +145,7 @@ fn runtime_library() -> Check {
     }
 }
 
-/// Starts this very program once more with the library preloaded.
+/// Runs this program again with the library preloaded.
 fn preload(library: &Path) -> Result<(), Refusal> {
     let tried = std::env::current_exe()
         .and_then(|exe| Command::new(exe).arg("--version").env("LD_PRELOAD", library).output())

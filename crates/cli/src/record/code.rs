@@ -1,5 +1,5 @@
-//! The code of a process: which files it lies in, what its functions are called, and who called
-//! them, by the tables that compilers write for exceptions.
+//! Code of a process: its files, function names, and call stacks, unwound by the exception tables
+//! of compilers.
 
 use super::symbols::{Elf, Symbols};
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
@@ -14,9 +14,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Frames of a stack that are told.
+/// Maximum depth of a reported stack.
 const MOST_FRAMES: usize = 128;
-/// So far above the stack pointer a return address is looked for where code has no tables.
+/// Distance above the stack pointer, in bytes, within which a return address is searched for if
+/// code has no tables.
 const NEAR_BYTES: u64 = 32;
 
 /// A function and its file, which is empty for code of none.
@@ -25,7 +26,7 @@ pub(super) type Native = (String, String);
 /// Code in memory that comes from a file.
 struct Mapped {
     range: Range<u64>,
-    /// What its addresses are more than those in the file.
+    /// Difference between its addresses in memory and in the file.
     bias: u64,
     file: usize,
 }
@@ -35,20 +36,20 @@ struct File {
     symbols: Symbols,
 }
 
-/// See above.
+/// Code of a process.
 pub(super) struct Code {
     mapped: Vec<Mapped>,
     files: Vec<File>,
-    /// Where there is code of no file.
+    /// Executable ranges without a file.
     made: Vec<Range<u64>>,
-    /// What the program has said of that.
+    /// Names that the program has written for that code (/tmp/perf-PID.map).
     perf_map: Symbols,
     unwinder: UnwinderX86_64<Vec<u8>>,
     cache: CacheX86_64,
 }
 
 impl Code {
-    /// Of a process, by its map.
+    /// Reads the code of a process, given its map.
     pub(super) fn of(pid: u32, map: &[MemoryMap]) -> Code {
         let root = PathBuf::from(format!("/proc/{pid}/root"));
         let mut code = Code {
@@ -102,7 +103,7 @@ impl Code {
         (name.unwrap_or_else(|| format!("[{}+{within:#x}]", file.name)), file.name.clone())
     }
 
-    /// Whether the program has said what its code is that it has made itself.
+    /// Returns true if the program has written names for its run-time generated code.
     pub(super) fn has_perf_map(&self) -> bool {
         !self.perf_map.is_empty()
     }
@@ -112,11 +113,11 @@ impl Code {
         ranges.any(|range| range.contains(&address))
     }
 
-    /// The addresses of the functions on a stack, from the touching instruction outwards. A return
-    /// address is that of the call.
+    /// Returns the addresses of the functions on a stack, starting with the touching instruction.
+    /// For callers it is the address of the call.
     pub(super) fn stack(&mut self, sample: &FaultSample) -> Vec<u64> {
         let last = sample.words.last().map_or(0, |(distance, _)| u64::from(*distance));
-        // What was left out of the sample is no address; beyond it nothing is known.
+        // Words missing in the sample are not addresses; beyond its end nothing is known.
         let read = |address: u64| match address.checked_sub(sample.stack) {
             Some(beyond) if beyond / 8 <= last => Ok(sample.stack_word(address).unwrap_or(0)),
             _ => Err(()),
@@ -145,8 +146,8 @@ impl Code {
         stack
     }
 
-    /// Code that was made at run time has no tables. Most has frame pointers; what Python puts
-    /// between its functions has none, and keeps its return address within a few words.
+    /// Unwinds a frame of run-time generated code, which has no tables. Most such code has frame
+    /// pointers. Python's trampolines have none, and store the return address within a few words.
     fn step_out_of_made_code(
         &self,
         at: u64,
@@ -185,7 +186,7 @@ pub(super) fn read(path: &Path, root: &Path) -> Option<Vec<u8>> {
     std::fs::read(within).or_else(|_| std::fs::read(path)).ok()
 }
 
-/// The process's number in its own name space.
+/// Returns the process's PID in its own PID namespace.
 fn number_within(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
@@ -207,7 +208,7 @@ pub(super) fn bias(elf: &Elf<'_>, mapping: &MemoryMap) -> Option<u64> {
     Some(mapping.address.0.wrapping_sub(mapping.offset).wrapping_sub(in_file))
 }
 
-/// What unwinding takes of a file.
+/// Returns the sections that unwinding needs.
 fn sections(elf: &Elf<'_>) -> ExplicitModuleSectionInfo<Vec<u8>> {
     let section = |name: &str| elf.section_by_name(name);
     let range =

@@ -1,4 +1,5 @@
-//! `softswap record`: which functions of a running program wait for pages, and for which memory.
+//! `softswap record`: reports the functions of a running program that wait for pages, and the
+//! memory that they touch.
 
 mod symbols;
 mod code;
@@ -25,16 +26,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Between looks at what was sampled.
+/// Interval between requests for samples.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Of so many samples in an answer fewer are taken from then on, and of so few more.
+/// Number of samples per answer from which the sampling rate is lowered, and below which it is
+/// raised.
 const MANY: usize = 96;
 const FEW: usize = 16;
-/// Signals that end it before its time.
+/// Signals that end the recording early.
 const ENOUGH: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-/// Answers that hold what is left in the end.
+/// Maximum number of final answers that drain the remaining samples.
 const LAST_ANSWERS: usize = 8;
-/// Samples that are kept: minutes of the most that there can be.
+/// Maximum number of samples kept: minutes at the maximum rate.
 const MOST_SAMPLES: usize = 1 << 18;
 
 /// Record which functions wait for pages, and for which memory.
@@ -77,7 +79,7 @@ pub(crate) struct RecordArgs {
     json: bool,
 }
 
-/// What came in.
+/// Recorded samples.
 struct Recording {
     process: Process,
     samples: Vec<Weighed>,
@@ -93,7 +95,7 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     let (process, _) = control_client::ask(args.pid, &Request::Sample(0, None))?;
     let before = map_of(process.pid)?;
     let default = || PathBuf::from(format!("softswap-{}.svg", process.pid));
-    // Before the picture is there, which nobody is to find empty.
+    // Before the picture's file exists, so that a signal cannot leave an empty one.
     let signals = SignalQueue::hold(&ENOUGH)
         .map_err(|error| Refusal::own(format!("cannot hold signals: {}", plain(&error))))?;
     let picture = Picture::at(args.output.clone().unwrap_or_else(default))?;
@@ -114,7 +116,7 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
         };
         return Err(Refusal::new(FAILED, format!("process {pid} ({name}) {why}")));
     }
-    // What has been loaded meanwhile, if it is still there to be asked.
+    // Read the map again to include libraries loaded meanwhile, if the process still exists.
     let map = map_of(*pid).ok().filter(|map| !map.is_empty()).unwrap_or(before);
     let codes = std::mem::take(&mut recording.codes).into_values();
     let mut functions = Functions::new(Code::of(*pid, &map), codes);
@@ -164,7 +166,7 @@ fn collect(
         match control_client::ask(pid, &Request::Sample(every, python)) {
             Ok((_, body)) => every = recording.add(&body, every),
             Err(refusal) => {
-                // What is there is told of a process that ends, else nothing is.
+                // If the process exits, report what was recorded; otherwise fail.
                 recording.has_ended = control_client::ends_soon(pid);
                 match recording.has_ended {
                     true => break,
@@ -186,16 +188,16 @@ fn collect(
 }
 
 impl Recording {
-    /// Takes what an answer has; how many faults there are to be to a sample from now on.
+    /// Adds the samples of an answer. Returns the number of faults per sample to request next.
     fn add(&mut self, body: &str, every: u32) -> u32 {
         let FaultSamples { missed, samples, blocks, codes } = FaultSamples::parse(body);
         let came = samples.len();
-        // Without a sample it is not known what they were.
+        // Without a sample nothing is known about the missed faults.
         self.missed += if came > 0 { missed } else { 0 };
         self.samples.extend(profile::weigh(samples, missed));
         self.codes.extend(codes.into_iter().map(|code| (code.address, code)));
         for block in blocks {
-            // What is there now has taken the place of what was.
+            // A new block replaces an earlier one at the same addresses.
             self.blocks.retain(|it| it.range != block.range);
             self.blocks.push(block);
         }
@@ -218,7 +220,7 @@ fn map_of(pid: u32) -> Result<Vec<MemoryMap>, Refusal> {
     })
 }
 
-/// The file of the flame graph: that it can be written is seen before anything is recorded.
+/// The file of the flame graph, opened before the recording to detect errors early.
 struct Picture {
     path: PathBuf,
     is_new: bool,

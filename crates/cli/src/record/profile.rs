@@ -1,4 +1,4 @@
-//! What the samples of a recording come to: by function, and by what was touched.
+//! Summary of a recording, by function and by memory block.
 
 use super::python::{self, Functions};
 use serde::Serialize;
@@ -8,11 +8,11 @@ use softswap_view::units::{bytes, count, nanoseconds};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
-/// Functions and blocks that are worth a line.
+/// Number of functions and blocks shown.
 const SHOWN: usize = 15;
-/// Smaller blocks are not told apart.
+/// Memory that is not attributed to a block.
 const SMALL: &str = "blocks of less than 1 MiB, and memory that was only reserved";
-/// The innermost frame of a page that a system call was to have.
+/// Innermost frame of a page faulted in for a system call.
 const CALL: &str = "[system call]";
 
 /// Faults, and the time that threads waited in them.
@@ -20,7 +20,7 @@ const CALL: &str = "[system call]";
 pub(super) struct Sum {
     pub(super) stalled_ns: u64,
     pub(super) faults: u64,
-    /// By where pages were.
+    /// By the tier of the page.
     by_tier: BTreeMap<&'static str, u64>,
 }
 
@@ -31,7 +31,7 @@ impl Sum {
         *self.by_tier.entry(sample.tier.name()).or_default() += sample.faults;
     }
 
-    /// `disk 88%, pool 12%`: what most came from.
+    /// Formats the tiers with the most faults: `disk 88%, pool 12%`.
     fn tiers(&self) -> String {
         let mut all: Vec<_> = TIERS
             .iter()
@@ -46,39 +46,39 @@ impl Sum {
     }
 }
 
-/// A function that touches pages that are out.
+/// A function that touches absent pages.
 #[derive(Debug, Serialize)]
 pub(super) struct Site {
     pub(super) function: String,
-    /// Where it is; empty where that is no file.
+    /// Its file; empty for run-time generated code.
     file: String,
-    /// Who called it when it waited longest in all.
+    /// The caller with the longest total wait.
     caller: String,
     #[serde(flatten)]
     pub(super) sum: Sum,
 }
 
-/// Blocks that one place in the program has asked for.
+/// Blocks allocated by one place in the program.
 #[derive(Debug, Serialize)]
 pub(super) struct Asked {
-    /// The function that asked, or what kind of memory it is.
+    /// The allocating function, or the kind of memory.
     by: String,
     blocks: usize,
     bytes: u64,
-    /// The function that waited longest for pages of it.
+    /// The function that waited longest for its pages.
     touched_by: String,
     #[serde(flatten)]
     sum: Sum,
 }
 
-/// All of it.
+/// Summary of a recording.
 #[derive(Debug, Serialize)]
 pub(super) struct Profile {
     pub(super) pid: u32,
     pub(super) program: String,
     pub(super) seconds: f64,
     pub(super) samples: usize,
-    /// Faults that left no sample, because there were too many at once: part of the sums.
+    /// Faults without a sample, because too many occurred at once; included in the sums.
     pub(super) missed: u64,
     #[serde(flatten)]
     pub(super) sum: Sum,
@@ -86,12 +86,12 @@ pub(super) struct Profile {
     pub(super) memory: Vec<Asked>,
     #[serde(skip)]
     pub(super) stacks: Vec<(Vec<String>, u64)>,
-    /// How to see more where an interpreter waited whose program's functions are not told.
+    /// Hint for an interpreter that waited without names for the functions of its program.
     #[serde(skip)]
     pub(super) interpreted: Option<&'static str>,
 }
 
-/// A sample with what it stands for.
+/// A sample with its weight.
 #[derive(Debug, Clone)]
 pub(super) struct Weighed {
     pub(super) sample: FaultSample,
@@ -100,7 +100,8 @@ pub(super) struct Weighed {
     pub(super) stalled_ns: u64,
 }
 
-/// What each sample of an answer stands for: itself, those beside it, and its part of `missed`.
+/// Weighs each sample of an answer: itself, the faults that it stands for, and its share of
+/// `missed`.
 pub(super) fn weigh(samples: Vec<FaultSample>, missed: u64) -> impl Iterator<Item = Weighed> {
     let sampled: u64 = samples.iter().map(|sample| sample.faults).sum();
     samples.into_iter().map(move |sample| {
@@ -111,16 +112,16 @@ pub(super) fn weigh(samples: Vec<FaultSample>, missed: u64) -> impl Iterator<Ite
     })
 }
 
-/// What the functions of one kind come to, and which other ones waited most with them.
+/// Sums by key, each with the waits of related functions.
 type Tally<Key> = HashMap<Key, (Sum, HashMap<String, u64>)>;
 
-/// All of it while it is added up.
+/// Sums under construction.
 #[derive(Default)]
 struct Tallies {
     sum: Sum,
-    /// By function and file, with those that called it.
+    /// By function and file, with their callers.
     sites: Tally<(String, String)>,
-    /// By who asked, with those that touched it.
+    /// By allocating function, with the functions that touched the memory.
     memory: Tally<Option<u64>>,
     stacks: HashMap<Vec<String>, u64>,
     interpreters: HashMap<&'static str, u64>,
@@ -189,7 +190,7 @@ impl Tallies {
     }
 }
 
-/// The name with the longest time.
+/// Returns the name with the longest time.
 fn most(of: HashMap<String, u64>) -> String {
     let longest = of.into_iter().max_by(|one, other| (one.1, &other.0).cmp(&(other.1, &one.0)));
     longest.map_or_else(String::new, |(name, _)| name)
@@ -228,7 +229,7 @@ impl Profile {
         }
     }
 
-    /// What was recorded, in a line.
+    /// Summarizes the recording in one line.
     pub(super) fn line(&self) -> String {
         let Profile { pid, program, seconds, samples, sum, .. } = self;
         format!(
@@ -281,13 +282,13 @@ impl Profile {
     }
 }
 
-/// `12%`, and `0.9%` of less than ten.
+/// Formats a share: `12%`, and `0.9%` below ten.
 fn percent(part: u64, whole: u64) -> String {
     let share = 100.0 * part as f64 / whole.max(1) as f64;
     if share < 9.95 { format!("{share:.1}%") } else { format!("{share:.0}%") }
 }
 
-/// Says how many are not shown.
+/// Prints the number of rows that are not shown.
 fn more(text: &mut String, all: usize, what: &str) {
     if all > SHOWN {
         // Writing to a String cannot fail.
@@ -295,7 +296,8 @@ fn more(text: &mut String, all: usize, what: &str) {
     }
 }
 
-/// How the functions of the program that an interpreter runs can be seen, by its file's name.
+/// Returns a hint for getting the functions of an interpreter's program, by the interpreter's file
+/// name.
 fn interpreter(file: &str) -> Option<&'static str> {
     let is = |name: &str| file.starts_with(name);
     if python::is_interpreter(file) {

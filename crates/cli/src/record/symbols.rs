@@ -1,5 +1,5 @@
-//! Names of the functions of one file: its tables of symbols, or those that were split off from it
-//! (`/usr/lib/debug`), demangled.
+//! Function names of one file, demangled: from its symbol tables, or from separate debug files
+//! (`/usr/lib/debug`).
 
 use object::elf::FileHeader64;
 use object::read::elf::ElfFile;
@@ -15,7 +15,7 @@ pub(super) type Elf<'d> = ElfFile<'d, FileHeader64<Endianness>>;
 pub(super) struct Symbols(Vec<(Range<u64>, String)>);
 
 impl Symbols {
-    /// Of a file, and of what was split off from it.
+    /// Reads the symbols of a file and of its separate debug file.
     pub(super) fn of(file: &Elf<'_>, root: &Path) -> Symbols {
         let mut all = functions(file);
         if let Some(debug) = split_off(file, root) {
@@ -29,7 +29,7 @@ impl Symbols {
         Symbols(all)
     }
 
-    /// Lines `START SIZE NAME` that programs write which make code as they run.
+    /// Parses lines `START SIZE NAME`, written by programs that generate code at run time.
     pub(super) fn of_perf_map(text: &str) -> Symbols {
         let parse = |line: &str| {
             let mut fields = line.splitn(3, ' ');
@@ -38,7 +38,7 @@ impl Symbols {
             let (start, len) = (number()?, number()?);
             Some((start..start.checked_add(len)?, fields.next()?.to_string()))
         };
-        // What was made last at an address is what is there.
+        // The last entry for an address is the valid one.
         let mut all: Vec<_> = text.lines().rev().filter_map(parse).collect();
         all.sort_by_key(|(range, _)| range.start);
         all.dedup_by_key(|(range, _)| range.start);
@@ -67,7 +67,7 @@ fn functions(file: &Elf<'_>) -> Vec<(Range<u64>, String)> {
         .collect()
 }
 
-/// What distributions put elsewhere, by the number of the build.
+/// Reads the separate debug file of a distribution, by build ID.
 fn split_off(file: &Elf<'_>, root: &Path) -> Option<Vec<u8>> {
     let id = file.build_id().ok()??;
     let (first, rest) = id.split_first()?;
@@ -76,17 +76,17 @@ fn split_off(file: &Elf<'_>, root: &Path) -> Option<Vec<u8>> {
     std::fs::read(root.join(name)).ok()
 }
 
-/// As the source has it, without the hash of Rust's and the parameters of C++'s.
+/// Demangles a name, without Rust's hash and C++'s parameters.
 fn demangled(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}");
     }
     let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
-    // Without that beginning `f` would be a type, too.
+    // Without this prefix `f` would parse as a type.
     let mangled = Some(name).filter(|name| name.starts_with("_Z"));
     let symbol = mangled.and_then(|name| cpp_demangle::Symbol::new(name).ok());
     let cpp = symbol.and_then(|symbol| symbol.demangle_with_options(&options).ok());
-    // `name@VERSION` of a library.
+    // Library symbols have the form `name@VERSION`.
     cpp.unwrap_or_else(|| name.split('@').next().unwrap_or(name).to_string())
 }
 

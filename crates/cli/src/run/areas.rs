@@ -1,4 +1,4 @@
-//! `--swap`: where pages go that leave DRAM.
+//! `--swap`: storage for evicted pages.
 
 use super::asked::Asked;
 use super::remote::Remote;
@@ -16,27 +16,26 @@ const MAX_PRIORITY: u16 = 32_767;
 const WITHOUT_DISK: &str = "copies=local keeps its other copy in a directory on disk, and there is \
                             none for it: give one more with --swap, or copies=2";
 
-/// What all of a tree of processes are to have in common of their areas.
+/// Areas that a process tree shares.
 #[derive(Debug, Default)]
 pub(super) struct Common {
     pub(super) named: Vec<Named>,
-    /// Each with the place among all of its area, or of that whose pages it keeps once more.
+    /// Clusters, each with the index of its area, or of the area that it mirrors.
     pub(super) remotes: Vec<(usize, Remote)>,
 }
 
-/// A file or device that the whole tree of processes is to have.
+/// A file or device shared by the whole process tree.
 #[derive(Debug)]
 pub(super) struct Named {
-    /// Its place among all.
+    /// Its index among all areas.
     pub(super) order: usize,
-    /// Claimed as long as this lives, and for the tree.
+    /// Claimed for the tree while this value lives.
     pub(super) area: Activated,
-    /// What was asked for, for messages.
+    /// The user's text, for messages.
     pub(super) shown: String,
 }
 
-/// Settles and checks the areas that were asked for, or the default ones. Those with a name are
-/// claimed.
+/// Resolves and checks the given areas, or the default ones. Claims named ones.
 pub(super) fn settle(
     asked: Vec<Asked>,
     default: &[AreaSpec],
@@ -73,7 +72,7 @@ pub(super) fn settle(
             continue;
         }
         let spec = parse(&asked.text).map_err(|why| asked.refuse(why))?;
-        // Directories have a file for each.
+        // Each area in a directory has its own file.
         let is_same = |other: &AreaSpec| is_same_file(&other.path, &spec.path);
         if !spec.path.is_dir() && areas.iter().any(is_same) {
             return Err(asked.refuse("this swap area was given before; give each once"));
@@ -86,7 +85,7 @@ pub(super) fn settle(
             areas.push(directory(asked, spec, reserve_bytes, notes)?);
         }
     }
-    // Each to a directory of its own, in the order in which they were given.
+    // Each mirrors a different directory, in the given order.
     let mut directories = (0..areas.len()).filter(|order| areas[*order].path.is_dir());
     for (asked, remote) in mirrors {
         let directory = directories.next().ok_or_else(|| asked.refuse(WITHOUT_DISK))?;
@@ -95,10 +94,10 @@ pub(super) fn settle(
     Ok((areas, common))
 }
 
-/// A cluster's URL as `run` would use it, beside a directory or not.
+/// Returns a cluster's URL as `run` would use it, with or without a swap directory.
 ///
 /// # Errors
-/// Why it could not.
+/// The reason if it is unusable.
 pub(crate) fn settled_url(text: &str, is_beside_disk: bool) -> Result<String, String> {
     remote(text, is_beside_disk).map(|remote| remote.text().into())
 }
@@ -127,11 +126,11 @@ fn directory(
             units::bytes(usable)
         ));
     }
-    // The program, and what it starts, may change directory.
+    // The program and its descendants may change directory.
     Ok(AreaSpec { path: std::path::absolute(&dir.path).unwrap_or(dir.path), ..spec })
 }
 
-/// Takes a file or device into use: for the program, and all that it starts.
+/// Claims a file or device for the program and its descendants.
 fn named(
     asked: &Asked,
     spec: AreaSpec,
@@ -157,13 +156,13 @@ fn named(
     Ok((AreaSpec { path, ..spec }, area))
 }
 
-/// The parts of a variable that names several areas.
+/// Splits the value of a variable into areas.
 pub(crate) fn each(text: &str) -> impl Iterator<Item = &str> {
     text.split(';').filter(|text| !text.is_empty())
 }
 
-/// `PATH[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]`, or a cluster's URL. A path that exists wins
-/// over what its name could mean otherwise.
+/// Parses `PATH[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]`, or a cluster's URL. A text that is an
+/// existing path is taken as a path.
 pub(crate) fn parse(text: &str) -> Result<AreaSpec, String> {
     if is_url(text) {
         return Remote::parse(text).map(|remote| remote.spec());

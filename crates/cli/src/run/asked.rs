@@ -1,14 +1,14 @@
-//! A value that somebody gave, with the place where it was given.
+//! A value given by the user, with its source.
 
 use crate::refusal::Refusal;
 use softswap_remote::url::{OPTIONS, has_user_in_options, is_url};
 use std::fmt::Display;
 
-/// A value and where it came from.
+/// A value and its source.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) text: String,
-    /// `--memory banana`, `SOFTSWAP_MEMORY=banana`, `memory = banana in FILE`.
+    /// Text for messages: `--memory banana`, `SOFTSWAP_MEMORY=banana`, `memory = banana in FILE`.
     pub(super) shown: String,
 }
 
@@ -18,8 +18,8 @@ impl Asked {
     }
 }
 
-/// A value as it can be shown: clusters' URLs, of which `;` may separate several, without a
-/// password that somebody has put into one. (That is refused; but not repeated, either.)
+/// Returns a value for display. Passwords in cluster URLs, several of which may be separated by
+/// `;`, are removed. (They are refused, and must not be repeated in messages.)
 pub(crate) fn without_password(text: &str) -> String {
     let parts: Vec<String> = text.split(';').map(one_without_password).collect();
     parts.join(";")
@@ -30,7 +30,7 @@ fn one_without_password(text: &str) -> String {
         return text.into();
     }
     let hidden = || match text.rsplit_once('@') {
-        // Misspelt: anything before it may be one.
+        // Malformed: any text before it may contain a password.
         Some((_, rest)) => format!("{}...@{rest}", &text[..=text.find(':').unwrap_or(0)]),
         None => text.into(),
     };
@@ -45,7 +45,7 @@ fn one_without_password(text: &str) -> String {
         _ if options.is_some_and(has_user_in_options) => return hidden(),
         _ => place.into(),
     };
-    // What is no option may be meant for one: its value is not shown.
+    // The value of an unknown option may be a password.
     let shown = |option: &str| match option.split_once('=') {
         Some((name, _)) if !OPTIONS.contains(&name) => format!("{name}=..."),
         _ => option.into(),

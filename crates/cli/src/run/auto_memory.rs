@@ -108,7 +108,7 @@ impl Bounds {
         } else if is_pressed {
             limit_bytes - limit_bytes / GROWTH_FRACTION
         } else if fits_bytes < limit_bytes + growth_bytes {
-            // A smaller change is not worth a move.
+            // Smaller changes are ignored.
             limit_bytes
         } else {
             limit_bytes + growth_bytes

@@ -1,9 +1,9 @@
-//! What a process has in memory beside the budget. Unmanaged memory is never silent.
+//! Memory of a process outside the budget, which is always reported.
 //!
-//! The kernel counts what a process has in memory by kind; what the engine has of it is
-//! in the page of counters. What remains is beside the budget: stacks, small mappings,
-//! code and files, memory shared with others, and all of a program whose memory the
-//! runtime never sees. It is gone with the process, so it is looked at while that runs.
+//! The kernel counts a process's resident memory by kind; the statistics page contains the part
+//! that the engine manages. The rest is outside the budget: stacks, small mappings, code and files,
+//! shared memory, and all memory of a program without the runtime. It is freed at exit, so it is
+//! sampled while the process runs.
 
 use crate::control_client;
 use serde::Serialize;
@@ -11,29 +11,31 @@ use softswap_engine::base::stats::{Counter, Stats};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-/// The first look is soon, for programs that end soon; then it is taken less often.
+/// Time of the first sample, early for programs that exit early; the interval then grows to the
+/// second value.
 pub(super) const FIRST_LOOK: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
-/// So many looks without the runtime: at the first one the loader may be at work yet.
+/// Consecutive samples without the runtime from which it counts as absent: at the first the loader
+/// may not have finished.
 const SURELY_WITHOUT: u32 = 2;
 
-/// Memory beside the budget: the peaks that were seen, each by itself, or what it is now.
+/// Memory outside the budget: peaks of each field over the samples, or current values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Beside {
-    /// All together.
+    /// Sum of the fields below.
     pub(super) total_bytes: u64,
-    /// Private memory that is not the engine's: `RssAnon` without what the budget counts.
+    /// Private memory not managed by the engine: `RssAnon` minus the memory charged to the budget.
     pub(super) anonymous_bytes: u64,
     /// `RssShmem`.
     pub(super) shared_bytes: u64,
-    /// `RssFile`: code, and files that are mapped.
+    /// `RssFile`: code and mapped files.
     pub(super) file_bytes: u64,
-    /// Whether the program had become one, by exec, in which the runtime is not.
+    /// True if the process had become, by exec, a program without the runtime.
     pub(super) left_by_exec: bool,
 }
 
 impl Beside {
-    /// What a process has now; `None` where it has ended, or may not be asked.
+    /// Returns the current values of a process; `None` if it has exited, or may not be inspected.
     pub(crate) fn of(pid: u32, stats: &Stats) -> Option<Beside> {
         look(pid, stats, true).map(|(beside, _)| beside)
     }
@@ -46,13 +48,12 @@ impl Beside {
     }
 }
 
-/// One look: what is beside the budget now, and the most that the process ever had in
-/// memory at once.
+/// Takes a sample: memory outside the budget, and the peak resident memory of the process.
 fn look(pid: u32, stats: &Stats, is_managed: bool) -> Option<(Beside, u64)> {
-    // In this order: what is charged in between is not taken for unmanaged.
+    // Read in this order, so that memory charged in between does not count as unmanaged.
     let now = control_client::Process::read(pid)?.resident?;
     let used_bytes = if is_managed { stats.get(Counter::UsedBytes) } else { 0 };
-    // While it sleeps what it has committed counts as used, touched or not.
+    // In a sleeping process all committed memory counts as used, touched or not.
     let anonymous_bytes = now.anonymous_bytes.saturating_sub(used_bytes);
     let (shared_bytes, file_bytes) = (now.shared_bytes, now.file_bytes);
     let total_bytes = anonymous_bytes + shared_bytes + file_bytes;
@@ -61,14 +62,14 @@ fn look(pid: u32, stats: &Stats, is_managed: bool) -> Option<(Beside, u64)> {
     Some((beside, now.peak_bytes))
 }
 
-/// Looks at a process while it runs.
+/// Samples a process while it runs.
 #[derive(Debug)]
 pub(super) struct Watch {
     pid: u32,
     stats: Stats,
     pause: Duration,
     peak: Option<Beside>,
-    /// The file that the process runs, and how often the runtime was not found in it.
+    /// The file that the process executes, and the number of samples without the runtime.
     program: Option<((u64, u64), u32)>,
 }
 
@@ -77,7 +78,7 @@ impl Watch {
         Watch { pid, stats, pause: FIRST_LOOK, peak: None, program: None }
     }
 
-    /// How long to wait until the next look.
+    /// Returns the time until the next sample.
     pub(super) fn pause(&self) -> Duration {
         self.pause
     }
@@ -90,18 +91,18 @@ impl Watch {
         let peak = self.peak.get_or_insert(now);
         peak.raise(&now);
         peak.left_by_exec = looks_without >= SURELY_WITHOUT;
-        // Between two looks there was more: at least what the engine never had.
+        // Peak between samples: at least the resident memory that the engine never managed.
         let used_bytes = if is_managed { self.stats.get(Counter::UsedPeakBytes) } else { 0 };
         if self.stats.get(Counter::Asleep) == 0 {
             peak.total_bytes = peak.total_bytes.max(most_bytes.saturating_sub(used_bytes));
         }
     }
 
-    /// How often in a row the runtime was not found in the program that the process is
-    /// now. What was found once is not looked for again until it becomes another one.
+    /// Returns the number of consecutive samples in which the runtime was not found in the current
+    /// program. Once found, it is not searched for again until the next exec.
     fn looks_without_runtime(&mut self) -> u32 {
         let exe = std::fs::metadata(format!("/proc/{}/exe", self.pid));
-        // Before the runtime is there, asleep or not, there is nothing to lose by exec.
+        // Before the runtime is present, asleep or not, exec cannot lose it.
         let is_there = |counter| self.stats.get(counter) != 0;
         let was_there = is_there(Counter::Version) || is_there(Counter::Asleep);
         let Some(exe) = exe.ok().filter(|_| was_there) else {
@@ -122,7 +123,7 @@ impl Watch {
         looks
     }
 
-    /// The peaks that were seen; `None` where the process ended before the first look.
+    /// Returns the peaks; `None` if the process exited before the first sample.
     pub(super) fn peak(&self) -> Option<Beside> {
         self.peak
     }

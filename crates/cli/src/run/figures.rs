@@ -1,5 +1,5 @@
-//! The figures of a run, gathered once for the summary and the report, or for
-//! `softswap stat` while it goes on.
+//! Figures of a run, collected once for the summary and the report, or for `softswap stat` while
+//! the program runs.
 
 use super::beside::Beside;
 use super::supervise::Ending;
@@ -12,13 +12,13 @@ use softswap_view::sections::{Areas, Bounce, Mappings, Polling, Pool};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Changes whenever a key of the report changes its meaning or goes away.
+/// Version of the report. Incremented whenever a key changes its meaning or is removed.
 const SCHEMA: u32 = 1;
 const PAGE_BYTES: u64 = softswap_sys::PAGE_SIZE as u64;
 
-/// Everything known about a run: the report's keys.
+/// All figures of a run: the report's keys.
 ///
-/// Peaks are of each figure by itself and need not coincide.
+/// Each peak is of one figure; peaks need not coincide.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Figures {
     pub(super) schema: u32,
@@ -26,97 +26,96 @@ pub(crate) struct Figures {
     /// The program and its arguments.
     pub(super) program: Vec<String>,
     pub(super) outcome: Outcome,
-    /// As a shell shows it: the exit status, or 128 and the signal; `null`
-    /// while the program runs.
+    /// As in a shell: the exit status, or 128 plus the signal; `null` while the program runs.
     pub(super) exit_status: Option<u8>,
     pub(super) wall_s: f64,
-    /// Whether the runtime came up in the program. If not, the rest is 0.
+    /// True if an engine was started in the program. Otherwise the rest is 0.
     pub(super) engine_started: bool,
-    /// Whether the program slept to its end: what it committed fitted its budget.
+    /// True if the program slept to its end: its committed memory fitted the budget.
     pub(super) slept: bool,
-    /// What all processes of the tree had, where they shared one budget.
+    /// Figures of all processes of the tree, if they shared one budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tree: Option<TreePeaks>,
     /// Processes that ran without the runtime, if any did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) unmanaged: Option<UnmanagedPeaks>,
-    /// Why the engine stopped the program; `null` if it did not.
+    /// Reason for which the engine stopped the program; `null` otherwise.
     pub(super) stop_reason: Option<u64>,
 
     pub(super) budget_bytes: u64,
-    /// The largest that the budget has been.
+    /// Peak of the budget.
     pub(super) budget_peak_bytes: u64,
-    /// All that counts against the budget, when it was last looked at, and its peak.
+    /// Memory charged to the budget at the last sample, and its peak.
     pub(super) used_bytes: u64,
     pub(super) used_peak_bytes: u64,
     pub(super) fixed_bytes: u64,
     pub(super) metadata_peak_bytes: u64,
-    /// Peak of memory the program had mapped in the managed window.
+    /// Peak of the program's mapped memory in the managed window.
     pub(super) mapped_peak_bytes: u64,
     pub(super) resident_peak_bytes: u64,
     pub(super) pool_peak_bytes: u64,
-    /// Swap slots in use at the last look, and their peak.
+    /// Swap slots in use at the last sample, and their peak.
     pub(super) disk_bytes: u64,
     pub(super) disk_peak_bytes: u64,
     pub(super) swap_file_bytes: u64,
-    /// What the process had in memory beside the budget; `null` if it ended before anybody
-    /// could look.
+    /// Memory of the process outside the budget; `null` if it exited before the first sample.
     pub(super) beside: Option<Beside>,
-    /// SIGBUS and SIGSYS that were the program's own, or came with a message.
+    /// SIGBUS and SIGSYS delivered to the program.
     pub(super) signals_passed_on: u64,
 
     pub(super) pages_out: u64,
     pub(super) pages_same_filled: u64,
     pub(super) pages_pooled: u64,
-    /// Pages that packed too little for the pool.
+    /// Pages that compress too little for the pool.
     pub(super) pages_incompressible: u64,
     pub(super) pages_written: u64,
     pub(super) pages_read: u64,
     pub(super) pages_read_ahead: u64,
-    /// Windows of pages brought in in the background that their stream has reached.
+    /// Windows of pages read ahead that their stream has reached.
     pub(super) windows_reached: u64,
-    /// Those whose stream never came so far.
+    /// Windows that their stream did not reach.
     pub(super) windows_lost: u64,
-    /// Same-filled pages over pages out; `null` when none went out.
+    /// Same-filled pages over evicted pages; `null` if none was evicted.
     pub(super) same_filled_share: Option<f64>,
     /// Bytes before over bytes after compression; `null` without compression.
     pub(super) compression_ratio: Option<f64>,
 
-    /// By the tier a page was in when it was touched.
+    /// By the tier of the page at the fault.
     pub(super) faults: BTreeMap<&'static str, TierFigures>,
-    /// For each tier from which latency on, in ns, there were how many; only where there were.
+    /// For each tier, pairs of a latency bucket's lower bound in ns and its count; empty buckets
+    /// are omitted.
     pub(super) latencies: BTreeMap<&'static str, Vec<(u64, u64)>>,
-    /// Pages that came back from the pool (also same-filled ones), from the disk, and of those
-    /// that do not pack: of how many that had left since they did, there were how many.
+    /// Refaults from the pool (including same-filled pages), from the disk, and of incompressible
+    /// pages: pairs of a refault distance bucket's lower bound and its count.
     pub(super) returns: BTreeMap<&'static str, Vec<(u64, u64)>>,
     pub(super) bytes_written: u64,
     pub(super) bytes_read: u64,
-    /// Summed over all threads of the program.
+    /// Sum over all threads of the program.
     pub(super) stalled_ns: u64,
     pub(super) direct_reclaims: u64,
-    /// Batches that the program's threads took out ahead of demand.
+    /// Batches that the program's threads evicted ahead of demand.
     pub(super) reclaimed_ahead: u64,
     pub(super) guarded_calls: u64,
     pub(super) write_errors: u64,
     pub(super) read_errors: u64,
     pub(super) checksum_errors: u64,
-    /// Compressed pages in memory that could not be unpacked.
+    /// Compressed pages in memory that could not be decompressed.
     pub(super) unpack_errors: u64,
     pub(super) uses_io_uring: bool,
     pub(super) uses_direct_io: bool,
-    /// Whether all areas are in the memory of other machines.
+    /// True if all areas are in the memory of other machines.
     pub(super) is_remote: bool,
     pub(super) uses_move: bool,
     /// "userfaultfd" or "protection"; `null` without an engine.
     pub(super) fault_mechanism: Option<String>,
     /// `null` with userfaultfd.
     pub(super) mappings: Option<Mappings>,
-    /// Whether the kernel has the pages of most bounce buffers at hand.
+    /// True if the kernel has registered the pages of most bounce buffers.
     pub(super) uses_fixed_buffers: bool,
     pub(super) bounce: Bounce,
-    /// Whether what is on the disk is encrypted.
+    /// True if pages on the disk are encrypted.
     pub(super) encrypts: bool,
-    /// Whether the key could not be locked, so that the kernel may swap it out.
+    /// True if the key could not be locked in memory, so that the kernel may swap it out.
     pub(super) key_unlocked: bool,
     pub(super) pool: Pool,
     pub(super) areas: Areas,
@@ -169,7 +168,8 @@ pub(super) struct TierFigures {
 }
 
 impl Figures {
-    /// The budget was its tree's. One of nothing but the program is not told of.
+    /// Sets the budget of the tree. The tree itself is only reported if it had other processes than
+    /// the program.
     pub(super) fn set_tree(&mut self, tree: TreePeaks) {
         self.budget_bytes = tree.budget_bytes;
         self.budget_peak_bytes = tree.budget_peak_bytes;
@@ -199,7 +199,7 @@ impl Figures {
             tree: None,
             unmanaged: None,
             stop_reason: Some(get(C::StopReason)).filter(|&reason| reason != 0),
-            // As it is now, or was in the end: it may have been moved.
+            // Current or final budget: it may have changed.
             budget_bytes: match get(C::BudgetBytes) {
                 0 => budget_bytes,
                 now => now,
@@ -267,7 +267,7 @@ impl Figures {
     }
 }
 
-/// An I/O bucket's figures by its name, if it has any.
+/// Returns the name and the figures of an I/O bucket, if it is not empty.
 fn transfer_figures(stats: &Stats, bucket: usize) -> Option<(String, TierFigures)> {
     let count = stats.transfers(bucket);
     let (bytes, is_write) = transfer_size::shape_of(bucket);
@@ -288,7 +288,7 @@ fn tier_figures(stats: &Stats, tier: Tier) -> TierFigures {
     }
 }
 
-/// Where each bucket begins that has any, and how many.
+/// Returns the lower bound and the count of each bucket that is not empty.
 fn buckets(counts: Vec<u64>) -> Vec<(u64, u64)> {
     let some = counts.into_iter().enumerate().filter(|(_, count)| *count > 0);
     some.map(|(bucket, count)| (bucket_floor(bucket), count)).collect()

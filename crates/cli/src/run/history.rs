@@ -1,8 +1,8 @@
-//! What a program did over time, for the report.
+//! Time series of a program's figures, for the report.
 //!
-//! Read from the page of counters, which costs the program nothing. There are never more than
-//! [`MOST`] samples: when there would be, every second one goes, and those to come are taken half
-//! as often. So they lie evenly over a run of any length.
+//! Read from the statistics page, at no cost to the program. The number of samples is limited to
+//! [`MOST`]: beyond that, every second one is removed and the interval is doubled. So the samples
+//! are evenly spaced over a run of any length.
 
 use super::tree_sums::{Carried, OfTree};
 use crate::tree_peaks::TreePeaks;
@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 const MOST: usize = 512;
-/// Between two samples at first.
+/// Initial interval.
 const FIRST_STEP: Duration = Duration::from_millis(10);
 
-/// What has been seen so far.
+/// Samples so far.
 pub(super) struct Samples {
     is_wanted: bool,
     started: Instant,
@@ -35,7 +35,7 @@ struct Sample {
 }
 
 impl Samples {
-    /// None are taken where nobody wants them.
+    /// Takes no samples unless they are wanted.
     pub(super) fn new(is_wanted: bool) -> Samples {
         Samples {
             is_wanted,
@@ -62,7 +62,7 @@ impl Samples {
                 number += 1;
                 number % 2 == 1
             });
-            // As far from each other as those that stay.
+            // The interval of the remaining samples.
             self.step = at * 2 / MOST as u32;
         }
         let tree = tree.map(|tree| self.carried.add(&tree));
@@ -70,8 +70,8 @@ impl Samples {
         self.next = at + self.step;
     }
 
-    /// All of them, with how it was in the end: of a tree what `peaks` has, as processes end after
-    /// the last look.
+    /// Returns all samples, with a final one. For a tree it includes the counters in `peaks`,
+    /// because processes exit after the last sample.
     pub(super) fn end(mut self, stats: &Stats, peaks: Option<&TreePeaks>) -> History {
         let (at, last) = (self.started.elapsed(), self.taken.last().copied().unwrap_or_default());
         let counts = peaks.map(TreePeaks::counts).unwrap_or_default();
@@ -81,7 +81,7 @@ impl Samples {
     }
 }
 
-/// A column for each figure, a row for each sample. What is counted is counted from the start.
+/// A column for each figure, a row for each sample. Counters count from the start.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct History {
     at_s: Vec<f64>,
@@ -99,7 +99,7 @@ pub(super) struct History {
     tree: Option<TreeHistory>,
 }
 
-/// The same of all processes of a tree that share one budget.
+/// The same for all processes of a tree that shares one budget.
 #[derive(Debug, Clone, Default, Serialize)]
 struct TreeHistory {
     budget_bytes: Vec<u64>,
@@ -108,7 +108,7 @@ struct TreeHistory {
     pool_bytes: Vec<u64>,
     disk_bytes: Vec<u64>,
     processes: Vec<u64>,
-    /// Those that brought something back.
+    /// Refaults.
     faults: Vec<u64>,
     faults_by_tier: BTreeMap<&'static str, Vec<u64>>,
     stalled_ns: Vec<u64>,
@@ -117,7 +117,7 @@ struct TreeHistory {
 }
 
 impl History {
-    /// The program was alone in its tree: what that had is the program's.
+    /// Replaces the tree's columns by the program's, because the program was alone in it.
     pub(super) fn set_alone(&mut self) {
         if let Some(tree) = self.tree.take() {
             self.budget_bytes = tree.budget_bytes;
@@ -175,7 +175,7 @@ impl TreeHistory {
     }
 }
 
-/// In seconds, by the millisecond: more is noise, and takes room in the report.
+/// Rounds to milliseconds: more digits are noise and lengthen the report.
 fn milliseconds(time: Duration) -> f64 {
     time.as_millis() as f64 / 1e3
 }
@@ -215,14 +215,14 @@ mod tests {
         let mut carried = Carried::default();
         let mut add = |processes| {
             let sum = carried.add(&TreeReport::of(1 << 20, processes));
-            // What the living have, unlike what all have done.
+            // Sizes of running processes only, unlike the counters.
             assert_eq!(sum.sizes.disk_bytes, 4096 * sum.processes);
             (sum.faults, sum.counts.stalled_ns, sum.processes)
         };
         assert_eq!(add(vec![process(1, 10, 100)]), (10, 100, 1));
         assert_eq!(add(vec![process(1, 15, 150), process(2, 1, 1)]), (16, 151, 2));
         assert_eq!(add(vec![process(2, 5, 9)]), (20, 159, 1));
-        // Another program in the same process.
+        // Another program in the same process, after exec.
         assert_eq!(add(vec![process(2, 2, 3)]), (22, 162, 1));
     }
 

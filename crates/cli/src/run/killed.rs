@@ -23,7 +23,8 @@ fn out_of_memory(figures: &Figures, outside_bytes: u64, before: &OomKills) -> Op
 /// Returns the reason for a signal that no message explains.
 fn unexplained(figures: &Figures) -> Option<String> {
     let Outcome::Killed { signal, .. } = figures.outcome else { return None };
-    // With a reason there was a message, and what was passed on is the program's own.
+    // If there is a stop reason, a message was printed; signals that were passed on were the
+    // program's own.
     if !figures.engine_started || figures.stop_reason.is_some() || figures.signals_passed_on > 0 {
         return None;
     }

@@ -1,5 +1,5 @@
-//! What happens during a run, as it happens: a line of JSON for each event, for those who collect
-//! such lines. Nothing is written on the path of a fault: `run` looks at the counters.
+//! Event log of a run: a line of JSON for each event, written as it happens. The fault path writes
+//! nothing: `run` samples the counters.
 
 use super::options::RunArgs;
 use super::progress::done;
@@ -15,14 +15,13 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Between two looks.
+/// Interval between two samples.
 const STEP: Duration = Duration::from_secs(1);
-/// Pressure begins where so large a share of the time is waited for pages, and is over below the
-/// other one.
+/// Share of the time waiting for pages at which pressure starts, and below which it ends.
 const BEGINS_SHARE: f64 = 0.2;
 const OVER_SHARE: f64 = 0.05;
 
-/// What is counted of what went wrong.
+/// Error counters.
 const ERRORS: [(&str, Counter); 7] = [
     ("read", Counter::ReadErrors),
     ("write", Counter::WriteErrors),
@@ -36,17 +35,17 @@ const ERRORS: [(&str, Counter); 7] = [
 /// The log of a run.
 pub(super) struct Log {
     file: File,
-    /// What is known before the program has started.
+    /// Content of the first event, known before the program starts.
     before: Value,
     started: Instant,
-    /// The program: several runs may write to one file.
+    /// PID of the program: several runs may write to one file.
     pid: u32,
     is_told_of_failure: bool,
     seen: Seen,
     watch: TreeWatch,
 }
 
-/// What has been told already.
+/// Events that have been reported.
 #[derive(Default)]
 struct Seen {
     last: Option<(Duration, Done)>,
@@ -58,7 +57,7 @@ struct Seen {
     errors: [u64; ERRORS.len()],
 }
 
-/// What is known of a run before the program has started, with its settings as in the report.
+/// Returns the content of the first event, with the settings as in the report.
 pub(super) fn before(args: &RunArgs, settings: impl serde::Serialize) -> Value {
     let words = args.program.iter().map(|word| word.to_string_lossy());
     json!({
@@ -69,7 +68,7 @@ pub(super) fn before(args: &RunArgs, settings: impl serde::Serialize) -> Value {
 }
 
 impl Log {
-    /// Opens `path`: what is in it stays. The first event has what is known `before`.
+    /// Opens `path` for appending. The first event contains `before`.
     pub(super) fn open(path: &Path, before: Value) -> Result<Log, Refusal> {
         let file = OpenOptions::new().append(true).create(true).open(path).map_err(|error| {
             Refusal::usage(format!(
@@ -82,7 +81,7 @@ impl Log {
         Ok(Log { file, before, started: Instant::now(), pid, is_told_of_failure, seen, watch })
     }
 
-    /// The program has started.
+    /// Writes the first event, once the program has started.
     pub(super) fn start(&mut self, pid: u32) {
         self.started = Instant::now();
         self.pid = pid;
@@ -90,7 +89,7 @@ impl Log {
         self.write("start", before);
     }
 
-    /// Writes an event that has just happened.
+    /// Writes an event with the current time.
     pub(super) fn write(&mut self, event: &str, more: Value) {
         let at = self.started.elapsed();
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -103,8 +102,8 @@ impl Log {
         if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
             line.extend(more);
         }
-        // In one piece: others may write to the same file. A disk that is full is no reason to
-        // end a program.
+        // In one write, because other processes may append to the same file. A full disk is not a
+        // reason to stop the program.
         let written = self.file.write_all(format!("{line}\n").as_bytes());
         if let Err(error) = written
             && !std::mem::replace(&mut self.is_told_of_failure, true)
@@ -114,7 +113,7 @@ impl Log {
         }
     }
 
-    /// Writes what has happened since the last look, if it is time for one.
+    /// Writes the events since the last sample, if a sample is due.
     pub(super) fn look(
         &mut self,
         stats: &Stats,
@@ -132,7 +131,7 @@ impl Log {
         let Some(now) = done(self.pid, stats) else { return };
         let before = self.seen.last.replace((at, now));
         let pressure = match (self.watch.look(at, tree()), before) {
-            // Those that it started count as much as the program.
+            // Descendants count as much as the program.
             (Some(rates), _) => {
                 let stalled = rates.stalled_threads.min(1.0);
                 self.seen.pressure(stalled, rates_of_tree(&rates))
@@ -146,7 +145,7 @@ impl Log {
         pressure.into_iter().for_each(|(event, more)| self.write(event, more));
     }
 
-    /// The program has ended: `outcome` as in the report, and what its tree had.
+    /// Writes the last event: `outcome` as in the report, and the tree's peaks.
     pub(super) fn end(
         &mut self,
         stats: &Stats,
@@ -181,7 +180,7 @@ impl Log {
 }
 
 impl Seen {
-    /// What the counters say that has not been told.
+    /// Returns the unreported events that the counters show.
     fn counted(&mut self, stats: &Stats, budget_bytes: u64) -> Vec<(&'static str, Value)> {
         let mut events = Vec::new();
         let is_awake = stats.get(Counter::Version) != 0;
@@ -195,7 +194,8 @@ impl Seen {
                 .push(("budget", json!({ "budget_bytes": budget_bytes, "before_bytes": before })));
         }
         let reason = StopReason::from_code(stats.get(Counter::StopReason));
-        // Copies are shed before anything is refused; without any, hardly a slot is free.
+        // Stored copies are freed before anything is refused; without copies, nearly no slot is
+        // free.
         let (had, used) = (stats.get(Counter::SwapFileBytes), stats.get(Counter::DiskPeakBytes));
         let is_used_up = had > 0 && used >= had - had / 16;
         let is_full = stats.get(Counter::CopiesShed) > 0
@@ -219,7 +219,7 @@ impl Seen {
         events
     }
 
-    /// Whether pressure has begun or is over.
+    /// Returns an event if pressure has started or ended.
     fn pressure(&mut self, stalled: f64, more: Value) -> Option<(&'static str, Value)> {
         let is_pressed = stalled >= if self.is_pressed { OVER_SHARE } else { BEGINS_SHARE };
         if std::mem::replace(&mut self.is_pressed, is_pressed) == is_pressed {

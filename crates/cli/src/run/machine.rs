@@ -1,10 +1,10 @@
-//! Where a program ran, for the report.
+//! Description of the machine, for the report.
 
 use serde::Serialize;
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Machine {
-    /// As the processor calls itself.
+    /// Model name of the processor.
     processor: String,
     processors: usize,
     dram_bytes: u64,

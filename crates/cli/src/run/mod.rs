@@ -1,4 +1,5 @@
-//! `softswap run`: settle, check, start, stay, sum up.
+//! `softswap run`: resolves and checks the settings, starts the program, supervises it, prints the
+//! summary.
 
 mod options;
 mod remote;
@@ -45,7 +46,7 @@ use std::time::Instant;
 use supervise::Ending;
 use tree_areas::{Helpers, TreeAreas};
 
-/// Whether `--memory` can be that.
+/// Checks a value of `--memory`.
 pub(crate) fn check_memory(text: &str) -> Result<(), String> {
     match auto_memory::Bounds::parse(text) {
         Some(bounds) => bounds.map(drop),
@@ -53,7 +54,7 @@ pub(crate) fn check_memory(text: &str) -> Result<(), String> {
     }
 }
 
-/// Runs the program; the exit status is the program's.
+/// Runs the program. Returns the program's exit status.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let settled = settle::settle(args, |name| std::env::var(name).ok())?;
     let program = program::find(&args.program[0])?;
@@ -79,8 +80,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     let mut config = settled.config;
     config.stats_fd = Some(stats_fd.as_raw_fd());
     config.supervisor_pid = i32::try_from(std::process::id()).ok();
-    // Within another run, the place of that one: its filter is inherited.
-    // The runtime in this process has hidden it.
+    // Inside another run, use its place, because its filter is inherited. The runtime in this
+    // process has hidden the variable from the environment.
     let this = control_client::Process::read(std::process::id());
     let variable =
         |name: &str| this.as_ref()?.variable(&format!("{ENV_PREFIX}{name}"))?.into_string().ok();
@@ -170,8 +171,8 @@ fn open_reports(paths: &[PathBuf], log: Option<&Path>) -> Result<Vec<report::Rep
     Ok(reports)
 }
 
-/// Gives a program the name it was called by, and the settled configuration: the runtime parses
-/// nothing that a user wrote.
+/// Sets the program's name and the resolved configuration: the runtime parses no text written by
+/// the user.
 fn prepare(command: &mut Command, args: &RunArgs, config: &Config) {
     use std::os::unix::process::CommandExt;
     command.arg0(&args.program[0]).args(&args.program[1..]);
@@ -183,11 +184,11 @@ fn prepare(command: &mut Command, args: &RunArgs, config: &Config) {
     for (name, value) in config.to_env() {
         command.env(format!("{ENV_PREFIX}{name}"), value);
     }
-    // The helpers have it.
+    // The helpers have already received it.
     command.env_remove(softswap_remote::secret::VARIABLE);
 }
 
-/// Puts the runtime in front of other preloads.
+/// Puts the runtime before other preloads.
 fn preload(command: &mut Command, library: &std::path::Path) {
     let mut preload = library.as_os_str().to_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {

@@ -30,7 +30,8 @@ pub(super) struct OomKilled {
 
 impl OomKills {
     pub(super) fn read() -> OomKills {
-        // A kill counts in the group of the killed process, also if a parent's limit is reached.
+        // A kill is counted in the group of the killed process, even if a parent's limit was
+        // reached.
         let of_group = |hierarchy: Hierarchy| {
             let name = match hierarchy.version {
                 GroupVersion::One => "memory.oom_control",
@@ -44,12 +45,12 @@ impl OomKills {
         OomKills(groups.chain(machine).collect())
     }
 
-    /// Returns the kills since the counts were read, if there are any.
+    /// Returns the kills since the counts were read, if any.
     pub(super) fn since(&self) -> Option<OomKilled> {
         let now = OomKills::read();
         let kills_since = |then: &Count| kills_since(then, &now.0);
         let kills = self.0.iter().map(kills_since).max().filter(|kills| *kills > 0)?;
-        // A kill in a group counts for the machine, too.
+        // A kill in a group is counted for the machine, too.
         let is_group = self.0.iter().any(|then| then.group.is_some() && kills_since(then) > 0);
         let limits = is_group.then(memory_limits::group_limits).unwrap_or_default();
         let tightest = limits.into_iter().min_by_key(|group| group.limit_bytes);
@@ -70,8 +71,8 @@ fn count_in(path: &Path) -> Option<u64> {
 }
 
 impl OomKilled {
-    /// Returns true if the killed processes were in this process's control group. Those on the
-    /// machine may be any.
+    /// Returns true if the killed processes were in this process's control group. Processes killed
+    /// on the machine may be unrelated.
     pub(super) fn is_in_group(&self) -> bool {
         self.group.is_some()
     }
@@ -88,7 +89,7 @@ impl OomKilled {
             1 => "a process".to_string(),
             n => format!("{n} processes"),
         };
-        // A tenth for what other processes of the group use.
+        // A tenth is left for other processes of the group.
         let fits_bytes = (self.limit_bytes - self.limit_bytes / 10).saturating_sub(outside_bytes);
         let advice = match fits_bytes >= MIN_MEMORY_BYTES && fits_bytes < budget_bytes {
             true => format!("use --memory auto, or --memory {}M", fits_bytes >> 20),

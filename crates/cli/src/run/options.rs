@@ -1,5 +1,5 @@
-//! What `softswap run` can be told. An option sets what the engine's `door/settings.rs` has
-//! by the same name, from here, the environment or the file.
+//! Options of `softswap run`. An option sets the field of the same name in the engine's
+//! `door/settings.rs`, from the command line, the environment or the file.
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueHint};
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 #[derive(Args)]
 #[command(after_long_help = AFTER_HELP)]
 #[command(override_usage = "softswap run [OPTIONS] [--] PROGRAM [ARG...]")]
-// Settings are read by their names, from `given`: the fields say which there are.
+// Settings are read by name from `given`; the fields only define the options.
 #[allow(dead_code)]
 pub(crate) struct RunArgs {
     /// First: what has been read of the others is gone.
@@ -170,7 +170,7 @@ pub(crate) struct RunArgs {
     pub(super) program: Vec<OsString>,
 }
 
-/// What was given on the command line, by the option's name as in a file (`no_move`).
+/// Values from the command line, by the option's name as in a file (`no_move`).
 #[derive(Debug, Default)]
 pub(super) struct Given(BTreeMap<String, Vec<String>>);
 

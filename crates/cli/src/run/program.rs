@@ -1,5 +1,5 @@
-//! Finding the program, and telling before it starts whether the runtime can
-//! come along: the dynamic loader of glibc must load it, and must heed LD_PRELOAD.
+//! Finds the program, and checks before its start that the runtime can be loaded: glibc's dynamic
+//! loader must load it and obey LD_PRELOAD.
 
 use super::static_program::{self, NO_PRELOAD};
 use crate::output::quoted;
@@ -13,11 +13,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Scripts may name scripts as interpreters; the kernel follows four.
+/// Maximum depth of nested interpreters; the kernel follows four.
 const DEPTH: usize = 5;
 const HEAD_BYTES: usize = 4096;
-/// Where a program's table of headers ends at the latest; it follows the file
-/// header in practice.
+/// Limit of the end of a program's header table; in practice it follows the file header.
 const FARTHEST_TABLE_BYTES: u64 = 64 << 20;
 const LOADER: &str = "ld-linux-x86-64.so.2";
 
@@ -95,9 +94,9 @@ fn executable(path: &Path) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks the file, and for a script what would interpret it.
+/// Checks the file, and the interpreter of a script.
 fn check(path: &Path, depth: usize) -> Result<(), Refusal> {
-    // A program may be executable without being readable: then let it try.
+    // A program may be executable but unreadable: then let exec try.
     let Ok(file) = File::open(path) else {
         return Ok(());
     };
@@ -109,7 +108,7 @@ fn check(path: &Path, depth: usize) -> Result<(), Refusal> {
         return check_interpreter(path, &head, depth);
     }
     if !head.starts_with(&elf::ELFMAG) {
-        // Like a shell, exec hands a file of no known format to /bin/sh.
+        // Like a shell, exec passes a file of unknown format to /bin/sh.
         return if head.contains(&0) {
             Err(cannot(path, "is neither an ELF program nor a script (exec format error)"))
         } else {
@@ -163,15 +162,14 @@ fn find_bounded(name: &OsStr, depth: usize) -> Result<(), Refusal> {
     check(&look_up(name)?, depth)
 }
 
-/// The program that `env` would run; `None` where options make that unclear.
+/// Returns the program that `env` would run; `None` if options make that unclear.
 fn named_by_env<'a>(words: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let mut words = words.skip_while(|&word| word == "-S" || word == "-i" || word.contains('='));
     words.next().filter(|word| !word.starts_with('-'))
 }
 
-/// The dynamic loader that an ELF program asks for; what is wrong with a program
-/// that has none, or that it could not be loaded into. `head` is how the file
-/// begins, `read_at` reads the rest.
+/// Returns the dynamic loader that an ELF program requests. Fails for a program without one, or
+/// that the loader could not load. `head` is the start of the file, `read_at` reads the rest.
 pub(crate) fn loader_of(
     read_at: impl Fn(&mut [u8], u64) -> std::io::Result<usize>,
     head: &[u8],
@@ -189,7 +187,7 @@ pub(crate) fn loader_of(
             "is built for another processor, and {NO_PRELOAD} for x86-64; use its x86-64 build"
         ));
     }
-    // Program headers follow the file header in practice, and may not.
+    // Program headers usually follow the file header, but need not.
     let table = usize::from(header.e_phnum(endian)) * usize::from(header.e_phentsize(endian));
     let end = header.e_phoff(endian).checked_add(table as u64).ok_or_else(truncated)?;
     let mut bytes = head.to_vec();
@@ -211,7 +209,7 @@ pub(crate) fn loader_of(
     Ok(PathBuf::from(OsString::from_vec(name)))
 }
 
-/// Returns true if a file is a program into which no loader of glibc's puts a library.
+/// Returns true if a file is a program into which glibc's loader never loads a library.
 pub(super) fn never_loads_libraries(path: &str) -> bool {
     let Ok(file) = File::open(path) else { return false };
     let mut head = Vec::new();
@@ -257,8 +255,8 @@ fn check_loader(path: &Path, loader: &Path) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Where the kernel gives a program more rights than its caller has, the
-/// loader ignores LD_PRELOAD from the caller.
+/// Rejects programs to which the kernel gives more rights than their caller has: for them the
+/// loader ignores the caller's LD_PRELOAD.
 fn check_secure_execution(path: &Path, file: &File) -> Result<(), Refusal> {
     let Ok(meta) = file.metadata() else {
         return Ok(());

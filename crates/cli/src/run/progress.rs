@@ -1,11 +1,11 @@
-//! How the program fares, on the terminal while it runs. Nothing is written where standard error
-//! is no terminal: what reads it there wants the program's own words.
+//! Progress line on the terminal. Nothing is written if standard error is not a terminal, because a
+//! reader expects only the program's output.
 //!
-//! The program writes to the same terminal, and nobody knows when. So the line is put below the one
-//! that the cursor is in, and the cursor back: what the program writes goes on where it was, and
-//! no line that it has begun is lost. It is removed before it is written anew, and in the end. It
-//! is to the right: where the program has written several lines meanwhile, some of it stays behind
-//! one of them, and is not taken for a part of that.
+//! The program may write to the same terminal at any time. So the line is drawn below the cursor's
+//! line, and the cursor is moved back. The program's output continues in place, and its unfinished
+//! lines are preserved. The line is removed before each update and at the end. It is right-aligned:
+//! if the program has written several lines meanwhile, remains of it are not mistaken for a part of
+//! them.
 
 use super::tree_sums::{TreeRates, TreeWatch};
 use crate::tree_report::TreeReport;
@@ -18,35 +18,36 @@ use softswap_view::units::bytes;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Between two lines.
+/// Interval between two updates.
 const STEP: Duration = Duration::from_secs(1);
-/// When a program that swaps is told so once.
+/// Time after which a program that swaps is reported once.
 const ONCE_AFTER: Duration = Duration::from_secs(10);
-/// As wide as a terminal is that does not say how wide.
+/// Width if the terminal reports none.
 const WIDTH: usize = 80;
-/// Removes what is behind the cursor, and below.
+/// Erases from the cursor to the end of the screen.
 const REMOVE: &str = "\x1b[J";
-/// Has a line below the cursor's: down, where the last one makes all move up, and up again.
+/// Ensures a line below the cursor: moves down, scrolling at the last line, and up again.
 const MAKE_ROOM: &str = "\x1bD\x1b[A";
-/// To the beginning of the line below, where signs are faint; and all as it was.
+/// Saves the cursor and moves to the start of the next line, with faint characters; and restores
+/// the cursor.
 const GO_BELOW: &str = "\x1b7\x1b[B\r\x1b[2m";
 const GO_BACK: &str = "\x1b8";
-/// Of how much of a terminal's width the line is at most.
+/// Maximum part of the terminal's width that the line takes.
 const SHARE: (usize, usize) = (3, 4);
 
-/// What is wanted.
+/// Requested output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     Nothing,
-    /// One line, once it has swapped for a while.
+    /// One line, once the program has swapped for a while.
     Once,
-    /// A line all the time, each second anew.
+    /// A line that is updated every second.
     Always,
 }
 
 impl Wanted {
     pub(super) fn of(is_asked_for: bool, is_quiet: bool) -> Wanted {
-        // A dumb one cannot take a line back.
+        // A dumb terminal cannot erase a line.
         let is_dumb = std::env::var_os("TERM").is_some_and(|it| it == "dumb");
         match (std::io::stderr().is_terminal(), is_asked_for, is_quiet) {
             (true, true, _) if !is_dumb => Wanted::Always,
@@ -56,7 +57,7 @@ impl Wanted {
     }
 }
 
-/// Looks how a program fares.
+/// Samples the progress of a program.
 pub(super) struct Progress {
     pid: u32,
     stats: Stats,
@@ -73,7 +74,7 @@ impl Progress {
         Progress { pid, stats, wanted, started: Instant::now(), last, watch, is_shown }
     }
 
-    /// Writes what there is to say now, if anything is: of all of the `tree`, if it is more than the
+    /// Draws the line if it is due: about the whole `tree` if it has other processes than the
     /// program.
     pub(super) fn look(&mut self, tree: impl FnOnce() -> Option<TreeReport>) {
         let at = self.started.elapsed();
@@ -85,7 +86,7 @@ impl Progress {
         let before = self.last.replace((at, now));
         let of_tree = self.watch.look(at, tree());
         let Some((then, before)) = before else { return };
-        // An editor, a pager or a shell at its prompt has the terminal for itself.
+        // An editor, a pager or a shell at its prompt controls the screen.
         if !(is_in_front() && has_lines()) {
             return;
         }
@@ -115,7 +116,7 @@ impl Progress {
         }
     }
 
-    /// The terminal is the program's again.
+    /// Removes the line.
     pub(super) fn end(&mut self) {
         if std::mem::take(&mut self.is_shown) && is_in_front() {
             write(REMOVE);
@@ -124,28 +125,28 @@ impl Progress {
 }
 
 fn write(text: &str) {
-    // A reader that has gone away is no trouble.
+    // Errors, such as a closed terminal, are ignored.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Whether the terminal is with our group of processes: in the background it is others', and one
-/// that writes may be stopped for it.
+/// Returns true if this process group is in the terminal's foreground: a background process must
+/// not write, and may be stopped for it.
 fn is_in_front() -> bool {
     tcgetpgrp(std::io::stderr()).is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
-/// Whether the terminal hands out whole lines: what fills its screen takes single keys.
+/// Returns true if the terminal is in line mode: full-screen programs read single keys.
 fn has_lines() -> bool {
     tcgetattr(std::io::stderr()).is_ok_and(|it| it.local_modes.contains(LocalModes::ICANON))
 }
 
-/// How many signs a line has now: it may have been made wider or narrower.
+/// Returns the terminal's current width.
 fn width() -> usize {
     let columns = tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
     if columns == 0 { WIDTH } else { columns }
 }
 
-/// What a process has done so far.
+/// Returns the cumulative figures of a process.
 pub(super) fn done(pid: u32, stats: &Stats) -> Option<Done> {
     let stat = Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
     let ticks = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
@@ -156,7 +157,7 @@ pub(super) fn done(pid: u32, stats: &Stats) -> Option<Done> {
     })
 }
 
-/// What there is to say, the most useful first.
+/// Returns the parts of the line, the most useful first.
 fn parts(at: Duration, now: &Done, rates: &Rates, is_asleep: bool) -> Vec<String> {
     let Reading { used_bytes, budget_bytes, disk_bytes, .. } = now.reading;
     let mut parts = vec![
@@ -177,7 +178,7 @@ fn parts(at: Duration, now: &Done, rates: &Rates, is_asleep: bool) -> Vec<String
     parts
 }
 
-/// The same of a tree of processes.
+/// Does the same for a process tree.
 fn parts_of_tree(at: Duration, rates: &TreeRates) -> Vec<String> {
     let TreeRates { now, stalled_threads, returns_per_s } = rates;
     vec![
@@ -189,8 +190,7 @@ fn parts_of_tree(at: Duration, rates: &TreeRates) -> Vec<String> {
     ]
 }
 
-/// As many of the parts as there is room for, with a column free: behind the last one some
-/// terminals begin a line.
+/// Joins as many parts as fit, leaving the last column free: writing to it wraps on some terminals.
 fn within(parts: &[String], width: usize) -> String {
     let mut line = String::new();
     for part in parts {

@@ -1,31 +1,30 @@
-//! Swap space is free when `run` has ended.
+//! Waits until swap space is free at the end of `run`.
 //!
-//! A swap file has no name and goes with the process that had it, but its rings keep it
-//! open until the kernel has taken them apart, which happens in the background: a tenth
-//! of a second after the process is gone. Whoever starts the next program at once would
-//! find the disk full. So `run` waits until what the file took is free again.
+//! A swap file is unlinked and freed with its process. But the process's rings keep the file open
+//! until the kernel has freed them in the background, about a tenth of a second after the exit. A
+//! program started at once would find the disk full. So `run` waits until the file's space is free.
 
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_engine::door::settings::AreaSpec;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Others write to the file system, too: it is not waited for longer.
+/// Longest wait, because other processes write to the file system, too.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(2);
-/// What may be missing of it: a file system has tables of its own.
+/// Tolerated missing part of the space, for the file system's own metadata.
 const SLACK_PART: u64 = 16;
 
-/// What was free on the areas' file systems, and what the swap files took, at one time.
+/// Free space of the areas' file systems plus the size of the swap files.
 #[derive(Debug)]
 pub(super) struct Space {
     dirs: Vec<PathBuf>,
-    /// Both together: what is free when the files are gone.
+    /// The sum: free space once the files are gone.
     whole_bytes: u64,
 }
 
 impl Space {
-    /// The file systems of the areas that have a file of their own.
+    /// Finds the file systems of the areas that have their own file.
     pub(super) fn of(areas: &[AreaSpec]) -> Space {
         let mut dirs: Vec<PathBuf> = Vec::new();
         let device_of = |dir: &PathBuf| rustix::fs::stat(dir).ok().map(|stat| stat.st_dev);
@@ -46,12 +45,12 @@ impl Space {
         self.dirs.iter().map(free).sum()
     }
 
-    /// Looks again: the program, and others, need space for files of theirs.
+    /// Updates the sum: the program, and others, create files, too.
     pub(super) fn look(&mut self, stats: &Stats) {
         self.whole_bytes = self.free_bytes() + stats.get(Counter::SwapFileBytes);
     }
 
-    /// Waits until what the swap files took is free.
+    /// Waits until the swap files' space is free.
     pub(super) fn wait_until_free(&self, stats: &Stats) {
         let file_bytes = stats.get(Counter::SwapFileBytes);
         if self.dirs.is_empty() || file_bytes == 0 || stats.get(Counter::UsesIoUring) == 0 {

@@ -1,8 +1,8 @@
-//! Areas in the memory of other machines: `run` starts a helper for each, watches it, and starts
-//! it again when it ends. What processes ask waits meanwhile, until its deadline.
+//! Areas in the memory of other machines. `run` starts a helper for each, watches it, and restarts
+//! it when it exits. Requests of processes wait meanwhile, until their deadline.
 //!
-//! The helper's life is told by a socket: it closes when the helper ends, and when `run` does.
-//! The helper does not end with `run`, but when no process of the tree is left.
+//! A socket connects them, which closes when the helper or `run` exits. The helper does not exit
+//! with `run`, but once no process of the tree exists.
 
 use crate::library;
 use crate::refusal::{Refusal, plain};
@@ -25,31 +25,31 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The smallest share of a cluster, as of a disk.
+/// Smallest share of a cluster, as for a disk.
 const LEAST_BYTES: u64 = 16 << 20;
-/// A request is waited for by so much longer than the cluster is: a helper may start meanwhile.
+/// Addition to the cluster's timeout for a request, because a helper may be starting meanwhile.
 const RESTART: Duration = Duration::from_secs(20);
-/// Between attempts to start a helper, at first and at most.
+/// Pause between attempts to start a helper, initially and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How long the end waits for a helper that is being started again.
+/// Longest wait at the end of the run for a helper that is being restarted.
 pub(super) const LAST_RESTART: Duration = Duration::from_secs(15);
-/// So long a helper may take to say how it went, beside what it waits for the cluster.
+/// Time for a helper's start, in addition to the cluster's timeout.
 const START: Duration = Duration::from_secs(30);
 
-/// A cluster that is to be an area.
+/// A cluster used as an area.
 #[derive(Debug, Clone)]
 pub(super) struct Remote {
-    /// As it was given.
+    /// The user's text.
     text: String,
-    /// How refusals call it.
+    /// Text for messages.
     shown: String,
     url: Url,
     size_bytes: u64,
 }
 
 impl Remote {
-    /// What such a URL asks for.
+    /// Parses a cluster's URL.
     pub(super) fn parse(text: &str) -> Result<Remote, String> {
         let url = Url::parse(text).map_err(|refusal| refusal.to_string())?;
         if url.copies == Copies::Local && url.priority.is_some() {
@@ -72,22 +72,22 @@ impl Remote {
         Ok(Remote { text: text.into(), shown: format!("--swap {url}"), url, size_bytes })
     }
 
-    /// As [`Remote::parse`], where there is an area on disk, too.
+    /// Does the same as [`Remote::parse`] if there is an area on disk, too.
     pub(super) fn parse_beside_disk(text: &str) -> Result<Remote, String> {
         Remote::parse(&Url::beside_disk(text))
     }
 
-    /// The URL that a helper is given.
+    /// Returns the URL for the helper.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether it keeps once more what is on disk, and is no area of its own.
+    /// Returns true if the cluster mirrors an area on disk instead of being an area itself.
     pub(super) fn is_mirror(&self) -> bool {
         self.url.copies == Copies::Local
     }
 
-    /// The area without its request queue.
+    /// Returns the area without its request queue.
     pub(super) fn spec(&self) -> AreaSpec {
         AreaSpec {
             limit_bytes: Some(self.size_bytes),
@@ -98,19 +98,19 @@ impl Remote {
     }
 }
 
-/// The process of the helper that served last.
+/// Process of the most recent helper.
 type Last = Arc<Mutex<Arc<OwnedFd>>>;
 
-/// The helper of one area, and what it serves.
+/// Helper of one area.
 pub(super) struct Helper {
     queue_fd: OwnedFd,
-    /// The one that runs, until it is watched.
+    /// The running helper, until it is watched.
     first: Option<(Keeper, Running)>,
-    /// The one that served last.
+    /// The most recent helper.
     last: Last,
 }
 
-/// What it takes to start a helper.
+/// Data for starting a helper.
 struct Keeper {
     program: PathBuf,
     order: Order,
@@ -118,16 +118,16 @@ struct Keeper {
     patience: Duration,
 }
 
-/// A helper that runs.
+/// A running helper.
 struct Running {
-    /// The process.
+    /// Its pidfd.
     process: Arc<OwnedFd>,
     control: BufReader<UnixStream>,
 }
 
 impl Helper {
-    /// Creates the request queue and starts the first helper. Fails if the cluster cannot serve.
-    /// What the user should know comes to the notes.
+    /// Creates the request queue and starts the first helper. Fails if the cluster cannot be used.
+    /// Adds messages for the user to `notes`.
     pub(super) fn start(remote: &Remote, notes: &mut Vec<String>) -> Result<Helper, Refusal> {
         let refuse = |why: String| Refusal::usage(format!("{}: {why}", remote.shown));
         let own = std::env::current_exe()
@@ -167,8 +167,8 @@ impl Helper {
         self.queue_fd.as_raw_fd()
     }
 
-    /// Starts the helper again whenever it ends, in a thread, from now on. Unless it `is_quiet`,
-    /// that is said.
+    /// Starts a thread that restarts the helper whenever it exits, with a message unless
+    /// `is_quiet`.
     pub(super) fn watch(&mut self, is_quiet: bool) -> Result<(), Refusal> {
         let Some((keeper, running)) = self.first.take() else { return Ok(()) };
         let cannot =
@@ -180,8 +180,8 @@ impl Helper {
         thread.map(drop).map_err(cannot)
     }
 
-    /// The program has ended. Waits for one that is being started again, up to then: what the
-    /// program has left there, it removes.
+    /// Waits until a helper that is being restarted runs, at most until `until`: it removes the
+    /// pages that the program has left on the cluster.
     pub(super) fn await_restart(&self, until: Instant) {
         let has_ended = || {
             let last = Arc::clone(&self.last.lock().unwrap_or_else(PoisonError::into_inner));
@@ -194,7 +194,7 @@ impl Helper {
 }
 
 impl Keeper {
-    /// Starts a helper, and waits until it serves. What it wants to be said comes with it.
+    /// Starts a helper and waits until it is ready. Returns its messages for the user.
     fn start(&self, queue: BorrowedFd<'_>) -> Result<(Running, Vec<String>), Refusal> {
         let cannot = |error: std::io::Error| {
             let shown = self.program.display();
@@ -208,7 +208,7 @@ impl Keeper {
         };
         let (control, other) = UnixStream::pair().map_err(cannot)?;
         let mut command = Command::new(&self.program);
-        // A file of its own: by this one the tree is told to live.
+        // A separate open file description: by the other one the tree shows that it is alive.
         let number = queue.as_raw_fd();
         let own = File::options().read(true).write(true).open(format!("/proc/self/fd/{number}"));
         let own = own.map_err(cannot)?;
@@ -218,7 +218,7 @@ impl Keeper {
         unmanaged(&mut command);
         child::stand_alone(&mut command, &[own.as_fd()]);
         let started = command.spawn().map_err(cannot)?;
-        // The other end of the socket is the helper's alone from here on.
+        // From here only the helper has the other end of the socket.
         drop(command);
         let pid = i32::try_from(started.id()).ok().and_then(rustix::process::Pid::from_raw);
         let pid = pid.ok_or_else(|| Refusal::own("the system gave no process number"))?;
@@ -235,7 +235,7 @@ impl Keeper {
         }
     }
 
-    /// Stays for as long as this process does.
+    /// Watches helpers while this process exists.
     fn keep(&self, queue: BorrowedFd<'_>, mut running: Running, last: &Last, is_quiet: bool) {
         loop {
             running.listen(|text| self.say(is_quiet, text));
@@ -262,15 +262,15 @@ impl Keeper {
     }
 }
 
-/// Takes out of the environment what has a program managed: this may run under another softswap,
-/// and a helper belongs to no tree, and waits for none.
+/// Removes the variables of a managed program from the environment: this process may run under
+/// another softswap, but a helper belongs to no tree and must not wait for one.
 fn unmanaged(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|name| name.starts_with(ENV_PREFIX)) {
             command.env_remove(name);
         }
     }
-    // The runtime in this process would add a budget.
+    // Otherwise the runtime in this process would add a budget.
     command.env(format!("{ENV_PREFIX}MEMORY"), "");
     let Some(preloaded) = std::env::var_os("LD_PRELOAD") else { return };
     let preloaded = preloaded.to_string_lossy();
@@ -283,7 +283,7 @@ fn unmanaged(command: &mut Command) {
 }
 
 impl Running {
-    /// Tells a helper what to serve; what it wants to be said, or why it cannot.
+    /// Sends a helper its order. Returns its messages for the user, or its error.
     fn begin(&mut self, order: &Order, at_most: Duration) -> Result<Vec<String>, String> {
         let failed = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::WouldBlock => format!(
@@ -310,7 +310,7 @@ impl Running {
         Ok(notes)
     }
 
-    /// Hears what a helper says, until it ends.
+    /// Reads a helper's messages until it exits.
     fn listen(&mut self, say: impl Fn(&str)) {
         for line in self.control.by_ref().lines().map_while(Result::ok) {
             if let Some(Told::Note(text)) = Told::from_line(&line) {
@@ -319,7 +319,7 @@ impl Running {
         }
     }
 
-    /// There is one helper at a time: this one has ended when the next begins.
+    /// Kills the helper and waits for its exit, so that there is one helper at a time.
     fn end(&self) {
         let _ = pidfd_send_signal(&self.process, Signal::KILL);
         let within = Timespec::try_from(RESTART).ok();

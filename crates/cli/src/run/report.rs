@@ -1,4 +1,4 @@
-//! The closing figures in a file, as JSON or as a page.
+//! Writes the closing figures to a file, as JSON or as a page.
 
 use super::figures::Figures;
 use super::history::History;
@@ -13,8 +13,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The report file, open since before the program started, so that a path
-/// that cannot be written is refused while that costs nothing.
+/// The report file, opened before the program starts, so that an unwritable path is refused early.
 pub(super) struct Report {
     file: File,
     path: PathBuf,
@@ -23,7 +22,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Opens `path` for the report; what it held is replaced at the end.
+    /// Opens `path` for the report; its content is replaced at the end.
     pub(super) fn open(path: &Path) -> Result<Report, Refusal> {
         let is_empty = !path.exists();
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
@@ -43,8 +42,8 @@ impl Report {
         own.is_file() && (own.dev(), own.ino()) == (other.dev(), other.ino())
     }
 
-    /// Replaces the file's content by the report, as a page if the file's name says so. Prints why
-    /// it cannot.
+    /// Replaces the file's content by the report, as a page if the file's name says so. Prints
+    /// errors.
     pub(super) fn write(mut self, closing: &Closing<'_>) {
         self.is_empty = false;
         if let Err(error) = self.try_write(closing) {
@@ -79,7 +78,7 @@ impl Drop for Report {
     }
 }
 
-/// The report's keys: the figures, and what is known when the program has exited.
+/// The report's keys: the figures, and data that are known when the program has exited.
 #[derive(Serialize)]
 pub(super) struct Closing<'f> {
     #[serde(flatten)]
@@ -89,7 +88,7 @@ pub(super) struct Closing<'f> {
     pub(super) machine: Machine,
 }
 
-/// The settings that the program ran with, by the names that `softswap ctl` has for them.
+/// Returns the settings of the program, by the names of `softswap ctl`.
 pub(super) fn settings(config: &Config) -> BTreeMap<&'static str, String> {
     let areas: Vec<_> = config.areas.iter().map(|area| area.path.display().to_string()).collect();
     BTreeMap::from([

@@ -1,5 +1,5 @@
-//! Programs that are built with a sanitizer. They run without the runtime: AddressSanitizer refuses
-//! libraries in front of its own, and no window fits next to ThreadSanitizer's shadow memory.
+//! Programs built with a sanitizer. They run without the runtime: AddressSanitizer refuses
+//! libraries before its own, and the window does not fit next to ThreadSanitizer's shadow memory.
 
 use crate::library;
 use softswap_engine::door::settings::ENV_PREFIX;
@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The kernel follows scripts that name scripts as often.
+/// Maximum depth of nested interpreters, as in the kernel.
 const DEPTH: usize = 5;
 const LONGEST_LINE_BYTES: u64 = 4096;
 
@@ -31,7 +31,7 @@ pub(super) fn found(program: &Path) -> Option<Sanitizer> {
     preloaded_sanitizer(preload.as_bytes()).or_else(of_file)
 }
 
-/// Returns the program that a script names in its first line.
+/// Returns the interpreter in a script's first line.
 fn interpreter(script: &Path) -> Option<PathBuf> {
     let mut line = Vec::new();
     let mut file = BufReader::new(File::open(script).ok()?.take(LONGEST_LINE_BYTES));
@@ -49,13 +49,13 @@ pub(super) fn note(program: &OsStr, sanitizer: Sanitizer) -> String {
     )
 }
 
-/// Keeps the runtime out of a program and of all that it starts.
+/// Removes the runtime from the environment of a program and its descendants.
 pub(super) fn remove_library(command: &mut Command) {
     let names: Vec<OsString> = command.get_envs().map(|(name, _)| name.to_os_string()).collect();
     for name in names.iter().filter(|name| name.as_bytes().starts_with(ENV_PREFIX.as_bytes())) {
         command.env_remove(name);
     }
-    // Within another run it is there.
+    // Inside another run the library is already preloaded.
     let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let is_other = |path: &&[u8]| !path.ends_with(library::NAME.as_bytes());
     let others: Vec<_> = preload.as_bytes().split(|byte| *byte == b':').filter(is_other).collect();

@@ -1,5 +1,5 @@
-//! From what was asked to what holds: flags over environment over file over
-//! defaults, every value checked, every refusal naming where the value came from.
+//! Resolves the settings: flags before environment before file before defaults. Checks every value;
+//! each refusal names the value's source.
 
 use super::areas;
 use super::asked::{Asked, without_password};
@@ -16,22 +16,22 @@ use softswap_view::units::{self, Amount, parse_amount, parse_size};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Everything `run` needs to know.
+/// The resolved settings of `run`.
 #[derive(Debug)]
 pub(super) struct Settled {
     pub(super) config: Config,
-    /// What the tree of processes has in common of the areas.
+    /// Areas that the process tree shares.
     pub(super) common: areas::Common,
-    /// Whether each process has the budget for itself.
+    /// True if each process has its own budget.
     pub(super) is_per_process: bool,
-    /// What the budget of the tree moves between, if it moves by itself.
+    /// Bounds of the tree's budget, if it follows the machine.
     pub(super) auto: Option<Bounds>,
     pub(super) reports: Vec<PathBuf>,
     pub(super) log: Option<PathBuf>,
     pub(super) quiet: bool,
     pub(super) verbose: bool,
     pub(super) progress: bool,
-    /// What is allowed but probably not meant.
+    /// Notes about settings that are allowed but probably not intended.
     pub(super) notes: Vec<String>,
 }
 
@@ -48,13 +48,13 @@ struct Sources<'a, E> {
 }
 
 impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
-    /// The value that wins for `name`, written as in the file (`no_move`).
+    /// Returns the effective value for `name`, written as in the file (`no_move`).
     fn pick(&self, name: &str) -> Result<Option<Asked>, Refusal> {
         Ok(self.pick_all(name)?.pop())
     }
 
-    /// As [`Sources::pick`] for what may be given several times: flags of one
-    /// kind, `;` in the variable, an array in the file.
+    /// Returns all effective values for a repeatable option: repeated flags, `;` in the variable,
+    /// an array in the file.
     fn pick_all(&self, name: &str) -> Result<Vec<Asked>, Refusal> {
         let given = self.given.values(name);
         if !given.is_empty() {
@@ -84,8 +84,7 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
         }
     }
 
-    /// The value for `name`, unless another setting was given that wins: by a flag where this
-    /// one was not, and so on.
+    /// Returns the value for `name`, unless `other` was given in a source with higher precedence.
     fn pick_over(&self, name: &str, other: &str) -> Result<Option<Asked>, Refusal> {
         if self.rank(other) < self.rank(name) { Ok(None) } else { self.pick(name) }
     }
@@ -100,7 +99,7 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
         places.iter().position(|has| *has).unwrap_or(places.len())
     }
 
-    /// An empty variable is none.
+    /// An empty variable counts as unset.
     fn in_env(&self, name: &str) -> Option<String> {
         (self.env)(&variable_of(name)).filter(|text| !text.is_empty())
     }
@@ -132,8 +131,8 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
     }
 }
 
-/// Settles and checks every setting. What the engine's table has by the option's name
-/// needs no line here; sizes and areas do.
+/// Resolves and checks every setting. Settings in the engine's table need no line here; sizes and
+/// areas do.
 pub(super) fn settle(
     args: &RunArgs,
     env: impl Fn(&str) -> Option<String>,
@@ -178,7 +177,7 @@ pub(super) fn settle(
     config.manage_children = choose(children.as_ref(), CHILDREN)?;
     let reports = match args.report.is_empty() {
         true => sources.pick_all("report")?.into_iter().map(|asked| asked.text.into()).collect(),
-        // As given: a path need not be text.
+        // Not converted: a path need not be text.
         false => args.report.clone(),
     };
     let log = sources.pick("log")?;
@@ -198,12 +197,12 @@ pub(super) fn settle(
     })
 }
 
-/// The variable of the environment for a setting.
+/// Returns the environment variable of a setting.
 fn variable_of(name: &str) -> String {
     format!("SOFTSWAP_{}", name.to_ascii_uppercase())
 }
 
-/// What is said of variables that are nearly called as one of softswap's.
+/// Returns notes about variables whose names resemble one of softswap's.
 fn misspelt(
     options: &[clap::Arg],
     variables: impl Iterator<Item = (OsString, OsString)>,
@@ -212,7 +211,7 @@ fn misspelt(
     let others = [library::VARIABLE, control_socket::DIR_VARIABLE].map(str::to_string);
     let known: Vec<_> = options.iter().map(of_option).chain(others).collect();
     let note = |name: OsString| {
-        // What a program has from softswap, and hands on to another softswap, is none of these.
+        // Excludes variables that softswap passes to programs, which another softswap may inherit.
         let may_be = |name: &&str| name.starts_with("SOFTSWAP_") && !name.starts_with(ENV_PREFIX);
         let name = name.to_str().filter(may_be)?;
         let distance = |known: &str| strsim::damerau_levenshtein(known, name);
@@ -223,7 +222,7 @@ fn misspelt(
     variables.filter_map(|(name, _)| note(name)).collect()
 }
 
-/// Sets what the engine's table has by the option's name. `--no-encrypt` turns `encrypt` off,
+/// Sets the field with the option's name in the engine's table. `--no-encrypt` turns `encrypt` off,
 /// `--no-move` turns `avoid_move` on.
 fn settle_one<E: Fn(&str) -> Option<String>>(
     option: &clap::Arg,
@@ -255,7 +254,7 @@ fn settle_one<E: Fn(&str) -> Option<String>>(
     config.set(setting, &text).map_err(|why| asked.refuse(why))
 }
 
-/// A share as the engine reads it, a size as everywhere else on the command line.
+/// Parses a pool limit: a share as in the engine, a size as elsewhere on the command line.
 pub(crate) fn parse_pool(text: &str) -> Result<PoolLimit, BadPoolLimit> {
     text.parse().or_else(|bad| match parse_size(text) {
         Ok(bytes) if text.ends_with(char::is_alphabetic) => Ok(PoolLimit::Bytes(bytes)),
@@ -263,7 +262,7 @@ pub(crate) fn parse_pool(text: &str) -> Result<PoolLimit, BadPoolLimit> {
     })
 }
 
-/// The options of `run`, which are also the keys of the file, but for `config`.
+/// Returns the options of `run`, which are also the keys of the file, except for `config`.
 fn options() -> Vec<clap::Arg> {
     let command = RunArgs::augment_args(clap::Command::new("run"));
     command.get_arguments().filter(|option| option.get_long().is_some()).cloned().collect()
@@ -291,8 +290,7 @@ fn parse_file(text: &str, options: &[clap::Arg]) -> Result<toml::Table, String> 
     }
 }
 
-/// The settings in a file's text as far as they can be understood without
-/// looking at the machine.
+/// Parses the settings in a file's text, as far as that is possible without the machine.
 pub(crate) fn understand(text: &str) -> Result<Vec<(String, String)>, String> {
     let file = parse_file(text, &options())?;
     let (given, env) = (Given::default(), |_: &str| None);
@@ -305,7 +303,7 @@ pub(crate) fn understand(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(understood)
 }
 
-/// True for the first of two words and by default, false for the second.
+/// Returns true for the first of two words and by default, false for the second.
 fn choose(asked: Option<&Asked>, words: [&str; 2]) -> Result<bool, Refusal> {
     match asked {
         None => Ok(true),
@@ -360,11 +358,11 @@ fn settle_memory(
     } else {
         notes.extend(too_large_for_group(&asked.shown, bytes));
     }
-    // Tables are made for what may be resident.
+    // Tables are sized for the resident memory.
     Ok((bytes.min(physical), None))
 }
 
-/// Returns a note if a control group allows the budget, but not what comes on top of it.
+/// Returns a note if a control group allows the budget, but not the additional memory outside it.
 fn too_large_for_group(shown: &str, bytes: u64) -> Option<String> {
     let available = memory_limits::available();
     let fits_bytes = Bounds::default().first();

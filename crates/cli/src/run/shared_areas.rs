@@ -69,8 +69,8 @@ impl SharedAreas {
     }
 }
 
-/// Discards an area before its first use, if that was asked. Returns when processes discard from
-/// then on.
+/// Discards an area before its first use, if requested. Returns when processes are to discard
+/// afterwards.
 fn discard_at_start(area: &Activated, asked: Discard, stats: &Stats) -> Discard {
     let then = match asked {
         Discard::None | Discard::Once => Discard::None,

@@ -1,16 +1,17 @@
-//! What kind of program has no dynamic loader, and what to use instead: by its notes, which
-//! stripping leaves. glibc's start files bring a tag for the kernel it needs, Go its build's number.
+//! Explains why a program has no dynamic loader, and what to use instead. Recognizes the kind of
+//! program by its ELF notes, which stripping preserves: glibc's start files contain a tag for the
+//! required kernel, Go a build ID.
 
 use object::Endianness;
 use object::elf::{self, FileHeader64, ProgramHeader64};
 use object::read::elf::{NoteIterator, ProgramHeader};
 
-/// More notes than any linker writes.
+/// Limit of the notes' size, above that of any linker.
 const NOTES_BYTES: u64 = 64 << 10;
 const GO_BUILD_ID: u32 = 4;
 pub(super) const NO_PRELOAD: &str = "softswap works by preloading a library";
 
-/// Why such a program cannot be served, and the way out.
+/// Explains why such a program cannot be managed, and the alternative.
 pub(super) fn why(
     headers: &[ProgramHeader64<Endianness>],
     endian: Endianness,

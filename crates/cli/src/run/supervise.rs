@@ -1,10 +1,10 @@
-//! Standing in for the program: its signals, its stops, its end.
+//! Supervises the program: forwards signals, follows stops, reports the exit.
 //!
-//! Signals are held back and read from a queue. The child shares our process
-//! group, so what the terminal or the kernel sends to the group has reached it
-//! already; only what a process sent to us by number is passed on. The number and
-//! the group look alike here. What the program, or a process that it started, sends
-//! is taken for the group's (`kill 0`): its own signal does not come back to it.
+//! Signals are blocked and read from a queue. The child shares this process group, so signals from
+//! the terminal or the kernel to the group have already reached it. Only signals that a process
+//! sent to this PID are forwarded. A signal to the PID and one to the group look alike. Signals
+//! from the program or its descendants are taken for signals to the group (`kill 0`), so that a
+//! program's own signal is not returned to it.
 
 use super::beside::{Beside, FIRST_LOOK, Watch};
 use super::history::Samples;
@@ -34,7 +34,7 @@ pub(super) enum Ending {
     Killed(i32),
 }
 
-/// Signals that are passed on; real-time signals come on top.
+/// Signals that are forwarded, in addition to real-time signals.
 const PASSED_ON: [i32; 14] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -52,19 +52,19 @@ const PASSED_ON: [i32; 14] = [
     libc::SIGPWR,
 ];
 
-/// What is known of a program that has ended.
+/// Results of a program that has ended.
 pub(super) struct Finished {
     pub(super) ending: Ending,
-    /// What it had beside its budget.
+    /// Memory outside its budget.
     pub(super) beside: Option<Beside>,
     pub(super) unmanaged: Option<UnmanagedPeaks>,
-    /// So that the caller can end by the same signal.
+    /// Needed to end this process by the same signal.
     pub(super) signals: SignalQueue,
 }
 
-/// Starts the program and stays until it ends; looks at it, at its areas, and at the space that
-/// its swap file takes, now and then. Unless it `is_quiet`, a program that thrashes is told so; how
-/// it fares is shown as far as that is `wanted`, and written to the log.
+/// Starts the program and supervises it until it ends. Regularly samples it, its areas, and the
+/// space of its swap file. Reports thrashing unless `is_quiet`; shows progress as `wanted`, and
+/// writes the log.
 pub(super) fn run(
     mut command: Command,
     (stats_fd, stats): (BorrowedFd<'_>, Stats),
@@ -88,7 +88,7 @@ pub(super) fn run(
     let child = command.spawn().map_err(|error| not_started(&name, &error))?;
     step_aside();
     tree.iter_mut().for_each(|tree| tree.serve(child.id()));
-    // Only now: threads hold back the same signals as this one.
+    // Threads inherit the blocked signals, so this must follow the blocking.
     areas.watch(is_quiet)?;
     log.iter_mut().for_each(|log| log.start(child.id()));
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
@@ -107,7 +107,8 @@ pub(super) fn run(
         watch.look();
         let budget_bytes = tree.as_ref().map(|tree| tree.limit_bytes());
         if let Some(advice) = thrashing.look(budget_bytes) {
-            // As a note of the program's start: a reader that has gone away is no trouble.
+            // Errors are ignored, as for the notes at the start: the reader may have closed the
+            // pipe.
             if !is_quiet {
                 progress.end();
                 let _ = writeln!(std::io::stderr(), "softswap: note: {advice}");
@@ -170,8 +171,8 @@ fn not_started(name: &std::ffi::OsStr, error: &std::io::Error) -> Refusal {
     Refusal::new(status, format!("{}: cannot be started: {}", name.to_string_lossy(), plain(error)))
 }
 
-/// Lets go of what only the program should hold: a pipe must close when the
-/// program closes it. Leaves stderr, and no core file of our own.
+/// Closes descriptors that only the program should hold: a pipe must close when the program closes
+/// it. Keeps standard error. Disables core files of this process.
 fn step_aside() {
     use rustix::fs::{Mode, OFlags};
     if let Ok(null) = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
@@ -185,8 +186,8 @@ fn step_aside() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-/// Passes signals on until the program ends, and has somebody `look` at it, who says after
-/// how long to look again, and is told before we stop as the program has.
+/// Forwards signals until the program ends. Calls `look` regularly, which returns the time until
+/// its next call; its argument is true before this process stops together with the program.
 fn attend(
     pid: Pid,
     queue: &SignalQueue,
@@ -204,7 +205,7 @@ fn attend(
             stops.note(arrived.signal);
             let is_for_it = arrived.from_process && !is_of_its_group(arrived.sender, program);
             if arrived.signal != libc::SIGCHLD && is_for_it {
-                // A child that has ended meanwhile is found below.
+                // If the child has exited meanwhile, it is reaped below.
                 let _ = child::send(program, arrived.signal);
             }
         }
@@ -221,13 +222,13 @@ fn attend(
 /// Decides whether this process stops when the program has stopped.
 ///
 /// A shell with job control waits for this process, and takes the terminal back when it stops. A
-/// program that is stopped by its number may be continued by its number: a supervisor that had
-/// stopped too would not notice.
+/// program stopped by its PID may be continued by its PID: if the supervisor had stopped too, it
+/// would not notice.
 #[derive(Default)]
 struct Stops {
-    /// The signal that has stopped the program, until it continues.
+    /// Signal that has stopped the program, until it continues.
     program: Option<i32>,
-    /// SIGTSTP has come: from the terminal, to the group, or to this process.
+    /// True after SIGTSTP: from the terminal, to the group, or to this process.
     is_asked: bool,
 }
 
@@ -240,8 +241,8 @@ impl Stops {
         }
     }
 
-    /// Returns true once for each stop that this process has to follow. SIGSTOP, SIGTTIN and
-    /// SIGTTOU to the group have stopped this process already.
+    /// Returns true once for each stop that this process must follow. SIGSTOP, SIGTTIN and SIGTTOU
+    /// to the group have stopped this process already.
     fn is_ours(&mut self) -> bool {
         let Some(signal) = self.program else { return false };
         let is_ours = self.is_asked || (signal == libc::SIGTSTP && is_job_of_a_shell());
@@ -253,7 +254,7 @@ impl Stops {
 }
 
 /// Returns true if this process is in the foreground of a terminal, and its parent, of another
-/// group in the same session, can move it from there.
+/// group in the same session, can move it to the background.
 fn is_job_of_a_shell() -> bool {
     use rustix::process::{getpgid, getpgrp, getppid, getsid};
     let Ok(terminal) = std::fs::File::open("/dev/tty") else { return false };
@@ -265,18 +266,17 @@ fn is_job_of_a_shell() -> bool {
         })
 }
 
-/// Whether what `sender` has sent may be for the group that the program shares with us: it is
-/// in the group, and the program or started by that.
+/// Returns true if a signal from `sender` may have been sent to the process group: `sender` is in
+/// the group, and is the program or its descendant.
 fn is_of_its_group(sender: i32, program: i32) -> bool {
     use rustix::process::{getpgid, getpgrp};
     let group = Pid::from_raw(sender).and_then(|sender| getpgid(Some(sender)).ok());
     group == Some(getpgrp()) && descends(sender, program)
 }
 
-/// Whether process `who` is `ancestor`, or was started by it, through parents that are
-/// all still there.
+/// Returns true if process `who` is `ancestor` or its descendant, through living parents.
 fn descends(mut who: i32, ancestor: i32) -> bool {
-    // As deep as anybody starts shells in shells; it ends though numbers are used again.
+    // Deeper than shells are nested in practice; also terminates if PIDs are reused.
     for _ in 0..64 {
         if who == ancestor {
             return true;
@@ -290,8 +290,8 @@ fn descends(mut who: i32, ancestor: i32) -> bool {
     false
 }
 
-/// Takes in every change of state; the program's end, if it ended. Children
-/// that are not ours by birth come to the first process of a container.
+/// Reaps every change of state. Returns the program's ending, if it has ended. As the first process
+/// of a container, it also gets orphaned processes.
 fn reap(program: Pid, stops: &mut Stops) -> std::io::Result<Option<Ending>> {
     let changes = WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED;
     while let Some((who, status)) = wait(changes)? {

@@ -1,10 +1,10 @@
-//! A note, once, if the tables of a program's pages take much of its budget. They never leave
-//! DRAM, so they bound how much memory a budget can hold.
+//! A note, printed once, if page tables take much of a program's budget. They stay in DRAM, so they
+//! limit the memory that a budget can hold.
 
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_view::units::bytes;
 
-/// The part of the budget from which the note is written.
+/// Part of the budget from which the note is printed.
 const NOTABLE_PART: u64 = 4;
 /// Program memory that a budget holds if its pages compress well, in budgets. A page outside DRAM
 /// takes 16 bytes of the page table, and a part of its slot's 20 to 28 bytes.

@@ -1,4 +1,5 @@
-//! A program that does hardly anything but wait for pages is told so, once, while it runs.
+//! Reports once, while it runs, a program that thrashes: it does hardly anything except wait for
+//! pages.
 
 use procfs::process::Process;
 use softswap_engine::base::stats::{Counter, Stats, Tier};
@@ -7,31 +8,31 @@ use softswap_view::units::bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long it must have gone on.
+/// Duration of thrashing before it is reported.
 const WINDOW: Duration = Duration::from_secs(10);
-/// How often that is looked at.
+/// Interval between two samples.
 const STEP: Duration = Duration::from_secs(1);
-/// Above this share of the time, in percent, a program thrashes. One that does nothing else
-/// reaches 80 beside a fast disk: what the kernel takes to deliver a fault is in no wait.
+/// Share of the time, in percent, above which a program thrashes. A program that only waits reaches
+/// 80 with a fast disk, because the kernel's time to deliver a fault is not counted as waiting.
 const THRASHES_PERCENT: f64 = 60.0;
-/// What the faults of either tier must have of all that was waited to be named.
+/// Share of the waits from which a tier is named.
 const MOSTLY: f64 = 0.5;
 
-/// What a process had done by some time.
+/// Cumulative figures of a process.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sample {
     at: Duration,
-    /// Waited for pages of the disk and of the pool, all threads together.
+    /// Waits for pages of the disk and of the pool, over all threads.
     disk: Duration,
     pool: Duration,
-    /// Of a processor, all threads together, without waits that were polled through.
+    /// CPU time of all threads, without waits that polled.
     cpu: Duration,
-    /// Of the program.
+    /// Number of the program's threads.
     threads: u32,
 }
 
 impl Sample {
-    /// What has happened since `before`.
+    /// Returns the changes since `before`.
     fn since(self, before: Sample) -> Sample {
         Sample {
             at: self.at.saturating_sub(before.at),
@@ -42,30 +43,30 @@ impl Sample {
         }
     }
 
-    /// The share of its threads' time for which they waited, in percent.
+    /// Returns the share of its threads' time for which they waited, in percent.
     fn waited_percent(self) -> f64 {
         stall::share(self.disk + self.pool, self.cpu, self.at, self.threads) * 100.0
     }
 }
 
-/// Looks whether a process thrashes.
+/// Detects thrashing of a process.
 #[derive(Debug)]
 pub(super) struct Thrashing {
     pid: u32,
     stats: Stats,
     started: Instant,
-    /// The last of each step, as far back as the window goes; none once it has been told.
+    /// The last sample of each step, for the length of the window; `None` once reported.
     samples: Option<VecDeque<Sample>>,
 }
 
 impl Thrashing {
-    /// Of a process that has just been started; never where nobody `is_told`.
+    /// Watches a process that has just been started, if `is_told` is true.
     pub(super) fn new(pid: u32, stats: Stats, is_told: bool) -> Thrashing {
         Thrashing { pid, stats, started: Instant::now(), samples: is_told.then(VecDeque::new) }
     }
 
-    /// What is to be said now, if anything is, of a program that shares `budget_bytes` with its
-    /// tree, or has a budget of its own.
+    /// Returns the message if it is due. `budget_bytes` is the tree's budget, if the program shares
+    /// one.
     pub(super) fn look(&mut self, budget_bytes: Option<u64>) -> Option<String> {
         let at = self.started.elapsed();
         let samples = self.samples.as_mut()?;
@@ -84,7 +85,7 @@ impl Thrashing {
     }
 }
 
-/// Adds a sample. What has happened in the window that ends with it, once there is one.
+/// Adds a sample. Returns the changes over the window that ends with it, once the window is full.
 fn over_window(samples: &mut VecDeque<Sample>, now: Sample) -> Option<Sample> {
     while samples.get(1).is_some_and(|second| second.at + WINDOW <= now.at) {
         samples.pop_front();
@@ -149,7 +150,7 @@ mod tests {
         }
         let first = over_window(&mut samples, at(10, 10.0, 0.0, 1)).unwrap();
         assert_eq!((first.at.as_secs(), first.waited_percent()), (10, 100.0));
-        // From then on it works.
+        // From here the program works.
         let later = (11..=20).map(|second| over_window(&mut samples, at(second, 10.0, 1.0, 1)));
         let later: Vec<_> = later.map(|seen| seen.unwrap().waited_percent().round()).collect();
         assert_eq!(later, [90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 20.0, 10.0, 0.0]);

@@ -11,9 +11,9 @@ pub(super) struct OfTree {
     pub(super) budget_bytes: u64,
     pub(super) used_bytes: u64,
     pub(super) processes: u64,
-    /// Faults on pages that had been out.
+    /// Refaults.
     pub(super) faults: u64,
-    /// Also of processes that have exited.
+    /// Includes processes that have exited.
     pub(super) counts: Counts,
     pub(super) sizes: Sizes,
 }

@@ -1,5 +1,5 @@
 //! Processes of the tree that run without the runtime: static programs, programs for another
-//! loader, setuid programs, and programs that were started past the runtime.
+//! loader, setuid programs, and programs started past the runtime.
 
 use super::program;
 use crate::control_client::{self, own_uid};
@@ -9,25 +9,25 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-/// Looks at a loaded program without the library after which it is unmanaged.
+/// Samples of a loaded program without the library after which it counts as unmanaged.
 const SURELY_WITHOUT: u32 = 2;
-/// Processes that the report has.
+/// Maximum number of processes in the report.
 const KEPT: usize = 100;
-/// A look takes at most this part of the time.
+/// Divisor: sampling takes at most this part of the time.
 const SHARE: u32 = 50;
 
 /// The unmanaged processes of a run, and their memory.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct UnmanagedPeaks {
-    /// All that were seen.
+    /// Number of processes found.
     pub(crate) processes: u64,
-    /// The most private memory of all at one look.
+    /// Peak of the sum of private memory.
     pub(crate) anonymous_peak_bytes: u64,
-    /// Those with the largest peaks.
+    /// Processes with the largest peaks.
     pub(crate) largest: Vec<Unmanaged>,
 }
 
-/// A process, as long as it runs one program.
+/// A process while it runs one program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     started: u64,
@@ -39,7 +39,7 @@ struct Identity {
 enum Verdict {
     Managed,
     Unmanaged,
-    /// The library was not found yet, so often.
+    /// The library was not found in this many samples.
     Without(u32),
 }
 
@@ -47,7 +47,7 @@ enum Verdict {
 pub(super) struct Search {
     program: u32,
     known: HashMap<u32, (Identity, Verdict)>,
-    /// Those that run now.
+    /// Unmanaged processes that run now.
     now: Vec<Unmanaged>,
     peaks: UnmanagedPeaks,
     next_look: Instant,
@@ -59,8 +59,8 @@ impl Search {
         Search { program, known, now, peaks, next_look: Instant::now() }
     }
 
-    /// Looks at all processes of the tree; `members` have a share of its budget. Returns the
-    /// processes that are found to be unmanaged for the first time.
+    /// Samples all processes of the tree; `members` have a share of its budget. Returns the
+    /// processes found to be unmanaged for the first time.
     pub(super) fn look(&mut self, members: &[u32]) -> Vec<Unmanaged> {
         let start = Instant::now();
         if start < self.next_look {
@@ -101,7 +101,7 @@ impl Search {
         peaks.processes += new.len() as u64;
         peaks.largest.extend_from_slice(new);
         for process in &self.now {
-            // The latest of this number.
+            // The latest entry with this PID.
             let known = peaks.largest.iter_mut().rev().find(|it| it.pid == process.pid);
             known.into_iter().for_each(|it| it.clone_from(process));
         }
@@ -113,7 +113,7 @@ impl Search {
         }
     }
 
-    /// Those that run now.
+    /// Returns the unmanaged processes that run now.
     pub(super) fn now(&self) -> &[Unmanaged] {
         &self.now
     }
@@ -126,7 +126,7 @@ impl Search {
     }
 }
 
-/// Returns what a process runs, and whether that is managed; `None` if it has ended.
+/// Identifies and classifies a process; `None` if it has exited.
 fn classify(pid: u32, before: Option<(Identity, Verdict)>) -> Option<(Identity, Verdict)> {
     let stat = procfs::process::Process::new(i32::try_from(pid).ok()?).ok()?.stat().ok()?;
     if matches!(stat.state, 'Z' | 'X') {
@@ -145,7 +145,7 @@ fn classify(pid: u32, before: Option<(Identity, Verdict)>) -> Option<(Identity, 
     };
     let process = control_client::Process::read(pid)?;
     let verdict = match process.is_managed() {
-        // Another user's: it has gained rights, or it is not shown.
+        // Another user's process: it has gained rights, or is not readable.
         None if process.uid != own_uid() && own_uid() != 0 => Verdict::Unmanaged,
         None => Verdict::Managed,
         Some(_) if program::never_loads_libraries(&exe) => Verdict::Unmanaged,
@@ -157,7 +157,8 @@ fn classify(pid: u32, before: Option<(Identity, Verdict)>) -> Option<(Identity, 
     Some((identity, verdict))
 }
 
-/// Returns true once the loader has mapped the libraries: preloaded ones come before the C library.
+/// Returns true once the loader has mapped the libraries: preloaded ones are mapped before the C
+/// library.
 fn is_loaded(pid: u32) -> bool {
     let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     String::from_utf8_lossy(&maps).contains("/libc.so.6")

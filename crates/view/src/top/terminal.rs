@@ -33,7 +33,7 @@ pub(super) struct Terminal {
     inner: ratatui::Terminal<CrosstermBackend<Stdout>>,
     ended: Arc<AtomicBool>,
     stopped: Arc<AtomicBool>,
-    /// Set after a stop, whatever its cause.
+    /// Set by SIGCONT, after any stop.
     continued: Arc<AtomicBool>,
 }
 
