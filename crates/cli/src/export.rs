@@ -33,7 +33,7 @@ use tokio::time::{sleep, timeout};
 const FRESH: Duration = Duration::from_millis(500);
 const INDEX: &str = "softswap: /metrics has the metrics\n";
 
-/// Maximum number of connections. Others wait in the kernel.
+/// Maximum number of connections. Further ones wait in the kernel.
 const MAX_CONNECTIONS: usize = 512;
 /// Timeout for a request's head. It also bounds the wait of other clients if idle connections
 /// occupy all places.

@@ -11,7 +11,7 @@ pub struct Available {
     pub bytes: u64,
     /// DRAM, or the limit of the control group that allows the least.
     pub capacity_bytes: u64,
-    /// What sets that limit, for messages.
+    /// Source of that limit, for messages.
     pub because: String,
     /// True if a control group sets it.
     pub is_group: bool,

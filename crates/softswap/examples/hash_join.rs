@@ -2,7 +2,7 @@
 
 use softswap::Pool;
 
-/// Key and value; a key of 0 is an empty place.
+/// Size of a slot: key and value. A key of 0 marks an empty slot.
 const SLOT: usize = 16;
 
 fn hash(key: u64) -> usize {
@@ -15,7 +15,7 @@ fn slot(table: &[u8], at: usize) -> (u64, u64) {
     (word(at * SLOT), word(at * SLOT + 8))
 }
 
-/// Where the key is, or the empty place for it.
+/// Returns the index of the key's slot, or of the empty slot for it.
 fn find(table: &[u8], slots: usize, key: u64) -> usize {
     let mut at = hash(key) % slots;
     while !matches!(slot(table, at).0, found if found == 0 || found == key) {
@@ -32,13 +32,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let slots = rows * 2;
     let mut table = pool.map(slots * SLOT)?;
 
-    // Orders, by their number: what each costs.
+    // Orders by number, with their cost.
     for order in 1..=rows as u64 {
         let at = find(&table, slots, order);
         table[at * SLOT..at * SLOT + 8].copy_from_slice(&order.to_ne_bytes());
         table[at * SLOT + 8..at * SLOT + 16].copy_from_slice(&(order * 3).to_ne_bytes());
     }
-    // Payments, each for an order, of which some do not exist.
+    // Payments, each for an order; some of the orders do not exist.
     let (mut matched, mut total) = (0_u64, 0_u64);
     for payment in 0..rows as u64 / 2 {
         let order = payment * 5 % (rows as u64 * 2) + 1;

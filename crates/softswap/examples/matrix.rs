@@ -2,7 +2,7 @@
 
 use softswap::{Pool, Region};
 
-/// Rows and columns of a block, which lies together: 128 KiB.
+/// Rows and columns of a block, which is contiguous: 128 KiB.
 const BLOCK: usize = 128;
 const BLOCK_BYTES: usize = BLOCK * BLOCK * 8;
 
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for column in 0..side {
             let cells = (0..BLOCK * BLOCK)
                 .map(|cell| (row * BLOCK + cell / BLOCK, column * BLOCK + cell % BLOCK));
-            // Twice the identity, mirrored; and what tells each place from others.
+            // Twice the identity, mirrored; and a matrix with distinct values.
             let mirror =
                 cells.clone().map(|(row, column)| f64::from(u8::from(row + column == last)) * 2.0);
             left.put(row, column, &mirror.collect::<Vec<_>>());

@@ -1,5 +1,5 @@
-//! A pool as an allocator of collections. A block is a region, in whole pages: for few and
-//! large blocks, as those of a vector or a table are. What grows moves without being copied.
+//! A pool as an allocator for collections. Each block is a region of whole pages, so this suits a
+//! few large blocks, like those of a vector or a table. Blocks grow without copies.
 //!
 //! ```
 //! use allocator_api2::vec::Vec;
@@ -24,7 +24,7 @@ use softswap_sys::window::READ_WRITE;
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-/// Whole pages for a layout, if pages are aligned enough.
+/// Returns the length of a layout in whole pages, if the alignment of a page suffices.
 fn pages_for(layout: Layout) -> Result<usize, AllocError> {
     let whole = layout.size().max(1).checked_next_multiple_of(PAGE_SIZE).ok_or(AllocError)?;
     if layout.align() <= PAGE_SIZE { Ok(whole) } else { Err(AllocError) }
@@ -43,7 +43,7 @@ impl Pool {
         self.running.with(map).ok()?.ok()?
     }
 
-    /// A block of another length that begins with the content of the old one.
+    /// Resizes a block and keeps its content.
     fn change(
         &self,
         ptr: NonNull<u8>,
@@ -58,9 +58,9 @@ impl Pool {
     }
 }
 
-// SAFETY: a block is mapped for its owner alone until it is deallocated, in a window that stays
-// as long as the pool, which the reference keeps and its clones are. Moving the reference moves
-// no block. In a forked child nothing is handed out and nothing taken back.
+// SAFETY: a block is mapped for its owner alone until it is deallocated, in a window that exists as
+// long as the pool, which the reference and its clones keep alive. Moving the reference moves no
+// block. In a forked child blocks are neither allocated nor freed.
 unsafe impl Allocator for &Pool {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         let len = pages_for(layout)?;
@@ -98,7 +98,7 @@ unsafe impl Allocator for &Pool {
     ) -> Result<NonNull<[u8]>, AllocError> {
         let grown = self.change(ptr, old, new)?;
         let rest = new.size() - old.size();
-        // SAFETY: the block is `new.size()` bytes long at least, and its owner's alone.
+        // SAFETY: the block has at least `new.size()` bytes and belongs to its owner alone.
         unsafe { grown.cast::<u8>().add(old.size()).write_bytes(0, rest) };
         Ok(grown)
     }

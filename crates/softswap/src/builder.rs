@@ -1,4 +1,4 @@
-//! How a pool is asked for.
+//! Settings of a pool.
 
 use crate::error::{Error, Result};
 use crate::pool::Pool;
@@ -8,7 +8,7 @@ use softswap_engine::door::settings::{AreaSpec, Config};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Settings of a pool to be.
+/// Settings of a new pool.
 ///
 /// ```
 /// # fn main() -> softswap::Result<()> {
@@ -29,7 +29,7 @@ pub struct Builder {
 }
 
 impl Pool {
-    /// Begins to say what pool is wanted.
+    /// Returns a builder with the default settings.
     ///
     /// ```
     /// let builder = softswap::Pool::builder();
@@ -42,8 +42,8 @@ impl Pool {
 }
 
 impl Builder {
-    /// The limit on DRAM, of which `B`, `K`, `M` and `G` are the units (by 1024): all that the
-    /// pool keeps there counts. 1G unless it is said; at least 8M.
+    /// Sets the DRAM limit, which covers everything that the pool keeps in DRAM. Units are `B`,
+    /// `K`, `M` and `G` (by 1024). At least 8M; default 1G.
     ///
     /// ```
     /// assert!(softswap::Pool::builder().memory("1.5 lots").is_err());
@@ -56,7 +56,7 @@ impl Builder {
         Ok(self.memory_bytes(bytes_of(size)?))
     }
 
-    /// As [`Builder::memory`], in bytes.
+    /// Does the same as [`Builder::memory`], in bytes.
     ///
     /// ```
     /// # fn main() -> softswap::Result<()> {
@@ -70,9 +70,9 @@ impl Builder {
         self
     }
 
-    /// Where pages go that leave DRAM: a directory, for a file in it without a name, perhaps
-    /// with a limit on its size; or a swap file or device. Several may be given: those given
-    /// first are filled first. `/var/tmp` unless one is given.
+    /// Adds a swap area: a directory, for an unlinked file in it, optionally with a size limit; or
+    /// a swap file or device. If several are added, the first ones are filled first. Default:
+    /// `/var/tmp`.
     ///
     /// ```
     /// let builder = softswap::Pool::builder().swap("/var/tmp:50G").unwrap();
@@ -80,7 +80,7 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Swap`]. Whether the area can be used is found out by [`Builder::build`].
+    /// [`Error::Swap`]. [`Builder::build`] checks that the area is usable.
     pub fn swap(mut self, area: &str) -> Result<Builder> {
         let (path, limit_bytes) = match area.rsplit_once(':') {
             Some((path, size)) if !Path::new(area).exists() => match bytes_of(size) {
@@ -96,8 +96,8 @@ impl Builder {
         Ok(self)
     }
 
-    /// Whether what is written to the disk is encrypted, as it is unless told otherwise. What
-    /// comes back changed is found out in any case.
+    /// Sets whether data written to the disk are encrypted (the default). Modified data are
+    /// detected in either case.
     ///
     /// ```
     /// # fn main() -> softswap::Result<()> {
@@ -110,8 +110,8 @@ impl Builder {
         self
     }
 
-    /// Whether system calls may be given regions as they are, as under `softswap run`: what is out
-    /// is brought in before the kernel looks at it. Otherwise, as is the default, it must be
+    /// Sets whether system calls may receive regions directly, as under `softswap run`: absent
+    /// pages are faulted in before the kernel accesses them. By default they must be
     /// [pinned](crate::Region::pin).
     ///
     /// ```
@@ -130,18 +130,18 @@ impl Builder {
     /// # }
     /// ```
     ///
-    /// The first such pool puts a seccomp filter in force for the whole process, for good, and a
-    /// handler of SIGSYS, which passes on what is not its own. Without privileges the process
-    /// gives up gaining any (`PR_SET_NO_NEW_PRIVS`): `sudo` and the like gain nothing in what it
-    /// starts. A transfer longer than an eighth of the budget is made in pieces. Calls that name
-    /// their buffers in a structure (`readv`, `writev`, `sendmsg`, `recvmsg`) are not seen: pin
-    /// for those. SIGSYS must not be blocked by a thread that makes calls with regions.
+    /// The first such pool permanently installs a seccomp filter for the whole process, and a
+    /// SIGSYS handler, which passes other signals on. An unprivileged process sets
+    /// `PR_SET_NO_NEW_PRIVS`, so `sudo` and similar programs gain no rights in its children. A
+    /// transfer longer than an eighth of the budget is made in pieces. Calls with buffers in a
+    /// structure (`readv`, `writev`, `sendmsg`, `recvmsg`) are not intercepted: pin their buffers.
+    /// A thread that passes regions to system calls must not block SIGSYS.
     pub fn guard_calls(mut self, on: bool) -> Builder {
         self.is_guarded = on;
         self
     }
 
-    /// Makes the pool: opens the swap areas, reserves address space, starts four threads.
+    /// Creates the pool: opens the swap areas, reserves address space, starts four threads.
     ///
     /// ```
     /// let builder = softswap::Pool::builder().memory("1M").unwrap().swap("/var/tmp").unwrap();
@@ -152,8 +152,8 @@ impl Builder {
     ///
     /// # Errors
     /// [`Error::TooLittleMemory`]; [`Error::Area`], also for a directory on a tmpfs, which is DRAM;
-    /// [`Error::Unsupported`] where the kernel or a container has no userfaultfd;
-    /// [`Error::NoAddresses`] where there are many pools; [`Error::Kernel`].
+    /// [`Error::Unsupported`] if the kernel or a container has no userfaultfd;
+    /// [`Error::NoAddresses`] with too many pools; [`Error::Kernel`].
     pub fn build(mut self) -> Result<Pool> {
         if self.config.areas.is_empty() {
             self.config.areas.push(AreaSpec::new("/var/tmp"));

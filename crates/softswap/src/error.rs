@@ -1,4 +1,4 @@
-//! What can go wrong, each with what to do about it.
+//! Errors, each with a remedy.
 
 use bytesize::ByteSize;
 use softswap_engine::core::errors::FaultError;
@@ -11,7 +11,7 @@ const EIO: i32 = 5;
 const ENOMEM: i32 = 12;
 const EINVAL: i32 = 22;
 
-/// Why a call was refused. Nothing has changed then.
+/// Reason for which a call failed. A failed call changes nothing.
 ///
 /// ```
 /// let error = softswap::Pool::builder().memory("64X").unwrap_err();
@@ -22,93 +22,93 @@ const EINVAL: i32 = 22;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A text that is no size.
+    /// The text is not a size.
     #[error("{text:?} is no size; give a number with a unit, such as 256M")]
     Size {
-        /// What was given.
+        /// The given text.
         text: String,
     },
-    /// A text that names no swap area.
+    /// The text is not a swap area.
     #[error("{text:?} names no swap area; give a directory, or one and a size: /var/tmp:50G")]
     Swap {
-        /// What was given.
+        /// The given text.
         text: String,
     },
-    /// The budget leaves nothing for pages.
+    /// The budget leaves no memory for pages.
     #[error("a budget of {} is too little; {reason}", ByteSize(*asked_bytes))]
     TooLittleMemory {
-        /// What was asked for, in bytes.
+        /// The requested budget in bytes.
         asked_bytes: u64,
-        /// What is needed.
+        /// The minimum.
         reason: String,
     },
     /// A swap area cannot be used.
     #[error("{reason}")]
     Area {
-        /// Why, and what to do about it.
+        /// The reason and the remedy.
         reason: String,
-        /// The nearest `errno`, positive: `ENOENT` where there is none, `EACCES`, `ENOSPC`.
+        /// The nearest `errno`, positive: `ENOENT` if it does not exist, `EACCES`, `ENOSPC`.
         errno: i32,
     },
-    /// The kernel or a limit of the process refuses what a pool needs.
+    /// The kernel or a limit of the process denies a feature that a pool needs.
     #[error("{reason}")]
     Unsupported {
-        /// What is refused, and what to do about it.
+        /// The denied feature and the remedy.
         reason: String,
     },
-    /// There is no address space for one more pool.
+    /// There is no address space for another pool.
     #[error("{reason}")]
     NoAddresses {
-        /// Why, and what to do about it.
+        /// The reason and the remedy.
         reason: String,
     },
-    /// A region of no bytes, or of more than there can be.
+    /// The length of a region is 0, or larger than any pool's window.
     #[error("a region of {} cannot be; its length is from 1 byte to the pool's window", ByteSize(*len as u64))]
     Length {
-        /// What was asked for, in bytes.
+        /// The requested length in bytes.
         len: usize,
     },
-    /// The pool has no address space for so long a region.
+    /// The pool has no address space for a region of this length.
     #[error(
         "the pool has no room for a region of {}; drop others, or make another pool",
         ByteSize(*len as u64)
     )]
     WindowFull {
-        /// What was asked for, in bytes.
+        /// The requested length in bytes.
         len: usize,
     },
-    /// A range that does not lie in the region.
+    /// The range is not within the region.
     #[error("bytes {start} to {end} do not lie in a region of {len} bytes")]
     Range {
-        /// Its first byte.
+        /// First byte of the range.
         start: usize,
-        /// The byte after its last.
+        /// Byte after the last one.
         end: usize,
-        /// The region's length, in bytes.
+        /// Length of the region in bytes.
         len: usize,
     },
-    /// What is pinned may be part of the budget only.
+    /// Pins may hold only a part of the budget.
     #[error(
         "{} cannot be pinned in addition to what is: pins may hold {} in all; drop some, pin in \
          pieces, or give the pool more memory",
         ByteSize(*asked_bytes as u64), ByteSize(*most_bytes as u64)
     )]
     Pinned {
-        /// What was asked for, in bytes.
+        /// The requested length in bytes.
         asked_bytes: usize,
-        /// What pins may hold in all, in bytes.
+        /// Limit of all pins in bytes.
         most_bytes: usize,
     },
-    /// Others may read the region at this moment.
+    /// Other threads may be reading the region.
     #[error("what drops content needs the region for itself; end its pins and other uses first")]
     Shared,
-    /// A page cannot be brought in.
+    /// A page cannot be faulted in.
     #[error("{0}")]
     Page(String),
-    /// The budget cannot be that.
+    /// The limit cannot be set.
     #[error("{0}")]
     Limit(String),
-    /// The pool was made by a process of which this is a forked child.
+    /// The pool belongs to the parent of this forked process.
     #[error("a forked child has nothing of its parent's pools; it may make pools of its own")]
     OtherProcess,
     /// The kernel refused a call.
@@ -116,7 +116,7 @@ pub enum Error {
     Kernel(#[from] io::Error),
 }
 
-/// What the functions of this crate return.
+/// Result of this crate's functions.
 ///
 /// ```
 /// fn half(text: &str) -> softswap::Result<softswap::Builder> {
@@ -127,7 +127,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// The nearest `errno`, positive.
+    /// Returns the nearest `errno`, positive.
     ///
     /// ```
     /// let error = softswap::Error::Length { len: 0 };

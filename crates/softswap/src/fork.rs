@@ -1,5 +1,5 @@
-//! One pool at a time is made or dropped, and none while the process forks: a child finds
-//! nothing half done that only another thread could finish.
+//! Serializes creating and dropping pools, and excludes forks meanwhile: a child must not inherit
+//! an unfinished operation of another thread.
 
 use softswap_sys::{raw, signals, touches};
 use std::cell::Cell;
@@ -8,26 +8,26 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 static LOCK: Mutex<()> = Mutex::new(());
-/// The thread that makes or drops a pool; 0 where none does.
+/// Thread ID of the thread that creates or drops a pool; 0: none.
 static HOLDER: AtomicI32 = AtomicI32::new(0);
-/// Whether forks take the lock, too.
+/// True if the fork handlers are registered.
 static IS_KEPT_BY_FORKS: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// What a thread that forks holds meanwhile.
+    /// The lock, while this thread forks.
     static HELD: Cell<Option<MutexGuard<'static, ()>>> = const { Cell::new(None) };
 }
 
-/// When the library is loaded. A fork that is under way when it registers does not tell its child:
-/// that one would find a first pool, of another thread's, half made.
+/// Registers the fork handlers when the library is loaded. A fork in progress at the registration
+/// would not run them, and its child could inherit an unfinished first pool of another thread.
 #[used]
-// SAFETY: the loader calls what is listed there, once, with arguments that a function of C may
-// leave unread.
+// SAFETY: the loader calls each function in this section once, with arguments that a C function may
+// ignore.
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = at_load;
 
 extern "C" fn at_load() {
-    // Who makes a pool tries it again, and is told.
+    // Errors are ignored: creating a pool tries again and reports them.
     let _ = register();
 }
 
@@ -35,18 +35,19 @@ fn lock() -> MutexGuard<'static, ()> {
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// While this lives nobody else makes or drops a pool, nor forks.
+/// Excludes creating and dropping of other pools, and forks, until dropped.
 pub(crate) struct Alone(Option<MutexGuard<'static, ()>>);
 
 impl Alone {
     pub(crate) fn new() -> io::Result<Alone> {
         register()?;
         loop {
-            // A signal handler that forks finds the lock free, or knows whose it is.
+            // Signals are blocked, so that a signal handler that forks finds the lock free, or
+            // knows that its thread holds it.
             if let Some(alone) = signals::with_all_blocked(Self::try_new) {
                 return Ok(alone);
             }
-            // Signals come meanwhile.
+            // Wait with signals unblocked.
             drop(lock());
         }
     }
@@ -71,14 +72,13 @@ impl Drop for Alone {
     }
 }
 
-/// Has forks keep the lock from here on. Not behind a lock or a `Once`, which a child might find
-/// taken for ever: so what is registered may be called twice.
+/// Registers the fork handlers. Not guarded by a lock or a `Once`, which a child could inherit
+/// locked. So the handlers may be registered twice.
 fn register() -> io::Result<()> {
     if IS_KEPT_BY_FORKS.load(Ordering::Acquire) {
         return Ok(());
     }
-    // SAFETY: the functions take and give up a lock, in the thread that forks, and store to
-    // atomics.
+    // SAFETY: the functions acquire and release a lock in the forking thread, and store to atomics.
     let refused = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(in_child)) };
     if refused != 0 {
         return Err(io::Error::from_raw_os_error(refused));
@@ -88,12 +88,12 @@ fn register() -> io::Result<()> {
 }
 
 extern "C" fn before() {
-    // A signal handler that forks in the midst of it would wait for its own thread: both
-    // processes go on there.
+    // A signal handler that forks while its thread holds the lock would deadlock. Both processes
+    // continue the operation.
     if HOLDER.load(Ordering::Relaxed) == raw::current_thread() {
         return;
     }
-    // Gone only at the thread's end, when it forks no more.
+    // Fails only at the thread's exit, when it forks no more.
     let _ = HELD.try_with(|held| {
         let guard = held.take().unwrap_or_else(lock);
         held.set(Some(guard));
@@ -107,7 +107,7 @@ extern "C" fn after() {
 extern "C" fn in_child() {
     touches::in_child();
     if HOLDER.load(Ordering::Relaxed) != 0 {
-        // It is this thread, which has another number here.
+        // The holder is this thread, which has another ID in the child.
         HOLDER.store(raw::current_thread(), Ordering::Relaxed);
     }
     after();

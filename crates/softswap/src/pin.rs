@@ -1,4 +1,4 @@
-//! Pages kept in DRAM for as long as a guard lives.
+//! Pages kept in DRAM while a guard exists.
 
 use crate::error::{Error, Result};
 use crate::running::Running;
@@ -6,10 +6,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// More guards than that could be of one page, which counts them in 16 bits.
+/// Maximum number of guards: all may pin the same page, which counts its pins in 16 bits.
 const MOST_PINS: usize = 1 << 15;
 
-/// The pages of a range, counted as pinned.
+/// Pinned pages of a range.
 pub(crate) struct Held {
     running: Arc<Running>,
     start: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn new(running: &Arc<Running>, start: usize, len: usize) -> Result<Held> {
-        // What is counted is taken back by the destructor.
+        // The destructor subtracts what is counted here.
         running.with(|engine| {
             let pages = engine.pages_under(start, len);
             let has_room = running.pins.fetch_add(1, Relaxed) < MOST_PINS && engine.try_hold(pages);
@@ -51,7 +51,7 @@ impl Drop for Held {
     }
 }
 
-/// Bytes that stay in DRAM while this lives: system calls and devices may read them.
+/// Bytes that stay in DRAM while this guard exists: system calls and devices may read them.
 ///
 /// ```
 /// # fn main() -> softswap::Result<()> {
@@ -84,7 +84,7 @@ impl Deref for Pin<'_> {
     }
 }
 
-/// As [`Pin`], of bytes that may be written to.
+/// A [`Pin`] of bytes that may be written.
 ///
 /// ```
 /// # fn main() -> softswap::Result<()> {

@@ -1,4 +1,4 @@
-//! A budget of DRAM, and the regions that share it.
+//! A DRAM budget and the regions that share it.
 
 use crate::error::Result;
 use crate::region::Region;
@@ -7,8 +7,8 @@ use crate::size::bytes_of;
 use crate::stats::Stats;
 use std::sync::Arc;
 
-/// A budget of DRAM with swap areas behind it. Clones are the same pool; it ends with the last
-/// clone and the last region.
+/// A DRAM budget with swap areas. Clones refer to the same pool, which exists until the last clone
+/// and the last region are dropped.
 ///
 /// ```
 /// # fn main() -> softswap::Result<()> {
@@ -32,7 +32,7 @@ impl Pool {
         Pool { running }
     }
 
-    /// Maps a region of `len` bytes, all zero. It takes DRAM as it is touched.
+    /// Maps a zeroed region of `len` bytes. It takes DRAM as it is touched.
     ///
     /// ```
     /// # fn main() -> softswap::Result<()> {
@@ -50,8 +50,8 @@ impl Pool {
         Region::map(Arc::clone(&self.running), len)
     }
 
-    /// Changes the limit on DRAM: up at once; down as pages leave, which this waits for, not for
-    /// long.
+    /// Changes the DRAM limit. Raising it takes effect at once; lowering it waits a short time for
+    /// pages to be evicted.
     ///
     /// ```
     /// # fn main() -> softswap::Result<()> {
@@ -64,13 +64,13 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Size`](crate::Error::Size), or [`Error::Limit`](crate::Error::Limit) where it is
-    /// less than the pool itself needs. Then the limit is what it was.
+    /// [`Error::Size`](crate::Error::Size), or [`Error::Limit`](crate::Error::Limit) if it is less
+    /// than the pool itself needs. Then the limit is unchanged.
     pub fn set_memory(&self, size: &str) -> Result<()> {
         self.set_memory_bytes(bytes_of(size)?)
     }
 
-    /// As [`Pool::set_memory`], in bytes.
+    /// Does the same as [`Pool::set_memory`], in bytes.
     ///
     /// ```
     /// # fn main() -> softswap::Result<()> {
@@ -87,7 +87,7 @@ impl Pool {
         Ok(self.running.with(|engine| engine.set_memory_limit(bytes))??)
     }
 
-    /// What the pool tells of itself. In a forked child all is zero.
+    /// Returns the pool's statistics. In a forked child all fields are zero.
     ///
     /// ```
     /// # fn main() -> softswap::Result<()> {
@@ -105,7 +105,7 @@ impl Pool {
         stats.unwrap_or_default()
     }
 
-    /// The same as one JSON object, with the names of the fields of [`Stats`].
+    /// Returns the statistics as one JSON object, with the names of the fields of [`Stats`].
     ///
     /// ```
     /// # fn main() -> softswap::Result<()> {

@@ -1,4 +1,4 @@
-//! Memory of a pool: bytes that may be anywhere between DRAM and the disk.
+//! Memory of a pool, whose pages are in DRAM, compressed, or on the disk.
 
 use crate::bytes::Bytes;
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a program expects of a range.
+/// Expected use of a range.
 ///
 /// ```
 /// # fn main() -> softswap::Result<()> {
@@ -31,26 +31,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// It is touched soon: brought in now, as far as half the budget goes.
+    /// The range is used soon. It is faulted in now, up to half of the budget.
     WillNeed,
-    /// It is not touched soon: its pages leave before others when memory is short.
+    /// The range is not used soon. Its pages are evicted before others if memory is short.
     Cold,
-    /// Its content is of no use any more: it reads as zero, and takes neither DRAM nor disk.
+    /// The content is no longer needed. It then reads as zero, and takes neither DRAM nor disk
+    /// space.
     DontNeed,
-    /// It is touched from its start to its end: the first touch has what follows brought in, not
-    /// only the third in a row. As far as whole pieces of 2 MiB lie in it.
+    /// The range is used from start to end. The first touch reads ahead, instead of only the third
+    /// in a row. Applies to whole pieces of 2 MiB within the range.
     Sequential,
-    /// It is touched in no order: nothing is brought in along with a touch. As far as whole pieces
-    /// of 2 MiB lie in it.
+    /// The range is used in random order: nothing is read ahead. Applies to whole pieces of 2 MiB
+    /// within the range.
     Random,
-    /// Its order is found out, as at first.
+    /// The order is detected, as by default.
     Normal,
 }
 
-/// Bytes of a pool. They are zero at first, and gone when this is dropped.
+/// Bytes of a pool. They are zero at first, and freed when this value is dropped.
 ///
-/// A system call cannot wait for a page that is out: it fails with `EFAULT`, as for a bad
-/// pointer. [`Region::pin`] what is handed to one, or make the pool with
+/// A system call cannot wait for an absent page: it fails with `EFAULT`, as for a bad pointer.
+/// [`Region::pin`] buffers that are passed to system calls, or create the pool with
 /// [`guard_calls`](crate::Builder::guard_calls).
 ///
 /// ```
@@ -65,7 +66,7 @@ pub enum Advice {
 pub struct Region {
     bytes: Bytes,
     running: Arc<Running>,
-    /// Whether something was said of its order.
+    /// True if an order was set by advice.
     is_ordered: AtomicBool,
 }
 
@@ -76,14 +77,14 @@ impl Region {
             None => Err(Error::Length { len }),
         })??;
         let start = start.ok_or(Error::WindowFull { len })?;
-        // SAFETY: the engine has mapped these bytes just now for nobody else, readable and
-        // writable; `running` serves touches of them, and is kept beside them. They are
-        // unmapped by the destructor only.
+        // SAFETY: the engine has just mapped these bytes for this region alone, readable and
+        // writable; `running` serves their faults and is stored with them. Only the destructor
+        // unmaps them.
         let bytes = unsafe { Bytes::new(start, len) };
         Ok(Region { bytes, running, is_ordered: AtomicBool::new(false) })
     }
 
-    /// Says what is expected of a range.
+    /// Declares the expected use of a range.
     ///
     /// ```
     /// # fn main() -> softswap::Result<()> {
@@ -96,13 +97,13 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Range`]; [`Error::Page`] where a page cannot be brought in.
+    /// [`Error::Range`]; [`Error::Page`] if a page cannot be faulted in.
     pub fn advise(&mut self, range: impl RangeBounds<usize>, advice: Advice) -> Result<()> {
         let range = self.range(range)?;
         if advice == Advice::DontNeed { self.drop_content(range) } else { self.hint(range, advice) }
     }
 
-    /// As [`Region::advise`], while others read the region.
+    /// Does the same as [`Region::advise`] while the region is shared.
     ///
     /// ```
     /// # fn main() -> softswap::Result<()> {
@@ -124,7 +125,7 @@ impl Region {
         self.hint(self.range(range)?, advice)
     }
 
-    /// Brings a range in and keeps it in DRAM, at its address, until the guard is dropped: for
+    /// Faults a range in and keeps it in DRAM, at its address, until the guard is dropped: for
     /// system calls that read from it.
     ///
     /// ```
@@ -141,14 +142,14 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Range`]; [`Error::Pinned`]: all pins of a pool may hold a quarter of what its
-    /// budget leaves for pages; [`Error::Page`].
+    /// [`Error::Range`]; [`Error::Pinned`] if all pins of the pool would hold more than a quarter
+    /// of the budget available for pages; [`Error::Page`].
     pub fn pin(&self, range: impl RangeBounds<usize>) -> Result<Pin<'_>> {
         let range = self.range(range)?;
         Pin::new(&self.running, &self.bytes[range])
     }
 
-    /// As [`Region::pin`], for system calls that write to the range.
+    /// Does the same as [`Region::pin`] for system calls that write to the range.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -168,7 +169,8 @@ impl Region {
         PinMut::new(&self.running, &mut self.bytes[range])
     }
 
-    /// As [`Region::pin`], for calls that end some time later: the guard keeps the region.
+    /// Does the same as [`Region::pin`] for calls that complete later: the guard keeps the region
+    /// alive.
     ///
     /// ```
     /// # fn main() -> softswap::Result<()> {
@@ -211,10 +213,10 @@ impl Region {
         }
     }
 
-    /// Whole pages are dropped; what of others lies in the range is overwritten.
+    /// Drops whole pages, and overwrites the parts of other pages in the range.
     fn drop_content(&mut self, range: Range<usize>) -> Result<()> {
         let first = range.start.next_multiple_of(PAGE_SIZE).min(range.end);
-        // After the region's last byte there is nothing in its last page.
+        // The last page contains nothing after the region's last byte.
         let is_end = range.end == self.bytes.len();
         let last = if is_end { range.end } else { range.end / PAGE_SIZE * PAGE_SIZE }.max(first);
         if first < last && first.is_multiple_of(PAGE_SIZE) {
@@ -254,14 +256,13 @@ impl Region {
     }
 }
 
-/// The length in whole pages, if there can be a region so long.
+/// Returns the length in whole pages, if a region may have this length.
 fn whole_pages(engine: &Engine, len: usize) -> Option<usize> {
     let whole = len.checked_next_multiple_of(PAGE_SIZE)?;
     (len > 0 && whole <= engine.window().1).then_some(whole)
 }
 
-/// Brings pages in, from the first on, as far as half the budget goes: what comes in beyond
-/// would only have the first ones leave.
+/// Faults pages in from the first on, up to half of the budget: more would evict the first ones.
 fn bring_in(running: &Running, range: Range<usize>) -> Result<()> {
     let most = running.with(Engine::half_of_budget_bytes)?;
     for address in range.take(most).step_by(PAGE_SIZE) {
@@ -277,7 +278,7 @@ fn bring_in(running: &Running, range: Range<usize>) -> Result<()> {
     Ok(())
 }
 
-/// As [`Pin`], of a region that it keeps.
+/// A [`Pin`] that keeps its region alive.
 ///
 /// ```
 /// # fn main() -> softswap::Result<()> {
@@ -292,7 +293,7 @@ fn bring_in(running: &Running, range: Range<usize>) -> Result<()> {
 /// ```
 #[must_use = "the bytes stay only while the guard lives"]
 pub struct PinOwned {
-    // Given up before the region.
+    // Dropped before the region.
     _held: Held,
     range: Range<usize>,
     region: Arc<Region>,
@@ -342,11 +343,11 @@ impl Drop for Region {
     fn drop(&mut self) {
         let (start, len) = (self.bytes.as_ptr().addr(), self.bytes.len());
         if self.is_ordered.load(Ordering::Relaxed) {
-            // What is mapped there next is another region.
+            // The next region at these addresses starts without an order.
             let _ = self.set_order(start..start + len, Order::Unknown);
         }
-        // Refused only in a forked child, which has no such memory, or where the kernel has no
-        // memory for a call: then the range stays mapped as long as the pool.
+        // Fails only in a forked child, which lacks this memory, or if the kernel has no memory for
+        // a call: then the range stays mapped as long as the pool.
         let _ = self.running.with(|engine| engine.unmap(start, len));
     }
 }

@@ -1,4 +1,4 @@
-//! An engine with its threads and its touches served, from its start to its end.
+//! An engine with its threads and its fault handling, from start to end.
 
 use crate::error::{Error, Result};
 use crate::fork::Alone;
@@ -25,10 +25,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// What the engine's threads and the handler of touches share.
+/// State shared by the engine's threads and the fault handler.
 struct Shared {
     engine: Engine,
-    /// What the engine has reserved.
+    /// Address space that the engine has reserved.
     reservations: Arc<Reservations>,
     go_on: AtomicBool,
 }
@@ -38,7 +38,7 @@ impl Resolver for Shared {
         let access = if is_write { Access::Write } else { Access::Read };
         match self.engine.fault_until(address, access, open) {
             Ok(_) => true,
-            // The thread takes its signal, then touches again.
+            // The thread handles its signal, then touches again.
             Err(error) if error.is_for_a_signal() => true,
             Err(error) => {
                 if let Some(reason) = error.stop_reason() {
@@ -68,10 +68,10 @@ fn tell(address: usize, error: &FaultError) {
     ));
 }
 
-/// So long at most a call waits until others let go.
+/// Longest wait of a call for other calls to release pages, in nanoseconds.
 const MOST_WAIT_NS: u64 = 4_000_000_000;
 
-/// Pins what is there of a buffer, as much as one call may or as others leave.
+/// Faults in and pins the start of a buffer, as much as one call may hold or as other calls leave.
 fn hold(engine: &Engine, address: usize, len: usize, open: Mask) -> Hold {
     engine.stats().add(Counter::GuardedCalls, 1);
     let mut len = len.min(engine.call_limit_bytes());
@@ -101,7 +101,7 @@ fn hold(engine: &Engine, address: usize, len: usize, open: Mask) -> Hold {
     }
 }
 
-/// The table of windows owns what it calls.
+/// Resolver owned by the table of windows.
 struct Handle(Arc<Shared>);
 
 impl Resolver for Handle {
@@ -118,17 +118,17 @@ impl Resolver for Handle {
     }
 }
 
-/// An engine that serves touches until this is dropped.
+/// An engine that serves faults until this value is dropped.
 pub(crate) struct Running {
     shared: ManuallyDrop<Arc<Shared>>,
     served: ManuallyDrop<Served>,
     threads: ManuallyDrop<Vec<Thread>>,
     process: u32,
-    /// Guards that keep pages where they are.
+    /// Number of guards that pin pages.
     pub(crate) pins: AtomicUsize,
 }
 
-/// Why an engine did not start, in words of this interface.
+/// Converts an engine's start error to this crate's error.
 fn why(error: StartError, asked_bytes: u64) -> Error {
     let too_little = |reason| Error::TooLittleMemory { asked_bytes, reason };
     let reason = error.to_string();
@@ -144,7 +144,7 @@ fn why(error: StartError, asked_bytes: u64) -> Error {
             Error::NoAddresses { reason }
         }
         StartError::Area(refused) => match refused.raw_os_error() {
-            // The engine's words name a setting that a pool has not.
+            // The engine's message names a setting that pools lack.
             libc::ENOSPC => {
                 let reserve_mib = Config::default().reserve_bytes >> 20;
                 let reason = format!(
@@ -160,7 +160,7 @@ fn why(error: StartError, asked_bytes: u64) -> Error {
     }
 }
 
-/// Why touches of a window are not served.
+/// Converts the error of registering a window.
 fn unserved(error: io::Error) -> Error {
     if error.kind() != io::ErrorKind::QuotaExceeded {
         return error.into();
@@ -169,7 +169,7 @@ fn unserved(error: io::Error) -> Error {
     Error::NoAddresses { reason }
 }
 
-/// As `softswap run`, refuses directories whose files free no memory.
+/// Rejects directories whose files free no memory, as `softswap run` does.
 fn on_disks(config: &Config) -> Result<()> {
     let directories = config.areas.iter().map(|area| &area.path).filter(|path| path.is_dir());
     for directory in directories {
@@ -186,7 +186,7 @@ fn start(config: &Config) -> Result<Engine> {
     Engine::start(config, areas, stats).map_err(|error| why(error, config.memory_bytes))
 }
 
-/// Where the memory lies that system calls may be given.
+/// Returns the addresses that system calls may receive.
 fn guard() -> Result<Range<usize>> {
     guarded_calls::area().map_err(|error| Error::Unsupported {
         reason: format!(
@@ -198,15 +198,15 @@ fn guard() -> Result<Range<usize>> {
 }
 
 impl Running {
-    /// `is_guarded`: system calls may be given its memory.
+    /// Starts the engine. With `is_guarded`, system calls may receive its memory.
     pub(crate) fn start(config: &Config, is_guarded: bool) -> Result<Running> {
-        // Under `softswap run` this process's own heap may be swapped out, by another engine.
+        // Under `softswap run` another engine may swap this process's own heap.
         let config = &Config { faults: config.faults.settled(), ..config.clone() };
         if config.faults == Faults::Protection {
             signals::never_block_segv();
         }
         signals::leave_open(never_blocked());
-        // The limit on descriptors is raised for a moment meanwhile, too.
+        // The lock also covers the temporary raise of the descriptor limit.
         let alone = Alone::new()?;
         let reservations = Arc::new(Reservations::default());
         let started = || reservations.collect(|| start(config));
@@ -239,12 +239,12 @@ impl Running {
             pins: AtomicUsize::new(0),
         };
         let started = running.start_threads();
-        // Dropping it is another act.
+        // Dropping `running` takes the lock again.
         drop(alone);
         started.map(|()| running)
     }
 
-    /// What makes room, and what reads ahead. None of the program's signals go there.
+    /// Starts the threads for reclaim and read-ahead, with the program's signals blocked.
     fn start_threads(&mut self) -> Result<()> {
         let work = |index: usize| {
             let shared = Arc::clone(&self.shared);
@@ -266,7 +266,7 @@ impl Running {
         })
     }
 
-    /// Runs `body` with the engine, where no handler of the program's comes between.
+    /// Runs `body` with the engine, with signals blocked.
     pub(crate) fn with<R>(&self, body: impl FnOnce(&Engine) -> R) -> Result<R> {
         if !self.is_of_this_process() {
             return Err(Error::OtherProcess);
@@ -275,7 +275,7 @@ impl Running {
         Ok(self.shared.reservations.collect(|| signals::with_all_blocked(body)))
     }
 
-    /// Whether the pool was made by this very process, not by a parent of it.
+    /// Returns true if this process created the pool, and not its parent.
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.process == raw::current_process()
     }
@@ -283,16 +283,15 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A forked child has neither the threads nor the memory: all it has of them is a copy
-        // of some words.
+        // A forked child has neither the threads nor the memory, only a copy of this value.
         if !self.is_of_this_process() {
             return;
         }
-        // Where it was made a fork waits for it, so it does now.
+        // Excludes forks, as at the start.
         let _alone = Alone::new();
         self.shared.go_on.store(false, Ordering::Relaxed);
         self.shared.engine.wake_background();
-        // SAFETY: taken once, here, where nobody uses the value any more.
+        // SAFETY: taken once, here; the value is not used afterwards.
         let (threads, served, shared) = unsafe {
             (
                 ManuallyDrop::take(&mut self.threads),
@@ -306,7 +305,7 @@ impl Drop for Running {
     }
 }
 
-/// Ends an engine that nobody uses any more, and gives back what it had.
+/// Drops an engine without users, and releases its memory.
 fn end(shared: Arc<Shared>) {
     if let Ok(Shared { engine, reservations, .. }) = Arc::try_unwrap(shared) {
         signals::with_all_blocked(|| drop(engine));
@@ -314,11 +313,11 @@ fn end(shared: Arc<Shared>) {
     }
 }
 
-/// Gives back what an engine had reserved that is gone, or did not start.
+/// Releases the reservations of an engine that was dropped, or did not start.
 fn release(reservations: Arc<Reservations>) {
     if let Some(reservations) = Arc::into_inner(reservations) {
-        // SAFETY: only the engine had any of it, its threads and the handler of its touches
-        // included: what they share has been taken apart, so they are gone.
+        // SAFETY: only the engine used these reservations, including its threads and its fault
+        // handler. Their shared state was unwrapped, so they are gone.
         unsafe { reservations.release() };
     }
 }

@@ -1,9 +1,9 @@
-//! Sizes as people write them.
+//! Parsing of sizes.
 
 use crate::error::{Error, Result};
 use softswap_engine::door::settings::size_of_text;
 
-/// A size with its unit, or a number of bytes.
+/// Parses a size with a unit, or a number of bytes.
 pub(crate) fn bytes_of(text: &str) -> Result<u64> {
     let bytes = text.trim().parse().ok().or_else(|| size_of_text(text));
     bytes.ok_or_else(|| Error::Size { text: text.into() })

@@ -1,11 +1,11 @@
-//! What a pool tells of itself.
+//! Statistics of a pool.
 
 use softswap_engine::base::stats::{Counter, Stats as Counters, TIERS, Tier};
 use std::fmt::Write;
 
 macro_rules! stats {
     ($($(#[doc = $doc:literal])+ $name:ident = $value:expr;)+) => {
-        /// Figures of one pool, as they are at one moment. Those of events count from its start.
+        /// Statistics of one pool at one moment. Event counters count from the pool's start.
         ///
         /// ```
         /// # fn main() -> softswap::Result<()> {
@@ -30,7 +30,7 @@ macro_rules! stats {
                 Stats { $($name: $value(counters),)+ }
             }
 
-            /// One object, with the names of the fields.
+            /// Returns a JSON object with the names of the fields.
             pub(crate) fn json(&self) -> String {
                 let mut text = String::from("{");
                 $(let _ = write!(text, "{:?}:{},", stringify!($name), self.$name);)+
@@ -55,37 +55,37 @@ stats! {
     budget_bytes = counter(Counter::BudgetBytes);
     /// DRAM in use: pages, compressed pages and tables, in bytes.
     used_bytes = counter(Counter::UsedBytes);
-    /// The most there ever was of that.
+    /// Peak of `used_bytes`.
     used_peak_bytes = counter(Counter::UsedPeakBytes);
-    /// The most memory that was mapped at once, in bytes.
+    /// Peak of the mapped memory, in bytes.
     mapped_bytes = counter(Counter::MappedPeakBytes);
     /// DRAM of compressed pages, in bytes.
     pool_bytes = counter(Counter::PoolUsedBytes);
-    /// Compressed pages in DRAM.
+    /// Number of compressed pages in DRAM.
     pool_pages = counter(Counter::PoolObjects);
     /// Size of the swap files, in bytes.
     swap_bytes = counter(Counter::SwapFileBytes);
-    /// Touches that waited for a page.
+    /// Touches that waited for a page, all kinds.
     faults = faults(&TIERS);
-    /// Of those, first touches: zeroes.
+    /// First touches of pages, which are zero-filled.
     faults_zero = faults(&[Tier::Zero]);
-    /// Of those, pages that were unpacked, or had not quite left DRAM.
+    /// Faults on pages that were compressed, or still in DRAM.
     faults_memory = faults(&[Tier::Staged, Tier::Standby, Tier::Filled, Tier::Pool]);
-    /// Of those, pages that were read from the disk.
+    /// Faults on pages that were read from the disk.
     faults_disk = faults(&[Tier::Disk]);
-    /// How long threads waited for pages, in ns.
+    /// Time that threads waited for pages, in ns.
     stalled_ns = counter(Counter::StalledNs);
-    /// Pages that have left DRAM.
+    /// Pages evicted from DRAM.
     pages_out = counter(Counter::PagesOut);
     /// Pages read ahead of a touch.
     pages_read_ahead = counter(Counter::PagesReadAhead);
-    /// Written to the disk, in bytes.
+    /// Bytes written to the disk.
     written_bytes = counter(Counter::BytesWritten);
-    /// Read from the disk, in bytes.
+    /// Bytes read from the disk.
     read_bytes = counter(Counter::BytesRead);
-    /// Writes that failed: the page stayed in DRAM.
+    /// Failed writes; their pages stayed in DRAM.
     write_errors = counter(Counter::WriteErrors);
-    /// Reads that failed, or brought something else than was written.
+    /// Failed reads, and reads that returned other data than was written.
     read_errors = |counters: &Counters| {
         counters.get(Counter::ReadErrors) + counters.get(Counter::ChecksumErrors)
     };

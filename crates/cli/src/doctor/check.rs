@@ -19,7 +19,7 @@ pub(super) struct Check {
     pub(super) status: Status,
     /// Finding.
     pub(super) detail: String,
-    /// What softswap does instead, if the feature is missing.
+    /// Substitute that softswap uses if the feature is missing.
     pub(super) instead: Option<String>,
     /// Command that provides the feature.
     pub(super) fix: Option<String>,

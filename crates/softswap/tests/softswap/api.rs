@@ -1,9 +1,9 @@
-//! What the crate offers is what `api.txt` says: whoever changes that changes it for users.
+//! Test: the public API equals `api.txt`, so that changes are deliberate.
 
 use std::path::Path;
 
-/// The public items of one file, a line each: what types derive and implement, and what is in
-/// public enums and in the table of figures, counts as well.
+/// Returns the public items of one file, one per line. Includes derived and implemented traits,
+/// variants and fields of public enums, and the statistics.
 fn items(text: &str) -> Vec<String> {
     let mut items = Vec::new();
     let mut derived = "";
@@ -39,14 +39,14 @@ fn items(text: &str) -> Vec<String> {
     items
 }
 
-/// Whether a line begins a public item, or what a type implements.
+/// Returns true if a line starts a public item, or a trait implementation.
 fn is_public(line: &str) -> bool {
     let implements = line.starts_with("impl") || line.starts_with("unsafe impl");
     line.trim().starts_with("pub ")
         || (implements && line.contains(" for ") && !line.contains("Drop for"))
 }
 
-/// Whether a line of an enum is a variant or a field of one, or one of the table a figure.
+/// Returns true if a line is a variant or field of an enum, or a statistic.
 fn is_member(line: &str) -> bool {
     let name = line.trim_start();
     let indent = line.len() - name.len();

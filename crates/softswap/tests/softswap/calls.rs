@@ -1,5 +1,5 @@
-//! System calls that are given regions of a pool with guarded calls. Each test is a process of its
-//! own, started from here: a filter is in force for good.
+//! System calls with regions of a pool with guarded calls. Each test runs in its own process,
+//! because the filter is permanent.
 #![allow(unsafe_code, reason = "calls are made by the C library's functions")]
 
 use crate::common::{PAGE, assert_full, full, in_child, is_alone};
@@ -36,7 +36,7 @@ fn files() {
     assert_eq!(file.read(&mut copy).unwrap(), 0);
 
     copy.fill(0);
-    // One call each, far longer than may be held at once.
+    // One call each, much longer than calls may hold at once.
     let shifted = 5 * PAGE + 7;
     assert_eq!(file.write_at(&region, shifted as u64).unwrap(), region.len());
     assert_eq!(file.read_at(&mut copy, shifted as u64).unwrap(), region.len());
@@ -75,8 +75,8 @@ fn pipes_and_sockets() {
     assert!(matches!(whole.raw_os_error(), Some(libc::ENOBUFS | libc::EMSGSIZE)), "{whole}");
 }
 
-/// Of `readv`, `writev`, `sendmsg` and `recvmsg` only a structure names the buffers: the kernel
-/// finds what is out missing, as a bad pointer, and no byte of it is taken for another's.
+/// The buffers of `readv`, `writev`, `sendmsg` and `recvmsg` are named by a structure only. The
+/// kernel reports absent pages as bad pointers, and transfers no other bytes instead.
 #[test]
 fn buffers_that_a_structure_names_are_the_programs_to_pin() {
     if !is_alone("calls::buffers_that_a_structure_names_are_the_programs_to_pin") {
@@ -128,7 +128,7 @@ fn buffers_that_a_structure_names_are_the_programs_to_pin() {
 }
 
 fn message(parts: *const IoSlice<'_>, count: usize) -> libc::msghdr {
-    // SAFETY: all zeroes are a header without buffers.
+    // SAFETY: all-zero is a header without buffers.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     (header.msg_iov, header.msg_iovlen) = (parts.cast_mut().cast(), count);
     header
@@ -140,17 +140,18 @@ fn sent(result: isize) -> std::io::Result<usize> {
 
 fn send_message(socket: &UnixDatagram, parts: &[IoSlice<'_>]) -> std::io::Result<usize> {
     let header = message(parts.as_ptr(), parts.len());
-    // SAFETY: the header names the parts, which are as iovecs and only read.
+    // SAFETY: the header refers to the parts, which have the layout of iovecs and are only read.
     sent(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, 0) })
 }
 
 fn receive_message(socket: &UnixDatagram, parts: &mut [IoSliceMut<'_>]) -> std::io::Result<usize> {
     let mut header = message(parts.as_ptr().cast(), parts.len());
-    // SAFETY: the header names the parts, which are as iovecs and borrowed to be written.
+    // SAFETY: the header refers to the parts, which have the layout of iovecs and are borrowed for
+    // writing.
     sent(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, 0) })
 }
 
-/// A place in a region that is out, or was never touched.
+/// Returns an address in an absent page of a region.
 fn out<T>(region: &mut Region, page: usize) -> *mut T {
     // SAFETY: whole pages within the region.
     unsafe { region.as_mut_ptr().add(page * PAGE + 64).cast() }
@@ -167,12 +168,12 @@ fn structures_texts_and_arrays() {
     file.as_file().set_len(4321).unwrap();
     let path = CString::new(file.path().to_str().unwrap()).unwrap();
     let text = out::<libc::c_char>(&mut region, 5000);
-    // SAFETY: the region has room for the path.
+    // SAFETY: the region has space for the path.
     unsafe { path.as_ptr().copy_to_nonoverlapping(text, path.count_bytes() + 1) };
-    // Others come in, so that this one leaves.
+    // Fault in other pages, so that this one is evicted.
     region[8000 * PAGE..].fill(3);
     let status = out::<libc::stat>(&mut region, 100);
-    // SAFETY: both lie in the region, which lasts; nothing else refers to them.
+    // SAFETY: both are in the region, which outlives them; nothing else refers to them.
     let size = unsafe {
         assert_eq!(libc::stat(text, status), 0);
         (*status).st_size
@@ -206,7 +207,7 @@ fn what_is_wrong_is_the_kernels_to_say() {
     let pool = pool();
     let region = full(&pool);
     let read = |fd: i32, at: usize, len: usize| {
-        // SAFETY: the kernel finds what is not mapped missing.
+        // SAFETY: the kernel reports unmapped addresses.
         let result = unsafe { libc::read(fd, region.as_ptr().wrapping_add(at) as *mut _, len) };
         if result < 0 { Err(std::io::Error::last_os_error().raw_os_error()) } else { Ok(result) }
     };
@@ -234,7 +235,7 @@ fn threads_children_and_the_programs_own_handler() {
     let (begin, begun) = std::sync::mpsc::channel::<usize>();
     let before = std::thread::spawn(move || {
         let at = begun.recv().unwrap();
-        // SAFETY: a page of the region, which the test keeps.
+        // SAFETY: a page of the region, which the test keeps alive.
         let page = unsafe { std::slice::from_raw_parts(at as *const u8, PAGE) };
         tempfile::tempfile().unwrap().write(page).unwrap()
     });
@@ -242,7 +243,7 @@ fn threads_children_and_the_programs_own_handler() {
     let region = full(&pool);
     begin.send(region.as_ptr().addr()).unwrap();
     assert_eq!(before.join().unwrap(), PAGE);
-    // SAFETY: the handler is there.
+    // SAFETY: the handler is installed.
     unsafe { libc::raise(libc::SIGSYS) };
     assert_eq!(SENT.load(Ordering::SeqCst), libc::SIGSYS);
 
@@ -267,7 +268,7 @@ fn signals_come_while_many_threads_write() {
     }
     let pool = pool();
     let region = full(&pool);
-    // SAFETY: the handler only adds to an atomic; the timer is taken back below.
+    // SAFETY: the handler only adds to an atomic; the timer is stopped below.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_timer as *const () as usize;
@@ -292,7 +293,7 @@ fn signals_come_while_many_threads_write() {
             });
         }
     });
-    // SAFETY: an empty timer ends the one there is.
+    // SAFETY: a zero timer stops the current one.
     unsafe {
         let never = std::mem::zeroed();
         libc::setitimer(libc::ITIMER_REAL, &raw const never, std::ptr::null_mut());

@@ -1,4 +1,4 @@
-//! The examples run, each with several times the memory of its pool.
+//! Runs the examples, each with several times the memory of its pool.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What the crate offers, in one executable.
+//! Tests of the crate's API, in one executable.
 
 mod common;
 

@@ -1,11 +1,10 @@
-//! Regions over several times their pool's budget: content, advice, pins, refusals, and what is
-//! left when they are gone.
+//! Regions with several times their pool's budget: content, advice, pins, errors, and leaks.
 
 use softswap::{Advice, Error, Pool};
 use std::io::{Read, Seek, Write};
 use std::sync::Mutex;
 
-/// What a process has is counted: one test at a time.
+/// Serializes the tests, because the process's resources are counted.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> std::sync::MutexGuard<'static, ()> {
@@ -20,7 +19,7 @@ fn pool(memory: &str) -> Pool {
     builder.swap(directory.to_str().unwrap()).unwrap().build().unwrap()
 }
 
-/// SplitMix64: neighbouring numbers give unrelated ones.
+/// SplitMix64: adjacent numbers give unrelated results.
 fn scramble(number: u64) -> u64 {
     let mut z = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -28,7 +27,7 @@ fn scramble(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A page that packs a little, or not at all.
+/// Returns a page that is poorly compressible, or incompressible.
 fn content(number: usize) -> [u8; PAGE] {
     let mut page = [number as u8; PAGE];
     let step = if number.is_multiple_of(3) { 1 } else { 4 };
@@ -76,13 +75,14 @@ fn an_order_that_is_known_is_not_found_out() {
     let _alone = alone();
     let pool = pool("16M");
     let mut region = pool.map(96 << 20).unwrap();
-    // Nothing that packs: what leaves comes back from the disk.
+    // Incompressible, so that evicted pages are read from the disk.
     for (number, page) in region.chunks_mut(PAGE).enumerate() {
         for (at, word) in page.as_chunks_mut().0.iter_mut().enumerate() {
             *word = scramble((number << 9 | at) as u64).to_ne_bytes();
         }
     }
-    // Runs of pages, each at another place, others each time: faults that were waited for, and pages read ahead.
+    // Short sequential runs at varying positions, so that there are both faults and pages read
+    // ahead.
     let read = |region: &softswap::Region, seed: u64| {
         let before = pool.stats();
         for turn in 0..60 {
@@ -154,7 +154,7 @@ fn what_is_pinned_goes_through_the_kernel_and_what_is_out_does_not() {
     let mut region = pool.map(64 << 20).unwrap();
     region.chunks_mut(PAGE).enumerate().for_each(|(at, page)| page.copy_from_slice(&content(at)));
     let mut file = tempfile::tempfile().unwrap();
-    // The first pages are long gone.
+    // The first pages have been evicted.
     let refused = file.write(&region[..1 << 20]).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EFAULT));
     for start in (0..region.len()).step_by(1 << 20) {
@@ -236,7 +236,7 @@ fn the_budget_moves() {
 #[test]
 fn more_pools_are_there_at_a_time_than_long_windows_fit() {
     let _alone = alone();
-    // Of a TiB each there is room for 56.
+    // There is address space for 56 windows of one TiB.
     let mut pools: Vec<_> = (0..80).map(|_| pool("8M")).collect();
     let mut regions: Vec<_> = pools.iter().map(|pool| pool.map(1 << 20).unwrap()).collect();
     regions.iter_mut().enumerate().for_each(|(number, region)| region[4097] = number as u8);
@@ -245,11 +245,11 @@ fn more_pools_are_there_at_a_time_than_long_windows_fit() {
     assert!(found, "each has its own");
 }
 
-/// Mappings, descriptors and threads.
+/// Returns the bytes of mappings, and the numbers of descriptors and threads.
 fn had() -> [usize; 3] {
     let count = |path: &str| std::fs::read_dir(path).unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    // What the allocator of the standard library has, it keeps.
+    // The standard library's allocator keeps its memory.
     let kept = |line: &&str| line.contains("[heap]") || line.contains("[stack]");
     let bytes_of = |line: &str| {
         let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
@@ -281,7 +281,7 @@ fn a_thousand_pools_leave_nothing() {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten().take(40);
     let open: Vec<_> = open.map(|link| std::fs::read_link(link.path())).collect();
     assert_eq!(before[1..], after[1..], "descriptors, threads: {open:?}");
-    // Arenas of the C library's allocator, for threads that have ended, may come and go.
+    // The C library's allocator may create or free arenas of exited threads.
     let more_bytes = after[0].saturating_sub(before[0]);
     assert!(more_bytes <= 256 << 20, "{more_bytes} bytes more");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);

@@ -1,5 +1,5 @@
-//! Pools and the rest of a process: its own handlers, forked children, threads with little
-//! stack, signals that come meanwhile. Each test is a process of its own, started from here.
+//! Pools and other features of a process: signal handlers, forked children, threads with small
+//! stacks, asynchronous signals. Each test runs in its own process.
 #![allow(unsafe_code, reason = "handlers, fork and threads are made by the C library's functions")]
 
 use crate::common::{PAGE, assert_full, full, in_child, is_alone};
@@ -16,9 +16,9 @@ static CALLS: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn programs(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     CALLS.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: the details of the running handler; for SIGBUS there is an address.
+    // SAFETY: the details of the running handler; SIGBUS has an address.
     let address = unsafe { (*info).si_addr() }.addr() / PAGE * PAGE;
-    // SAFETY: the test's page of the cut-off file, in whose place this maps memory.
+    // SAFETY: replaces the test's page of the truncated file by memory.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -27,7 +27,7 @@ extern "C" fn programs(_signal: i32, info: *mut libc::siginfo_t, _context: *mut 
 }
 
 fn install(handler: usize, flags: i32) {
-    // SAFETY: zero is valid for the fields; the handler is of the type that the flags ask for.
+    // SAFETY: zero is valid for the fields; the handler has the type that the flags require.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;
@@ -36,7 +36,7 @@ fn install(handler: usize, flags: i32) {
     }
 }
 
-/// A page of a file that has none.
+/// Maps a page of an empty file.
 fn page_beyond_a_file() -> *mut u8 {
     use std::os::fd::AsRawFd;
     let file = tempfile::tempfile().unwrap();
@@ -57,7 +57,7 @@ fn the_programs_own_handler_has_what_is_not_a_pools() {
     install(programs as *const () as usize, libc::SA_SIGINFO);
     let pool = pool();
     let region = full(&pool);
-    // SAFETY: a mapped page, for which the handler sees to it that there is memory.
+    // SAFETY: a mapped page, for which the handler maps memory.
     assert_eq!(unsafe { page_beyond_a_file().read_volatile() }, 0);
     assert_eq!(CALLS.load(Ordering::SeqCst), 1);
     assert_full(&region);
@@ -74,7 +74,7 @@ fn without_a_handler_a_bad_touch_ends_the_program() {
     for before in [libc::SIG_DFL, libc::SIG_IGN] {
         let status = in_child(|| {
             install(before, 0);
-            // SAFETY: a mapped page without memory: the touch ends the process.
+            // SAFETY: a mapped page without memory: the touch kills the process.
             unsafe { page_beyond_a_file().read_volatile() };
         });
         assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGBUS);
@@ -91,7 +91,7 @@ fn a_forked_child_has_nothing_and_may_make_pools_of_its_own() {
     let first = region.as_ptr();
     for at in [0, PAGE * 5000, region.len() - 1] {
         let status = in_child(|| {
-            // SAFETY: not mapped in the child: the touch ends it.
+            // SAFETY: not mapped in the child: the touch kills it.
             unsafe { first.add(at).read_volatile() };
         });
         assert!(libc::WIFSIGNALED(status), "{status}");
@@ -112,7 +112,7 @@ fn a_forked_child_has_nothing_and_may_make_pools_of_its_own() {
 }
 
 extern "C" fn toucher(region: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: the test keeps the region until the thread has ended.
+    // SAFETY: the test keeps the region alive until the thread has exited.
     let region = unsafe { &*region.cast::<Region>() };
     let sum: usize = region.iter().step_by(PAGE).map(|byte| usize::from(*byte)).sum();
     sum as *mut libc::c_void
@@ -152,7 +152,8 @@ fn a_child_makes_a_pool_whatever_other_threads_of_its_parent_did() {
         return;
     }
     let is_done = AtomicUsize::new(0);
-    // Also where a child did not end as it should: the scope waits for its threads.
+    // Set by a destructor, so that it also happens if a child fails: the scope waits for its
+    // threads.
     struct Done<'a>(&'a AtomicUsize);
     impl Drop for Done<'_> {
         fn drop(&mut self) {
@@ -170,7 +171,7 @@ fn a_child_makes_a_pool_whatever_other_threads_of_its_parent_did() {
         }
         for _ in 0..40 {
             let status = in_child(|| {
-                // SAFETY: ends a child that waits for what never comes.
+                // SAFETY: kills a child that deadlocks.
                 unsafe { libc::alarm(120) };
                 let own = pool();
                 let mut region = own.map(PAGE).unwrap();
@@ -183,7 +184,7 @@ fn a_child_makes_a_pool_whatever_other_threads_of_its_parent_did() {
 
 static IS_FORKING: AtomicUsize = AtomicUsize::new(0);
 
-/// Of a library's that forks under way wait for: meanwhile another thread makes a first pool.
+/// Fork handler of another library: meanwhile another thread creates a first pool.
 extern "C" fn await_first_pool() {
     IS_FORKING.store(1, Ordering::SeqCst);
     while IS_FORKING.load(Ordering::SeqCst) == 1 {
@@ -207,7 +208,7 @@ fn a_child_makes_a_pool_though_its_parents_first_came_while_it_forked() {
         pool()
     });
     let status = in_child(|| {
-        // SAFETY: ends a child that waits for what never comes.
+        // SAFETY: kills a child that deadlocks.
         unsafe { libc::alarm(120) };
         assert_full(&full(&pool()));
     });
@@ -219,7 +220,7 @@ static REGION: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn on_timer(_signal: i32) {
     let at = CALLS.fetch_add(1, Ordering::SeqCst) * 7919 % (48 << 8);
-    // SAFETY: the test has stored its region's address, and keeps the region.
+    // SAFETY: the test has stored its region's address, and keeps the region alive.
     let number = unsafe {
         (REGION.load(Ordering::SeqCst) as *const u8).add(at * PAGE).cast::<usize>().read()
     };
@@ -234,7 +235,7 @@ fn signal_handlers_touch_regions_while_others_do() {
     let pool = pool();
     let region = full(&pool);
     REGION.store(region.as_ptr().addr(), Ordering::SeqCst);
-    // SAFETY: the handler only reads the region; the timer is taken back below.
+    // SAFETY: the handler only reads the region; the timer is stopped below.
     unsafe {
         libc::signal(libc::SIGALRM, on_timer as *const () as usize);
         let every = libc::timeval { tv_sec: 0, tv_usec: 500 };
@@ -246,7 +247,7 @@ fn signal_handlers_touch_regions_while_others_do() {
         drop(pool.map(1 << 20).unwrap());
         assert!(pool.stats().faults > 0);
     }
-    // SAFETY: an empty timer ends the one there is.
+    // SAFETY: a zero timer stops the current one.
     unsafe {
         let never = std::mem::zeroed();
         libc::setitimer(libc::ITIMER_REAL, &raw const never, std::ptr::null_mut());

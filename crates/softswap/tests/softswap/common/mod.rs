@@ -1,11 +1,11 @@
-//! What tests that are processes of their own share.
+//! Helpers of the tests that run in their own processes.
 
 use softswap::{Pool, Region};
 use std::process::Command;
 
 pub(crate) const PAGE: usize = 4096;
 
-/// A region of which most is out.
+/// Returns a region most of whose pages are absent.
 pub(crate) fn full(pool: &Pool) -> Region {
     let mut region = pool.map(48 << 20).unwrap();
     for (number, page) in region.chunks_mut(PAGE).enumerate() {
@@ -21,7 +21,7 @@ pub(crate) fn assert_full(region: &Region) {
     }
 }
 
-/// Runs one test of this file alone; in the process that was started for it, returns true.
+/// Runs one test in a new process. In that process, returns true.
 pub(crate) fn is_alone(test: &str) -> bool {
     if std::env::var_os("SOFTSWAP_ALONE").is_some() {
         return true;
@@ -34,13 +34,13 @@ pub(crate) fn is_alone(test: &str) -> bool {
     false
 }
 
-/// What a child ends with that does `body`.
+/// Runs `body` in a forked child. Returns the child's wait status.
 pub(crate) fn in_child(body: impl FnOnce()) -> i32 {
-    // SAFETY: the child calls what is asked for here and ends.
+    // SAFETY: the child calls `body` and exits.
     match unsafe { libc::fork() } {
         0 => {
             body();
-            // SAFETY: ends the child without the parent's destructors.
+            // SAFETY: exits the child without running the parent's destructors.
             unsafe { libc::_exit(0) }
         }
         child => {
