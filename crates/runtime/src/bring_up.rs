@@ -136,7 +136,6 @@ pub(crate) fn look_around() -> Result<(), String> {
     Ok(())
 }
 
-/// Makes programs that this one starts run without softswap.
 fn leave_children_alone() {
     // Without a budget there is no configuration. The library stays in LD_PRELOAD and remains
     // inactive: the other entries of LD_PRELOAD belong to the user. SAFETY: called while loading,

@@ -8,12 +8,10 @@ pub(crate) const fn refused(error: i32) -> isize {
     -(error as isize)
 }
 
-/// Returns the kernel result for `error`.
 pub(crate) fn kernel_error(error: &io::Error) -> isize {
     refused(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Returns the kernel result of an engine operation.
 pub(crate) fn result_of(done: io::Result<()>) -> isize {
     done.map_or_else(|error| kernel_error(&error), |()| 0)
 }

@@ -69,13 +69,11 @@ pub(crate) fn end(outer: &Outer) -> Option<i32> {
     TRAPPED.replace(outer.trapped)
 }
 
-/// Returns true if the innermost call has this number.
 #[inline]
 pub(crate) fn is_answering(number: i64) -> bool {
     ANSWERING.get() == number
 }
 
-/// Returns the number of the innermost call; -1 for none.
 pub(crate) fn number() -> i64 {
     ANSWERING.get()
 }
@@ -155,7 +153,6 @@ pub(crate) fn defer(deferred: Deferred) {
     DEFERRED.set(Some(deferred));
 }
 
-/// Takes the deferred signal.
 pub(crate) fn take_deferred() -> Option<Deferred> {
     DEFERRED.take()
 }

@@ -40,7 +40,6 @@ pub(crate) fn is_plain() -> bool {
     state() == PLAIN
 }
 
-/// Returns true if the engine manages this address.
 #[inline]
 pub(crate) fn is_managed(address: usize) -> bool {
     engine().is_some_and(|engine| engine.contains(address))
@@ -55,7 +54,6 @@ pub(crate) fn emulates_signals() -> bool {
     EMULATES.load(Ordering::Acquire)
 }
 
-/// Starts the emulation.
 pub(crate) fn emulate_signals() {
     EMULATES.store(true, Ordering::Release);
 }
@@ -183,7 +181,6 @@ pub(crate) fn keep(engine: Engine) {
     ENGINE.get_or_init(|| engine);
 }
 
-/// Returns the stored engine.
 pub(crate) fn kept() -> Option<&'static Engine> {
     ENGINE.get()
 }

@@ -25,7 +25,6 @@ pub(crate) fn ask(number: i64, arguments: Arguments) -> isize {
     unsafe { raw::syscall(number, arguments) }
 }
 
-/// The C library's `syscall`.
 pub(crate) static SYSCALL: Real = Real::new(c"syscall");
 
 /// Issues a call as the program would, with pointers that may be managed. Returns the kernel's

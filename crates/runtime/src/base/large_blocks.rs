@@ -57,7 +57,6 @@ fn insert(start: usize, len: usize, caller: usize) {
     }
 }
 
-/// Removes the block that starts at this address, if any.
 #[inline]
 pub(crate) fn forget(start: usize) {
     // Blocks of this size start at such addresses; few others do.

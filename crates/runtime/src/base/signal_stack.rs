@@ -41,7 +41,6 @@ pub(crate) fn set(base: usize) {
     BASE.set(base);
 }
 
-/// Returns true if this thread has a signal stack of the engine.
 #[inline]
 pub(crate) fn exists() -> bool {
     BASE.get() != 0
@@ -57,7 +56,6 @@ pub(crate) fn alternate() -> Option<stack_t> {
     exists().then(|| signals::alternate_stack_at(BASE.get()))
 }
 
-/// Returns true if an address is in [`addresses`].
 #[inline]
 pub(crate) fn contains(address: usize) -> bool {
     let base = BASE.get();

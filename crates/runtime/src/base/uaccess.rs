@@ -10,7 +10,6 @@ use super::issue_call::ask;
 use super::{instance, signal_stack};
 use softswap_sys::{PAGE_SIZE, exemption, raw, signals};
 
-/// End of user-space addresses.
 pub(crate) const TASK_SIZE: usize = 0x7fff_ffff_f000;
 
 /// Attempts to copy: a page that was faulted in may be evicted before it is read.
@@ -36,7 +35,6 @@ pub(crate) fn copy_from_user(address: usize, to: &mut [u8]) -> bool {
     false
 }
 
-/// Returns true if a byte can be read.
 pub(crate) fn can_read(address: usize) -> bool {
     copy_from_user(address, &mut [0])
 }
@@ -155,7 +153,6 @@ fn engine_allows(address: usize, len: usize, wanted: i32) -> Option<bool> {
     Some(signals::with_all_blocked(|| engine.allowed_bytes(address, len, wanted) == len))
 }
 
-/// Returns true if the program's memory can be read.
 pub(crate) fn is_readable(address: usize, len: usize) -> bool {
     is_on_stack(address, len)
         || all_pages(address, len, |at, len| {
@@ -215,7 +212,6 @@ pub(crate) fn copy_to_user(address: usize, bytes: &[u8]) -> bool {
     true
 }
 
-/// Writes a value into the program's memory. Returns false if it cannot be written.
 pub(crate) fn put_user<T: Copy>(address: usize, value: T) -> bool {
     if !is_writable(address, size_of::<T>()) {
         return false;

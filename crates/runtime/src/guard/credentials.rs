@@ -55,7 +55,6 @@ fn control(arguments: Arguments) -> isize {
     }
 }
 
-/// Returns the handler of a raw call, if it is one of these.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     let answer = answer_of(number)?;
     // Wake first: the rights after the call may not suffice for starting an engine.

@@ -37,7 +37,6 @@ struct Program {
     filter: *const Instruction,
 }
 
-/// `seccomp(2)`.
 pub(crate) fn set(arguments: Arguments) -> isize {
     match arguments[0] {
         SET_MODE_FILTER => {

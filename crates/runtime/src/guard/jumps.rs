@@ -29,7 +29,6 @@ const STACK_POINTER_WORD: usize = 6;
 const KEEPS_MASK_AT: usize = 64;
 const KEPT_MASK_AT: usize = 72;
 
-/// Offset of the mask in a `ucontext_t`.
 const CONTEXT_MASK_AT: usize = std::mem::offset_of!(libc::ucontext_t, uc_sigmask);
 
 /// Saves the program's emulated mask in a set that the C library is about to write.

@@ -26,7 +26,6 @@ pub(crate) fn refusal(number: i64) -> Option<isize> {
     class_of(number).and_then(Class::refusal).map(refused)
 }
 
-/// Returns the handler of a raw call that is one of these.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     let answer: Answer = match number {
         libc::SYS_io_uring_setup => |_| refusal(libc::SYS_io_uring_setup).unwrap_or(0),
@@ -60,7 +59,6 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// Returns the file that an address was loaded from.
 fn file_of(address: *const c_void) -> Option<&'static [u8]> {
     // SAFETY: all-zero is a valid Dl_info to write over.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };

@@ -40,7 +40,6 @@ struct Place {
 }
 
 static PLACE: OnceLock<Place> = OnceLock::new();
-/// Limit of committed bytes.
 static LIMIT_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Statistics page that `softswap run` reads; unset if `softswap run` has not started the process.
 static FIGURES: OnceLock<Stats> = OnceLock::new();
@@ -50,7 +49,6 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 /// True if the program has called `madvise` about inheritance by children.
 static IS_ODD: AtomicBool = AtomicBool::new(false);
 
-/// Sets the limit of committed bytes in the window.
 pub(crate) fn set_up(limit_bytes: usize) {
     LIMIT_BYTES.store(limit_bytes, Relaxed);
     become_child();
@@ -140,7 +138,6 @@ fn place() -> Option<&'static Place> {
     Some(PLACE.get_or_init(|| Place { base, len, committed, next }))
 }
 
-/// Half of the window.
 #[derive(Clone, Copy)]
 enum Half {
     Lower = 0,
@@ -287,7 +284,6 @@ pub(crate) fn most_managed_bytes(window_bytes: usize) -> usize {
     window_bytes / 4 + window_bytes.saturating_sub(1 << 40) / 6
 }
 
-/// Returns the bytes that such a call commits.
 fn committed_by(len: usize, prot: i32) -> usize {
     if prot & libc::PROT_WRITE != 0 { len } else { 0 }
 }

@@ -32,7 +32,6 @@ static LEAST: AtomicUsize = AtomicUsize::new(LEAST_BYTES);
 /// A block that shrinks below this becomes an ordinary block again, to save its page and tables.
 pub(crate) const SMALL_BYTES: usize = LEAST_BYTES / 8;
 
-/// Address range of the growing blocks, and their lengths.
 struct Blocks {
     places: Range<usize>,
     /// Bytes of the block at each possible address; 0: none.

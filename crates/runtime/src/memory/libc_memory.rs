@@ -69,7 +69,6 @@ static IN_THREADS: Real = Real::new(c"pthread_create");
 /// Before glibc 2.34 this is in another library, which frees blocks allocated by the loader.
 static IN_OPENER: Real = Real::new(c"dlerror");
 
-/// Returns the dynamic loader.
 pub(crate) fn loader() -> Option<Linked> {
     Linked::around(IN_LOADER.get() as usize)
 }

@@ -51,7 +51,6 @@ const OPEN: Mask = bit(libc::SIGBUS)
 
 /// A held lock, released on drop.
 pub(crate) struct Turn {
-    /// Signal mask before.
     mask: Mask,
 }
 
@@ -77,7 +76,6 @@ impl Turn {
     }
 }
 
-/// Releases this thread's lock.
 fn release() {
     let Some(Taken { index, ledger }) = OWN.take() else { return };
     if let Some(ledger) = ledger {

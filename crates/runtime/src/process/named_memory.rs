@@ -50,7 +50,6 @@ pub(super) fn lock_for_fork() {
     NAMED.lock_for_fork();
 }
 
-/// Releases the lock of [`lock_for_fork`].
 pub(super) fn unlock_after_fork() {
     NAMED.unlock_after_fork();
 }
@@ -186,7 +185,6 @@ fn unpin(engine: &Engine, ranges: &[(usize, usize)]) {
     ranges.iter().for_each(|(address, len)| engine.unpin(*address, *len));
 }
 
-/// Unpins the ranges of `key`.
 fn forget(engine: &Engine, key: (usize, usize)) {
     NAMED.with(|all| {
         if let Some(at) = all.iter().position(|named| named.key == key) {
@@ -195,7 +193,6 @@ fn forget(engine: &Engine, key: (usize, usize)) {
     });
 }
 
-/// Refuses a request, and reports the first one.
 fn refuse(what: &str, error: i32) -> isize {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if !IS_REPORTED.swap(true, Ordering::Relaxed) {

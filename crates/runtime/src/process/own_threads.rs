@@ -29,17 +29,14 @@ pub(super) fn forget_all() {
     }
 }
 
-/// Stores the ID of this engine thread.
 pub(super) fn begin(at: usize) {
     NUMBERS[at].store(raw::current_thread(), Ordering::Release);
 }
 
-/// Clears the ID of an engine thread.
 pub(super) fn forget(at: usize) {
     NUMBERS[at].store(0, Ordering::Relaxed);
 }
 
-/// Returns the ID of an engine thread.
 pub(super) fn number(at: usize) -> i32 {
     NUMBERS[at].load(Ordering::Acquire)
 }

@@ -24,7 +24,6 @@ struct KeptRange {
 
 static LIST: Locked<Vec<KeptRange>> = Locked::new(Vec::new());
 
-/// ID of the forking thread.
 static FORKING: AtomicI32 = AtomicI32::new(0);
 
 /// Takes the lock, so that no other thread holds it during a fork.
@@ -40,7 +39,6 @@ pub(crate) fn become_child() {
     LIST.with(|kept| kept.iter_mut().filter(of_forking).for_each(|range| range.thread = now));
 }
 
-/// Releases the lock of [`lock_for_fork`].
 pub(crate) fn unlock_after_fork() {
     LIST.unlock_after_fork();
 }

@@ -90,7 +90,6 @@ pub(super) fn member() -> Option<Member> {
     LEDGER.get()?.member(word, OWNER.load(Relaxed))
 }
 
-/// Returns true if this process is a member.
 pub(crate) fn is_shared() -> bool {
     MEMBER.load(Relaxed) != 0
 }
@@ -254,7 +253,6 @@ pub(super) fn has_thread() -> bool {
     HAS_THREAD.load(Relaxed)
 }
 
-/// Wakes the budget thread.
 pub(super) fn wake_thread() {
     if let Some(member) = member() {
         member.notify();
@@ -442,7 +440,6 @@ fn report_fixed_share(bytes: usize, why: &str) {
     );
 }
 
-/// State of the budget thread.
 #[derive(Default)]
 struct Work {
     ticked_at_ns: u64,

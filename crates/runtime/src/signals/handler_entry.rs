@@ -77,7 +77,6 @@ unsafe extern "C" {
     fn softswap_signal_entry();
 }
 
-/// Returns the address of the kernel-level handler.
 pub(super) fn address() -> usize {
     softswap_signal_entry as *const () as usize
 }

@@ -54,7 +54,6 @@ pub(crate) fn leave() {
     }
 }
 
-/// Marks this thread as the engine's.
 pub(crate) fn be_engines() {
     pending::be_engines();
 }

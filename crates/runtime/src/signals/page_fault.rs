@@ -172,7 +172,6 @@ fn failure() -> siginfo_t {
     info
 }
 
-/// Prints the reason to standard error.
 fn explain(error: &FaultError) {
     if let (Some(engine), Some(reason)) = (instance::engine(), error.stop_reason()) {
         engine.stats().set(Counter::StopReason, reason as u64);

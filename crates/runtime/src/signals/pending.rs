@@ -213,7 +213,6 @@ pub(super) fn lock_for_fork() {
     with_me(|me| me.has_lock.set(true));
 }
 
-/// Releases the lock of [`lock_for_fork`].
 pub(super) fn unlock_after_fork() {
     with_me(|me| me.has_lock.set(false));
     SHARED.lock.unlock();
@@ -405,7 +404,6 @@ pub(super) fn leave() {
     });
 }
 
-/// Marks this thread as the engine's.
 pub(super) fn be_engines() {
     with_me(|me| me.is_engines.set(true));
 }

@@ -88,7 +88,6 @@ pub(crate) fn lock_for_fork() {
     });
 }
 
-/// Releases the locks of [`lock_for_fork`].
 pub(crate) fn unlock_after_fork() {
     signals::with_all_blocked(|| {
         pending::unlock_after_fork();
@@ -123,7 +122,6 @@ impl Asked {
     }
 }
 
-/// Actions by signal number.
 pub(super) static ASKED: [Asked; 65] = [const { Asked::new() }; 65];
 
 pub(super) fn remembered(signal: i32) -> Option<&'static Remembered> {

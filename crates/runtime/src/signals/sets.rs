@@ -4,7 +4,6 @@
 use libc::sigset_t;
 use softswap_sys::signals::{self, Mask, SIGBUS, SIGSEGV, SIGSYS, never_blocked};
 
-/// The engine's signals.
 #[inline]
 pub(crate) fn ours() -> Mask {
     never_blocked()
@@ -37,7 +36,6 @@ pub(super) fn set_bits(set: &mut sigset_t, mask: Mask) {
     unsafe { std::ptr::from_mut(set).cast::<Mask>().write_unaligned(mask) };
 }
 
-/// Returns a C library set.
 pub(super) fn set_of(mask: Mask) -> sigset_t {
     // SAFETY: all-zero is the empty set.
     let mut set = unsafe { std::mem::zeroed() };

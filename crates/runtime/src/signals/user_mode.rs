@@ -16,12 +16,10 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 /// Number of the current round of queries.
 static ROUND: AtomicU32 = AtomicU32::new(0);
 
-/// Starts a new round.
 pub(crate) fn begin_round() {
     ROUND.fetch_add(1, SeqCst);
 }
 
-/// Queries a thread.
 pub(crate) fn ask(thread: i32) {
     threads::question(thread);
 }

@@ -38,12 +38,10 @@ pub(super) const EMPTY: iovec = iovec { iov_base: std::ptr::null_mut(), iov_len:
 /// Vectors stored without a mapping.
 pub(super) const FEW: usize = 10;
 
-/// Direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// To the program. The value limits the bytes that no kernel buffer holds yet.
     In(usize),
-    /// From the program.
     Out,
 }
 
@@ -104,7 +102,6 @@ pub(super) fn room<'p, T: Copy>(
     Some(unsafe { std::slice::from_raw_parts_mut(address, count) })
 }
 
-/// Maps untouched anonymous memory.
 pub(super) fn map_memory(len: usize) -> Option<usize> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
@@ -139,7 +136,6 @@ fn span(vector: &iovec) -> usize {
     (vector.iov_base as usize % PAGE_SIZE + vector.iov_len).next_multiple_of(PAGE_SIZE)
 }
 
-/// The buffers of one call.
 pub(super) struct Buffers<'e, 'v> {
     pins: Pins<'e, MOST_RANGES>,
     originals: &'v [iovec],
@@ -192,7 +188,6 @@ impl<'e, 'v> Buffers<'e, 'v> {
         }
     }
 
-    /// Returns the vectors for the kernel.
     pub(super) fn vectors(&self) -> &[iovec] {
         self.copies
     }

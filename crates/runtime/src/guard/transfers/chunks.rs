@@ -15,7 +15,6 @@ pub(super) struct Step {
     pub(super) is_last: bool,
 }
 
-/// Result of a piece.
 pub(super) struct Moved {
     pub(super) result: isize,
     /// True if the next piece may follow.
@@ -59,7 +58,6 @@ pub(super) fn in_chunks(
     }
 }
 
-/// Progress of a transfer.
 struct Progress<'v> {
     originals: &'v [iovec],
     index: usize,

@@ -25,13 +25,11 @@ pub(super) enum Kind {
     /// The kernel does not read the data: a device that drops it, or a descriptor not open for
     /// writing.
     Sink,
-    /// Socket that sends messages.
     Messages,
     /// Any other file: transfers may have boundaries.
     Whole,
 }
 
-/// Returns the kind of file that a descriptor reads from, or writes to.
 pub(super) fn kind_of(fd: usize, writes: bool) -> Kind {
     // SAFETY: all-zero is a valid stat to write over.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
@@ -92,7 +90,6 @@ fn may_write(fd: usize) -> bool {
         && flags as i32 & libc::O_PATH == 0
 }
 
-/// Returns true if writes append to the file.
 pub(super) fn appends(fd: usize) -> bool {
     has_flag(fd, libc::O_APPEND)
 }
@@ -102,7 +99,6 @@ fn has_flag(fd: usize, flag: i32) -> bool {
     flags < 0 || flags as i32 & flag != 0
 }
 
-/// Returns the length of an open file.
 pub(super) fn file_len(fd: usize) -> Option<usize> {
     // SAFETY: all-zero is a valid stat to write over.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };

@@ -4,7 +4,6 @@ use super::{messages, vectors};
 use crate::base::issue_call::Arguments;
 use softswap_engine::door::engine::Engine;
 
-/// Handles a call that moves data; `None` for other calls.
 pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Option<isize> {
     Some(match number {
         libc::SYS_read

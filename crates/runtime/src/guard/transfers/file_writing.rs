@@ -74,7 +74,6 @@ fn is_append(call: &Call) -> bool {
     }
 }
 
-/// Part of a file that a call writes to.
 enum Part {
     /// At an explicit position.
     Named { start: usize },
@@ -114,7 +113,6 @@ impl Part {
         at.is_some_and(|at| at < file_limit_bytes())
     }
 
-    /// Returns the call for a piece.
     fn call(&self, call: &Call, step: Step) -> Call {
         match self {
             Part::Named { start } | Part::Claimed { start } => call.at(start + step.done),

@@ -199,7 +199,6 @@ positioned! {
     pwritev64 SYS_pwritev;
 }
 
-/// Defines `preadv2` and `pwritev2`.
 macro_rules! positioned_with_flags {
     ($($name:ident $number:ident;)*) => {$(
         /// # Safety

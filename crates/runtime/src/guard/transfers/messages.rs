@@ -18,7 +18,6 @@ use softswap_engine::door::engine::Engine;
 
 /// Number of other buffers of a message: address and control data.
 const OTHERS: usize = 2;
-/// Longest socket address.
 const MAX_ADDRESS_BYTES: usize = 128;
 /// Most messages that the kernel accepts in one call.
 const MAX_MESSAGES: usize = 1024;

@@ -6,7 +6,6 @@ use crate::base::issue_call::{Arguments, issue};
 use libc::iovec;
 use softswap_sys::pointer_arguments::buffer_of;
 
-/// A call that moves data, without its buffers.
 #[derive(Clone, Copy)]
 pub(super) struct Call {
     pub(super) number: i64,
@@ -18,7 +17,6 @@ impl Call {
         self.arguments[0]
     }
 
-    /// Returns the flags of a socket call.
     pub(super) fn flags(&self) -> usize {
         match self.number {
             libc::SYS_recvfrom | libc::SYS_sendto => self.arguments[3],
@@ -26,7 +24,6 @@ impl Call {
         }
     }
 
-    /// Returns the flags of a vectored write.
     pub(super) fn write_flags(&self) -> usize {
         match self.number {
             libc::SYS_pwritev2 => self.arguments[5],
@@ -88,7 +85,6 @@ impl Call {
         call
     }
 
-    /// Issues the call over other buffers.
     pub(super) fn go(&self, vectors: &[iovec]) -> isize {
         self.go_by(vectors, issue_waiting)
     }

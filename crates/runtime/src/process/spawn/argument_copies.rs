@@ -68,7 +68,6 @@ impl Readable {
         page == self.0 && page != 0
     }
 
-    /// Returns true if a whole range can be read.
     fn is_all(&mut self, start: usize, len: usize) -> bool {
         let Some(end) = start.checked_add(len) else { return false };
         let pages = (start & !(PAGE_SIZE - 1)..end).step_by(PAGE_SIZE);
@@ -111,12 +110,10 @@ impl Readable {
         Some(unsafe { std::slice::from_raw_parts(text.cast(), len - 1) })
     }
 
-    /// Returns the bytes that a copy of a string takes.
     pub(super) fn text_room(&mut self, text: *const c_char) -> usize {
         self.text_len(text).unwrap_or(0).next_multiple_of(size_of::<usize>())
     }
 
-    /// Returns the bytes that a copy of an array of strings takes.
     pub(super) fn strings_room(&mut self, strings: Strings) -> usize {
         let Some(words) = self.array_len(strings) else { return 0 };
         // SAFETY: within the array, which was found readable.

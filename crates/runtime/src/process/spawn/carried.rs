@@ -136,7 +136,6 @@ pub(super) struct Additions {
 impl Additions {
     const NONE: Additions = Additions { replaced: None, preload: std::ptr::null(), settings: &[] };
 
-    /// Strings to append.
     pub(super) fn appended(&self) -> impl Iterator<Item = *const c_char> {
         let preload = Some(self.preload).filter(|text| !text.is_null());
         preload.into_iter().chain(self.settings.iter().map(|it| it.as_ptr()))
@@ -147,7 +146,6 @@ impl Additions {
     }
 }
 
-/// Most strings that are appended.
 pub(super) fn most_appended() -> usize {
     CARRIED.get().map_or(0, |carried| carried.settings.len() + 1)
 }

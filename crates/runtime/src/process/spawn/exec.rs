@@ -66,7 +66,6 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> i32 {
 
 /// Number of arguments of a variadic exec in registers; the rest are on the stack.
 const IN_REGISTERS: usize = 5;
-/// Most arguments of a variadic exec.
 const MAX_LISTED: usize = 2000;
 
 /// The exec function behind a variadic one.

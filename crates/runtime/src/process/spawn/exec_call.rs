@@ -92,7 +92,6 @@ pub(crate) fn answer_exec(number: i64, arguments: Arguments) -> isize {
     unsafe { exec(number, arguments, path_at) }
 }
 
-/// Returns the handler of a raw exec call.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     if !instance::emulates_signals() {
         return None;

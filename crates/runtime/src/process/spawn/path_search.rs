@@ -32,11 +32,9 @@ struct Program {
     /// Environment for a program that cannot load this library.
     envp_without: Strings,
     scratch: Scratch,
-    /// Space for a file name to try.
     name: *mut u8,
     /// Space for the arguments of a shell that reads the file.
     for_shell: *mut *const c_char,
-    /// Number of arguments.
     count: usize,
 }
 

@@ -116,7 +116,6 @@ fn has_our_loader(fd: usize, bytes: &mut [u8]) -> bool {
     name.is_empty() || name.rsplit(|byte| *byte == b'/').next() == Some(LOADER)
 }
 
-/// Returns true if a program is built with a sanitizer.
 fn is_sanitized(fd: usize, head: *mut u8) -> bool {
     // SAFETY: space of `HEAD_BYTES`, which nothing else refers to any more.
     let buffer = unsafe { std::slice::from_raw_parts_mut(head, HEAD_BYTES) };
