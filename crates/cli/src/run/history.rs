@@ -99,7 +99,7 @@ pub(super) struct History {
     tree: Option<TreeHistory>,
 }
 
-/// The same for all processes of a tree that shares one budget.
+/// The columns of a [`History`] for all processes of a tree that shares one budget.
 #[derive(Debug, Clone, Default, Serialize)]
 struct TreeHistory {
     budget_bytes: Vec<u64>,

@@ -178,7 +178,7 @@ fn parts(at: Duration, now: &Done, rates: &Rates, is_asleep: bool) -> Vec<String
     parts
 }
 
-/// Does the same for a process tree.
+/// Does the same as [`parts`] for a process tree.
 fn parts_of_tree(at: Duration, rates: &TreeRates) -> Vec<String> {
     let TreeRates { now, stalled_threads, returns_per_s } = rates;
     vec![

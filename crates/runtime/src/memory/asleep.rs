@@ -514,7 +514,7 @@ pub(crate) fn enter_with_room(bytes: usize) -> Option<Inside> {
     with_room(sleep_gate::enter()?, bytes)
 }
 
-/// Does the same for a caller inside the gate.
+/// Does the same as [`enter_with_room`] for a caller inside the gate.
 fn with_room(inside: Inside, bytes: usize) -> Option<Inside> {
     let committed = committed_bytes();
     let wanted = committed.saturating_add(bytes);

@@ -104,7 +104,7 @@ pub(crate) fn allocate(size: usize) -> Option<usize> {
     Some(address)
 }
 
-/// Does the same while this process sleeps.
+/// Does the same as [`allocate`] while this process sleeps.
 fn allocate_asleep(size: usize) -> Option<usize> {
     if !instance::is_asleep() {
         return None;

@@ -321,7 +321,7 @@ impl<'e, const N: usize> Pins<'e, N> {
         self.add_held(address, len).is_some()
     }
 
-    /// Does the same, but waits for other calls. Returns false on timeout.
+    /// Does the same as [`Pins::add_in_full`], but waits for other calls. Returns false on timeout.
     pub(crate) fn add_in_turn(&mut self, address: usize, len: usize) -> bool {
         let since = now_ns();
         loop {

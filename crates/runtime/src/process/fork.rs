@@ -49,8 +49,8 @@ struct Forking {
     pinned: ResidentRanges<'static>,
 }
 
-/// The same for a process without an engine (asleep, or waking failed) that has had several
-/// threads.
+/// Resources held during a fork of a process without an engine (asleep, or waking failed) that has
+/// had several threads.
 struct ForkingAsleep {
     heap_break: MutexGuard<'static, Break>,
     mask: Mask,

@@ -40,7 +40,7 @@ pub(super) const CHILD_BYTES: usize = 4 << 20;
 /// A process with at most this many chunks leaves the ledger at exit. A larger one is reaped once
 /// its memory is freed.
 const MOST_LEFT_CHUNKS: usize = 8;
-/// Chunks that a process without a writable area demands again.
+/// Chunks that a process without a writable area requests again if it still lacks memory.
 const URGENT_CHUNKS: usize = 2;
 /// Time that a request to other members may take.
 const REQUEST_TIMEOUT_NS: u64 = 60_000_000;
@@ -79,7 +79,7 @@ static IS_CHANGING: AtomicBool = AtomicBool::new(false);
 static HAS_FALLEN_BACK: AtomicBool = AtomicBool::new(false);
 /// True while the budget thread runs.
 static HAS_THREAD: AtomicBool = AtomicBool::new(false);
-/// Count of releases when no chunk was free, and one.
+/// The ledger's count of releases, plus one, when no chunk was free; 0 if some were.
 static NONE_SINCE: AtomicU64 = AtomicU64::new(0);
 
 pub(super) fn member() -> Option<Member> {
