@@ -1,5 +1,4 @@
-//! The differential suite: what a program sees at the boundary to the kernel,
-//! plainly and under softswap, must be the same line by line (`tests/abi`).
+//! Differential tests: a case must print the same lines under softswap as without it (`tests/abi`).
 
 use crate::support::{Ended, Running, compiled_from, softswap};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,17 +10,17 @@ use std::time::Duration;
 
 /// A guard against hangs.
 const CASE_LIMIT: Duration = Duration::from_secs(300);
-/// So often a case runs plainly at most: on a busy machine Linux itself does not always show the
-/// same, and what it shows at any of these times is right.
+/// Maximum number of plain runs of a case. On a busy machine the output of plain Linux varies, and each
+/// variant is accepted.
 const PLAIN_RUNS: usize = 5;
-/// So many cases there are at least.
+/// Minimum number of cases, against an empty suite.
 const LEAST_CASES: usize = 300;
 
 /// A way to run a case under softswap.
 struct Way {
     name: &'static str,
     memory: &'static str,
-    /// What `put_out` touches: enough that all else leaves.
+    /// Memory that `put_out` touches, in MiB: enough to evict all other pages.
     pressure_mib: &'static str,
     options: &'static [&'static str],
 }
@@ -44,19 +43,19 @@ const WAYS: [Way; 7] = [
         pressure_mib: "14",
         options: &[AWAKE, "--faults", "protection"],
     },
-    // Wakes when the first large block is allocated; the next one never does by itself.
+    // The engine starts when the first large block is allocated. The next way never starts it by itself.
     Way { name: "wakes", memory: "8M", pressure_mib: "14", options: &[] },
     Way { name: "sleeps", memory: "64M", pressure_mib: "0", options: &[] },
 ];
 
-/// All ways, or those that `SOFTSWAP_ABI_WAYS` names: `8M,wakes`.
+/// Returns all ways, or those listed in `SOFTSWAP_ABI_WAYS`, such as `8M,wakes`.
 fn ways() -> Vec<&'static Way> {
     let Ok(names) = std::env::var("SOFTSWAP_ABI_WAYS") else { return WAYS.iter().collect() };
     let named = |name| WAYS.iter().find(|way| way.name == name);
     names.split(',').map(|name| named(name).unwrap_or_else(|| panic!("no way {name}"))).collect()
 }
 
-/// Where the programs lie: `SOFTSWAP_ABI_DIR`, or in the source tree.
+/// Directory of the programs: `SOFTSWAP_ABI_DIR`, or `tests/abi` in the source tree.
 fn sources() -> PathBuf {
     std::env::var_os("SOFTSWAP_ABI_DIR").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/abi"),
@@ -64,7 +63,7 @@ fn sources() -> PathBuf {
     )
 }
 
-/// The names of the programs: a theme each.
+/// Returns the names of the programs, one for each theme.
 fn themes() -> BTreeSet<String> {
     let files = std::fs::read_dir(sources()).expect("the programs of the suite");
     files
@@ -73,8 +72,7 @@ fn themes() -> BTreeSet<String> {
         .collect()
 }
 
-/// A directory with what programs of the suite load: `NAME_plugin.so`, from
-/// `NAME_plugin.c`, for each theme that has one.
+/// Compiles each `NAME_plugin.c` to `NAME_plugin.so` once, and returns the directory.
 fn plugins() -> &'static Path {
     static DIR: OnceLock<tempfile::TempDir> = OnceLock::new();
     let compile = || {
@@ -103,7 +101,7 @@ fn cases(theme: &str) -> Vec<String> {
     list.lines().map(str::to_string).collect()
 }
 
-/// What a case looks like from outside; standard error is for messages.
+/// Returns the observable result of a case: standard output and status. Standard error is ignored.
 fn seen(ended: &Ended) -> String {
     format!("{}{}", ended.stdout_text(), ended.status)
 }
@@ -125,7 +123,7 @@ fn managed(way: &Way, theme: &str, case: &str) -> Ended {
     run(&mut command)
 }
 
-/// The ways in which a case is known to differ.
+/// Returns the known differences: the ways in which each case may differ.
 fn known() -> BTreeMap<String, BTreeSet<String>> {
     let text = std::fs::read_to_string(sources().join("differences.txt")).expect("the list");
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -143,7 +141,8 @@ fn known() -> BTreeMap<String, BTreeSet<String>> {
         .collect()
 }
 
-/// Whether Linux shows `got`, too, at another time; what it shows then is added to `plain`.
+/// Runs the case plainly again until Linux prints `got`, at most [`PLAIN_RUNS`] times in all. Adds each
+/// output to `plain`.
 fn is_shown_plainly(theme: &str, case: &str, got: &String, plain: &mut Vec<String>) -> bool {
     while !plain.contains(got) && plain.len() < PLAIN_RUNS {
         plain.push(seen(&plainly(theme, case)));
@@ -151,8 +150,7 @@ fn is_shown_plainly(theme: &str, case: &str, got: &String, plain: &mut Vec<Strin
     plain.contains(got)
 }
 
-/// What is wrong with a case: nothing, if what is known to differ does, and
-/// nothing else.
+/// Returns the complaints about a case: unexpected differences, and known differences that no longer occur.
 fn judge(theme: &str, case: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let name = format!("{theme}.{case}");
     let mut plain = vec![seen(&plainly(theme, case))];
@@ -185,7 +183,7 @@ fn judge(theme: &str, case: &str, known: &BTreeMap<String, BTreeSet<String>>) ->
 #[test]
 fn a_program_sees_what_linux_shows_it() {
     let known = known();
-    // One theme, or one case: SOFTSWAP_ABI_ONLY=messages or messages.name.
+    // SOFTSWAP_ABI_ONLY selects a theme or a case: `messages` or `messages.name`.
     let only = std::env::var("SOFTSWAP_ABI_ONLY").unwrap_or_default();
     let all: Vec<(String, String)> = themes()
         .into_iter()
@@ -207,7 +205,7 @@ fn a_program_sees_what_linux_shows_it() {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
                 while let Some((theme, case)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    // A case that does not end is one that differs; the others go on.
+                    // A case that times out panics. It counts as a difference, and the other cases still run.
                     let judged = std::panic::catch_unwind(|| judge(theme, case, &known));
                     let found = judged.unwrap_or_else(|panic| {
                         let why = panic.downcast_ref::<String>().map_or("", String::as_str);
@@ -223,7 +221,7 @@ fn a_program_sees_what_linux_shows_it() {
     println!("{} cases in {} ways", wanted.len(), ways().len());
 }
 
-/// The suite notices what differs: a program that says its process number.
+/// Checks the suite itself: a program that prints its PID differs.
 #[test]
 fn a_difference_is_noticed() {
     let dir = tempfile::tempdir().expect("a temporary directory");

@@ -1,4 +1,4 @@
-//! Programs whose pages go to several swap areas.
+//! Programs whose pages are stored in several swap areas.
 
 use crate::common::Loop;
 use crate::support::{LIMIT, Running, Swapped, compiled, softswap};
@@ -14,7 +14,7 @@ fn dirs<const N: usize>() -> [TempDir; N] {
     std::array::from_fn(|_| tempfile::tempdir_in("/var/tmp").expect("a directory on a disk"))
 }
 
-/// `--swap` for a directory, with what follows it.
+/// Returns `--swap` for a directory, followed by `more`.
 fn swap(dir: &TempDir, more: &str) -> String {
     format!("--swap={}{more}", dir.path().display())
 }
@@ -28,7 +28,7 @@ fn what_the_first_area_has_no_room_for_goes_to_the_next() {
         .option(swap(&small, ":16M,pri=9"))
         .run_ok("hog", &["--pressure", "80", "--require-out"]);
     assert_eq!(report.figures["areas"]["count"], 2);
-    // The large one grows by 64 MiB at a time.
+    // The large area grows by 64 MiB at a time.
     assert_eq!(report.figure("swap_file_bytes"), (16 + 64) * MIB);
     assert!(report.figure("disk_peak_bytes") > 16 * MIB, "{}", report.figures);
 }
@@ -69,7 +69,7 @@ fn many_areas_leave_the_program_its_descriptors() {
     let hog = compiled("hog").display().to_string();
     let script = "exec \"$0\" --pressure 80";
     let mut command = swapped.command("sh", &["-c", script, &hog]);
-    // What the program may open is what it may, with or without softswap.
+    // softswap's own descriptors must not count against the program's limit.
     let limited = ["-c", "ulimit -Sn 256 && exec \"$@\"", "sh"];
     let mut shell = Command::new("sh");
     shell.args(limited).arg(command.get_program()).args(command.get_args());
@@ -82,7 +82,7 @@ fn many_areas_leave_the_program_its_descriptors() {
 
 // ---- named areas ------------------------------------------------------------
 
-/// A swap file of so many MiB in `dir`, formatted.
+/// Creates a formatted swap file of `mib` MiB in `dir`.
 fn swap_file(dir: &TempDir, mib: u64) -> PathBuf {
     let path = dir.path().join("swap");
     let file = File::create(&path).unwrap();
@@ -92,7 +92,7 @@ fn swap_file(dir: &TempDir, mib: u64) -> PathBuf {
     path
 }
 
-/// What softswap says to this, which must succeed.
+/// Runs softswap, which must succeed, and returns its standard output.
 fn told(arguments: &[&str]) -> String {
     let output = Command::new(softswap()).args(arguments).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -110,7 +110,7 @@ fn a_swap_file_serves_beside_a_directory_and_is_free_again_afterwards() {
         .option(format!("--swap={},pri=9", file.display()))
         .option(swap(&dir, ",pri=1"))
         .run_ok("hog", &["--pressure", "80", "--require-out"]);
-    // Of the named one as much as it has in the end.
+    // The named area counts with its whole size.
     let bytes = report.figure("swap_file_bytes");
     assert!((64 * MIB..=(16 + 64) * MIB).contains(&bytes), "{bytes}");
     let after = std::fs::read(&file).unwrap();
@@ -191,7 +191,7 @@ fn a_device_is_discarded_before_use_and_serves() {
     assert_eq!(report.figures["areas"]["discard_errors"], 0);
     let discarded = report.figures["areas"]["discarded_bytes"].as_u64();
     assert!(discarded >= Some(64 * MIB - 4096), "{discarded:?}");
-    // What was written before is gone, where the file below can have holes.
+    // If the file below supports holes, the device's previous content was discarded.
     let content = std::fs::read(&image).unwrap();
     let old = content[4096..].chunks(4096).filter(|page| page.iter().all(|b| *b == 0x5a)).count();
     assert_eq!(old, 0, "pages of what the device held before");

@@ -1,4 +1,4 @@
-//! What softswap says of memory beside the budget, and of programs that a signal ended.
+//! Reports about memory outside the budget and about programs that a signal killed.
 
 use crate::support::control_client::{PATIENCE, ask};
 use crate::support::{Running, Swapped, compiled, wait_for_rounds};
@@ -27,7 +27,7 @@ fn memory_that_the_runtime_does_not_see_is_shown_and_said() {
 #[test]
 fn managed_memory_is_not_taken_for_unmanaged() {
     let report = Swapped::within("64M").run_ok("hog", &["--mib", "100", "--pressure", "80"]);
-    // The library, the C library and the program's own code; little else.
+    // Only the runtime, the C library and the program's own data are unmanaged.
     assert!(beside(&report, "anonymous_bytes") < 4 * MIB, "{}", report.figures);
     assert!(beside(&report, "total_bytes") < 16 * MIB, "{}", report.figures);
 }
@@ -83,7 +83,7 @@ fn a_program_that_becomes_a_static_one_is_said_to_be_unmanaged() {
     let swapped = Swapped::within("32M");
     let mut running = Running::start(&mut swapped.command("sh", &["-c", &script]));
     running.wait_for_line("ready");
-    // softswap looks at it now and then.
+    // softswap samples the process periodically.
     wait_for_rounds(running.id(), 3);
     std::fs::write(&seen, "").expect("a file");
     let report = swapped.report_of(running.finish(PATIENCE));
@@ -129,11 +129,11 @@ fn with_the_area_full_the_end_comes_soon_and_only_what_went_out_counts() {
     let stderr = &report.ended.stderr;
     assert!(stderr.contains("all of its limit of 32.0 MiB is in use"), "{stderr}");
     assert!(stderr.contains("--memory"), "{stderr}");
-    // Each that went out was written, dropped for a copy that it had, or is zero.
+    // Each evicted page was written, dropped because its copy was valid, or is zero.
     let (out, written) = (report.figure("pages_out"), report.figure("pages_written"));
     let unchanged = report.figures["areas"]["unchanged_pages"].as_u64().expect("a figure");
     assert!(out <= written + unchanged, "{}", report.figures);
-    // The end comes after about 1,500 tries in vain, however long each takes on this machine.
+    // The program exits after about 1,500 failed attempts, however long each takes on this machine.
     let tries = report.figure("direct_reclaims");
     assert!(tries < 10_000, "the end took {tries} tries");
 }

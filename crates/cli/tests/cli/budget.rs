@@ -1,11 +1,11 @@
-//! The budget is honest: the proof is a memory control group only a little
-//! larger than it, without kernel swap. Needs root; skipped elsewhere.
+//! Checks that the budget is kept: programs run in a memory cgroup slightly larger than the budget, without
+//! kernel swap. Skipped unless run as root.
 
 use crate::support::cgroup::MemoryGroup;
 use crate::support::{LIMIT, Report, Running, Swapped, plain, python, script};
 use std::process::Command;
 
-/// The budget of 64 MiB, and what the program has outside of managed memory.
+/// Limit of the cgroup: the budget of 64 MiB and the program's unmanaged memory.
 const GROUP_BYTES: u64 = 112 << 20;
 const DATABASE: [&str; 2] = ["--mib", "288"];
 
@@ -35,7 +35,7 @@ fn a_database_four_times_the_budget_gives_the_same_answers() {
     assert_eq!(report.ended.stdout_text(), expected.stdout_text());
 }
 
-/// Otherwise the group limits nothing and the other tests here prove nothing.
+/// Checks that the cgroup's limit is effective. Otherwise the other tests here prove nothing.
 #[test]
 fn the_same_database_is_killed_there_without_softswap() {
     use std::os::unix::process::ExitStatusExt;

@@ -1,4 +1,4 @@
-//! `softswap doctor` says what works, what does not, and what to do about it.
+//! `softswap doctor` reports features that work, features that fail, and the remedies.
 
 use crate::common::softswap;
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! How the runtime gets into programs: with other preloaded libraries, deep-bound plug-ins and
-//! sanitizers, and out of them at exit.
+//! Loading the runtime into programs: other preloaded libraries, deep-bound plug-ins, sanitizers, and
+//! programs' exits.
 
 use crate::support::control_client::wait_until;
 use crate::support::{Ended, Running, Swapped, softswap};
@@ -10,12 +10,12 @@ use std::time::Duration;
 /// A guard against hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A new directory with programs of `tests/loading`.
+/// Temporary directory for compiled programs of `tests/loading`.
 struct Programs {
     dir: tempfile::TempDir,
 }
 
-/// The source of a program.
+/// Source text of a program.
 macro_rules! source {
     ($name:literal) => {
         include_str!(concat!("../../../../tests/loading/", $name, ".c"))
@@ -31,7 +31,7 @@ impl Programs {
         self.dir.path().join(name)
     }
 
-    /// Compiles a source to a file of this name; false if the compiler cannot.
+    /// Compiles `source` to the file `name`. Returns false if the compiler cannot.
     fn try_to_compile(&self, source: &str, name: &str, options: &[&str]) -> bool {
         let file = self.path("source.c");
         std::fs::write(&file, source).expect("a source");
@@ -60,12 +60,12 @@ fn managed(options: &[&str], program: &Path, words: &[&str]) -> Ended {
     finish(&mut command)
 }
 
-/// A program's standard output and its exit status.
+/// Returns a program's standard output and exit status.
 fn seen(ended: &Ended) -> String {
     format!("{}{}", ended.stdout_text(), ended.status)
 }
 
-/// Compares a plain run with managed ones: with room, short of memory, and awake from the start.
+/// Compares a plain run with managed runs: ample memory, little memory, and started awake.
 fn expect_equal(program: &Path, words: &[&str]) {
     let plain = plainly(program, words);
     for options in
@@ -94,7 +94,7 @@ fn an_allocator_may_come_first_in_an_executable_for_a_fixed_place() {
     let programs = Programs::new();
     let fixed = programs.compile(source!("fixed"), "fixed", &["-no-pie", "-fno-pie", "-O1"]);
     let wrapper = programs.compile(source!("wrapper"), "wrapper.so", &["-shared", "-fPIC", "-ldl"]);
-    // As scripts of profilers and allocators start a program.
+    // Like the start scripts of profilers and allocators.
     let start = programs.path("start");
     let script = format!(
         "#!/bin/sh\nLD_PRELOAD={}${{LD_PRELOAD:+:$LD_PRELOAD}} exec {}\n",
@@ -111,7 +111,7 @@ fn what_a_deep_bound_library_calls_reaches_the_runtime() {
     let programs = Programs::new();
     let plugin = "softswap-test-deep-plugin.so";
     programs.compile(source!("deep_plugin"), plugin, &["-shared", "-fPIC"]);
-    // The library is found by the caller's own search path alone.
+    // Only the caller's own search path finds the library.
     let options = ["-ldl", "-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags"];
     let deep = programs.compile(source!("deep"), "deep", &options);
     expect_equal(&deep, &[]);
@@ -137,8 +137,8 @@ fn a_program_may_define_functions_that_call_the_librarys_by_other_names() {
     expect_equal(&program, &[]);
 }
 
-/// Memory that a library maps by system-call instructions is managed: in a process that sleeps
-/// until it needs more, too, and whether the library is linked or opened.
+/// Memory mapped by a library's own system-call instructions is managed. This also holds for a sleeping
+/// process, and for linked and opened libraries.
 #[test]
 fn what_a_library_maps_by_instructions_of_its_own_is_managed() {
     const RESIDENT_MIB: &str = "40";
@@ -177,7 +177,7 @@ fn programs_with_a_sanitizer_run_and_find_what_they_find_plainly() {
     }
 }
 
-/// Compares a plain run with a managed one, and with one that a managed shell starts.
+/// Compares a plain run with a managed run, and with a run started by a managed shell.
 fn expect_as_plainly(program: &Path) {
     for words in [[].as_slice(), &["freed"]] {
         let plain = plainly(program, words);
@@ -194,10 +194,10 @@ fn expect_as_plainly(program: &Path) {
 
 // ---- readers of another process's memory -----------------------------------------
 
-/// A program whose data is swapped out, and that waits.
+/// A waiting program whose data is swapped out.
 struct Target {
     running: Running,
-    /// Its number, and the address and the length of its data.
+    /// PID, and address and length of the data.
     words: Vec<String>,
 }
 
@@ -226,7 +226,7 @@ fn a_managed_reader_has_the_pages_of_another_process_brought_in() {
     let programs = Programs::new();
     let mut target = Target::start(&programs);
     let reader = programs.compile(source!("reader"), "reader", &[]);
-    // The kernel by itself reads what is in DRAM.
+    // The kernel by itself reads resident pages only.
     let alone = plainly(&reader, &target.words());
     assert!(!alone.stdout_text().starts_with("unread 0,"), "{}", alone.stdout_text());
     for options in [["--memory", "64M"].as_slice(), &["--memory=64M", "--awake"]] {
@@ -256,7 +256,7 @@ fn gdb_reads_what_the_program_has_swapped_out() {
     let script = programs.path("libsoftswap.so-gdb.py");
     std::fs::write(&script, include_str!("../../../../packaging/libsoftswap.so-gdb.py"))
         .expect("the script for gdb");
-    // The last byte of page 77. gdb takes blanks for the end of an argument.
+    // The last byte of page 77. gdb splits arguments at blanks.
     let page = "data[319487]";
     let source = format!("source {}", script.display());
     let bring_in = format!("softswap-in &{page} 1");

@@ -1,4 +1,4 @@
-//! `softswap export` and `softswap stat --prometheus`: metrics that Prometheus takes.
+//! `softswap export` and `softswap stat --prometheus`: metrics for Prometheus.
 
 use crate::support::control_client::{PATIENCE, Program, refused, told, wait_for, wait_until};
 use crate::support::softswap;
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
-/// `softswap export` on a port of its own; it ends with this.
+/// `softswap export` on its own port, killed on drop.
 struct Export {
     child: Child,
     address: String,
@@ -26,24 +26,24 @@ impl Export {
         Export { child, address }
     }
 
-    /// A connection that has said nothing yet.
+    /// Opens a connection without sending a request.
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     }
 
-    /// All that is answered to this.
+    /// Returns the whole response to a raw request.
     fn answer_to(&self, request: &str) -> String {
         answer(&self.address, request)
     }
 
-    /// How many entries a directory of the process has: `task`, `fd`.
+    /// Returns the number of entries in a `/proc` directory of the process, such as `task` or `fd`.
     fn count(&self, what: &str) -> usize {
         std::fs::read_dir(format!("/proc/{}/{what}", self.child.id())).unwrap().count()
     }
 
-    /// Status and text of an answer.
+    /// Returns status and body of a response.
     fn ask(&self, method: &str, path: &str) -> (u32, String) {
         http(&self.address, method, path)
     }
@@ -56,8 +56,8 @@ impl Drop for Export {
     }
 }
 
-/// All that is answered to this. It is sent again if the server closes the connection before: it
-/// does not wait for long for a request, and a busy machine may be slower to send it.
+/// Returns the whole response to a raw request. Sends it again if the server closes the connection first: it
+/// waits only briefly for a request, and a busy machine may send too late.
 fn answer(address: &str, request: &str) -> String {
     wait_until("an answer", || {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -78,8 +78,8 @@ fn http(address: &str, method: &str, path: &str) -> (u32, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_string())
 }
 
-/// What the end of a TCP connection at the server holds, in bytes: answers that the client has not
-/// taken, and requests that the server has not read; `None` where there is no such connection.
+/// Returns the queue lengths of the server's end of a connection, in bytes: unacknowledged responses, and
+/// unread requests. Returns `None` if the connection does not exist.
 fn queues(client: &TcpStream) -> Option<(u64, u64)> {
     let port = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
     let (own, other) = (port(client.peer_addr().ok()?), port(client.local_addr().ok()?));
@@ -92,7 +92,7 @@ fn queues(client: &TcpStream) -> Option<(u64, u64)> {
     Some((u64::from_str_radix(unsent, 16).ok()?, u64::from_str_radix(unread, 16).ok()?))
 }
 
-/// The value of a metric whose labels have all of these.
+/// Returns the value of a metric that has all of `labels`.
 fn value(text: &str, name: &str, labels: &[&str]) -> Option<f64> {
     let line = text.lines().find(|line| {
         let rest = line.strip_prefix(name);
@@ -129,7 +129,7 @@ fn what_is_served_are_the_figures_of_the_programs() {
         of("count", "")
     });
     assert!(counts.iter().sum::<f64>() > 0.0);
-    // One tree, by either number.
+    // Both PIDs name the same tree.
     for number in [&pid, &program.supervisor()] {
         let told = told(&["stat", number, "--prometheus"]);
         assert!(out(&told) > 0.0 && told.matches("softswap_used_bytes{").count() == 1, "{told}");
@@ -147,7 +147,7 @@ fn nothing_can_be_written_and_what_cannot_be_is_refused() {
     refused(&["export", "--listen", &export.address], 1, &["name another port"]);
     refused(&["export", "--listen", "here"], 2, &["invalid value 'here'"]);
     refused(&["export", "--listen", "localhost:10187"], 2, &["such as 127.0.0.1:10187"]);
-    // An address for documents: no machine has it.
+    // An address reserved for documentation (TEST-NET-1).
     refused(&["export", "--listen", "192.0.2.1:10187"], 1, &["192.0.2.1", "no such address"]);
     refused(&["stat", &std::process::id().to_string(), "--prometheus"], 1, &["is not managed"]);
 }
@@ -159,7 +159,7 @@ fn what_a_stranger_sends_costs_no_more_than_an_answer() {
         let answer = export.answer_to(request);
         answer.split(' ').nth(1).map(str::to_string).unwrap_or_else(|| panic!("{answer:?}"))
     };
-    // What is announced is neither waited for nor made room for.
+    // The server neither waits for an announced body nor allocates memory for it.
     for length in ["99999999999", "9223372036854775807"] {
         let request = format!("GET / HTTP/1.1\r\nContent-Length: {length}\r\n\r\n");
         assert_eq!(status(&request), "200");
@@ -169,7 +169,7 @@ fn what_a_stranger_sends_costs_no_more_than_an_answer() {
     let large = "x".repeat(100_000);
     assert_eq!(status(&format!("GET / HTTP/1.1\r\nLarge: {large}\r\n\r\n")), "431");
     assert_eq!(status(&format!("GET /{large} HTTP/1.1\r\n\r\n")), "431");
-    // The first bytes of TLS.
+    // The first bytes of a TLS handshake.
     assert_eq!(status("\u{16}\u{3}\u{1}\0\u{1}"), "400");
     assert_eq!(export.answer_to("HEAD / HTTP/1.1\r\n\r\n").split("\r\n\r\n").nth(1), Some(""));
     assert_eq!(export.ask("GET", "/metrics").0, 200);
@@ -181,8 +181,8 @@ fn who_does_not_read_keeps_nobody_from_an_answer() {
     let mut deaf = export.connect();
     deaf.set_nonblocking(true).unwrap();
     let requests = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
-    // Until nothing more fits into what lies between the two: a server that answers them all
-    // stands still then. It may as well have had enough, and close the connection.
+    // Send until the socket buffers are full. A server that answers every request blocks then. It may also
+    // close the connection.
     let (mut last, mut looks_alike) = (None, 0);
     wait_until("a server with more answers than are taken", || {
         let is_open = match deaf.write(requests.as_bytes()) {
@@ -210,14 +210,14 @@ fn idle_connections_end_and_leave_nothing() {
     let export = Export::start();
     assert_eq!(export.ask("GET", "/metrics").0, 200);
     let descriptors = export.count("fd");
-    // More than there are places, also with half a request.
+    // More connections than the server accepts, half of them with an incomplete request.
     let mut idle: Vec<TcpStream> = (0..600).map(|_| export.connect()).collect();
     for stream in idle.iter_mut().step_by(2) {
-        // Who has been sent away already, has been sent away.
+        // The server may have closed the connection already.
         let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost:");
     }
     assert_eq!(export.ask("GET", "/metrics").0, 200);
-    // One that serves, and one that looks.
+    // One serving thread and one collecting thread.
     assert!(export.count("task") <= 2, "{}", export.count("task"));
     for stream in &mut idle {
         match stream.read(&mut [0]) {
@@ -229,7 +229,7 @@ fn idle_connections_end_and_leave_nothing() {
     assert!(export.count("task") <= 2, "{}", export.count("task"));
 }
 
-/// A tool that not every machine has.
+/// Returns true if an optional tool is installed.
 fn has(tool: &str) -> bool {
     let found = Command::new(tool).arg("--version").output().is_ok();
     if !found {
@@ -253,7 +253,7 @@ fn promtool_finds_nothing_to_object_to() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The expressions of the dashboard, with what Grafana puts in.
+/// Returns the dashboard's expressions, with Grafana's variables replaced.
 fn expressions() -> Vec<String> {
     let dashboard = include_str!("../../../../docs/grafana-dashboard.json");
     let board: Value = serde_json::from_str(dashboard).unwrap();
@@ -287,7 +287,7 @@ fn the_dashboard_asks_for_what_there_is() {
     let rules = json!({"groups": [{"name": "dashboard", "rules": rules}]});
     let dir = tempfile::tempdir().unwrap();
     let check = |rules: String| {
-        // JSON is YAML, too.
+        // JSON is valid YAML.
         let path = dir.path().join("rules.yml");
         std::fs::write(&path, rules).unwrap();
         Command::new("promtool").args(["check", "rules", "--lint=none"]).arg(path).output().unwrap()
@@ -310,7 +310,7 @@ fn prometheus_scrapes_it() {
         "scrape_configs:\n- job_name: softswap\n  scrape_interval: 1s\n  static_configs:\n  - targets: [\"{address}\"]\n"
     );
     std::fs::write(&config, scrape).unwrap();
-    // Below those that the kernel gives away to others.
+    // Outside the kernel's range of ephemeral ports.
     let own = format!("127.0.0.1:{}", 10_000 + std::process::id() % 20_000);
     let mut prometheus = Command::new("prometheus");
     prometheus
@@ -327,7 +327,7 @@ fn prometheus_scrapes_it() {
         let (status, text) = http(&own, "GET", &query);
         (status == 200 && text.contains("\"job\":\"softswap\"")).then_some(())
     });
-    // Every plot of the dashboard has something to show.
+    // Every plot of the dashboard has data.
     for expression in expressions() {
         let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
         wait_for(&expression, || {

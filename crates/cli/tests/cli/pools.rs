@@ -1,5 +1,5 @@
-//! Pools of the crate `softswap` in a program that softswap runs: each engine serves what is
-//! its own, also where one needs a page of the other.
+//! Pools of the crate `softswap` in a program under softswap: each engine handles its own pages, also if a
+//! call touches pages of both.
 
 use crate::support::{Swapped, mix64};
 use softswap::Pool;
@@ -8,7 +8,7 @@ use std::io::{Read, Seek, Write};
 const PAGE: usize = 4096;
 const ALONE: &str = "SOFTSWAP_POOLS_ALONE";
 
-/// Three engines' memory, each four times what its budget is, touched in turn by threads.
+/// Threads alternate between the memory of three engines, each four times its budget.
 fn work() {
     let swap = std::env::temp_dir();
     let pool = |is_guarded| {
@@ -40,7 +40,7 @@ fn work() {
             });
         }
     });
-    // A file is given what each of the two engines that guard calls has out.
+    // Write evicted pages of both guarded pools to a file.
     for part in &parts[1..] {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(part).unwrap();

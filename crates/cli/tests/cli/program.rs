@@ -1,4 +1,4 @@
-//! Programs that cannot be run are refused like a shell does, with the reason.
+//! Programs that cannot be executed are refused with a shell's exit status and the reason.
 
 use crate::common::{as_nobody, compile, is_root, run, script, set_mode, skip};
 use std::path::Path;
@@ -84,7 +84,7 @@ fn a_static_program_without_glibc_is_told_from_one_with_it() {
 #[test]
 fn a_go_program_is_told_by_its_note() {
     let dir = tempfile::tempdir().unwrap();
-    // What the linker of Go writes, without having Go.
+    // The build ID note of Go's linker, without a Go toolchain.
     let source = dir.path().join("gopher.s");
     let note = ".section .note.go.buildid, \"a\", @note\n.long 4, 4, 4\n.asciz \"Go\"\n\
                 .byte 0\n.ascii \"abcd\"\n.text\n.globl _start\n_start: jmp _start\n";
@@ -152,7 +152,7 @@ fn a_program_with_file_capabilities_is_refused_for_users() {
     let program = dir.path().join("capable");
     std::fs::copy("/bin/true", &program).unwrap();
     set_mode(&program, 0o755);
-    // Version 2, effective; CAP_NET_BIND_SERVICE permitted.
+    // Version 2 with the effective flag; CAP_NET_BIND_SERVICE permitted.
     let words: [u32; 5] = [0x0200_0001, 1 << 10, 0, 0, 0];
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let flags = rustix::fs::XattrFlags::empty();

@@ -1,5 +1,5 @@
-//! Whole programs under `softswap run`: each verifies itself, or its output is
-//! compared with that of a plain run.
+//! Whole programs under `softswap run`. Each verifies itself, or its output is compared with that of a plain
+//! run.
 
 use crate::support::{LIMIT, Report, Running, Swapped, compiled, plain, python, script, sources};
 use rustix::process::{Pid, Signal, kill_process};
@@ -7,8 +7,7 @@ use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-/// With the budget that the small programs get, this much pressure moves
-/// everything out between two uses.
+/// Enough pressure to evict everything between two uses, with the small programs' budget.
 const SMALL: &str = "16M";
 const PUSHED: [&str; 3] = ["--pressure", "26", "--require-out"];
 
@@ -18,7 +17,6 @@ fn pushed<'a>(more: &[&'a str]) -> Vec<&'a str> {
 
 // ---- the programs themselves ------------------------------------------------
 
-/// Programs of `tests/programs` that have no cases.
 const WITHOUT_CASES: [&str; 10] = [
     "beside",
     "emulated",
@@ -32,7 +30,7 @@ const WITHOUT_CASES: [&str; 10] = [
     "worker",
 ];
 
-/// Names of all programs that have cases.
+/// Returns the names of all programs that have cases.
 fn all_programs() -> BTreeSet<String> {
     let files = std::fs::read_dir(sources()).expect("the test programs");
     files
@@ -74,8 +72,8 @@ fn text_of_four_times_the_budget_touches_no_disk() {
         .option("--codec=zstd:-1")
         .option("--pool=80%")
         .run_ok("text", &["--mib", "128", "--require-out"]);
-    // But for pages of the program's that are not text, and for some batches
-    // when many threads' codecs take their memory out of so small a budget.
+    // Exceptions: pages of the program that are not text, and batches written when the codecs of many threads
+    // use most of the small budget.
     assert!(report.figure("bytes_written") <= 2 << 20, "{}", report.figure("bytes_written"));
 }
 
@@ -98,7 +96,7 @@ fn the_python_programs_repeat_themselves_and_notice_wrong_data() {
 #[test]
 fn every_kind_of_data_comes_back_word_for_word() {
     let report = Swapped::within(SMALL).run_ok("tiers", &pushed(&["--mib", "24"]));
-    // Each tier had its part, or the kinds did not do what they are there for.
+    // Each kind of data reached its tier.
     for figure in ["pages_same_filled", "pages_pooled", "pages_written", "pages_read"] {
         assert!(report.figure(figure) > 0, "{figure} is 0: {}", report.figures);
     }
@@ -187,14 +185,14 @@ fn what_a_stream_writes_need_not_be_brought_in() {
         report.ended.expect_ok("streams");
         report.figure("guarded_calls")
     };
-    // 16 MiB are 4096 buffers' worth.
+    // 16 MiB are 4096 buffers.
     let (without, with) = (guarded("0"), guarded("16"));
     assert!(with < without + 1000, "{without} calls without, {with} with 16 MiB");
 }
 
 #[test]
 fn memory_calls_keep_their_meaning() {
-    // The tables of its largest mapping alone take half of a smaller budget.
+    // With a smaller budget the tables of the largest mapping would take half of it.
     let options = ["--pressure", "48", "--require-out"];
     Swapped::within("32M").run_ok("mappings", &options);
 }
@@ -210,7 +208,7 @@ fn blocks_grow_and_shrink_with_what_is_in_them() {
     Swapped::within(SMALL).run_ok("blocks", &pushed(&[]));
 }
 
-/// Else what is used would have to leave for it.
+/// Freed pages must be released at once. Otherwise pages in use would be evicted.
 #[test]
 fn what_is_freed_makes_room_at_once() {
     let blocks = "x = b'x' * (40 << 20); del x; y = [b'y' * (10 << 20) for _ in range(4)]";
@@ -310,7 +308,7 @@ fn gnu_sort_gives_the_same_file() {
 fn children_of(parent: i32) -> Vec<i32> {
     let parent_of = |pid: i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in parentheses may hold anything; fields follow the last one.
+        // The name in parentheses may contain any character. The fields follow the last parenthesis.
         stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<i32>().ok()
     };
     let processes = std::fs::read_dir("/proc").expect("/proc");
@@ -320,7 +318,7 @@ fn children_of(parent: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Processes that hold a file in `dir` open, unlinked or not.
+/// Returns the processes that have a file in `dir` open, including unlinked files.
 fn users_of(dir: &Path) -> Vec<String> {
     let mut users = Vec::new();
     for process in std::fs::read_dir("/proc").expect("/proc").flatten() {
@@ -358,8 +356,7 @@ fn sudden_death_leaves_nothing_behind() {
     assert_eq!(left, 0, "files were left in the swap directory");
 }
 
-/// How many signals came to a program while it waited for the page for which there was no room
-/// in the end.
+/// Returns the number of signals handled while the program waited for a page that could not be brought in.
 fn signals_while_waiting(kind: &str) -> u64 {
     let swap = tempfile::tempdir_in("/var/tmp").expect("a swap directory");
     let mut place = swap.path().as_os_str().to_os_string();
@@ -375,8 +372,8 @@ fn signals_while_waiting(kind: &str) -> u64 {
 #[test]
 fn signals_come_while_room_for_a_page_is_waited_for() {
     for kind in ["touch", "call"] {
-        // Where they are kept until the end, one comes, or two. The wait consists of 15 parts or
-        // more, after each of which a signal may come, however slow the machine is.
+        // If signals were blocked during the wait, one or two would be handled. The wait has at least 15
+        // parts, and pending signals are handled after each.
         let signals = signals_while_waiting(kind);
         assert!(signals >= 5, "{signals} signals ({kind})");
     }

@@ -1,4 +1,4 @@
-//! Recipes in `docs/`: blocks marked `tested` run, and files for other programs are read by a parser.
+//! Recipes in `docs/`: runs blocks marked `tested`, and parses files for other programs.
 
 use crate::common::bin_dir;
 use crate::support::{LIMIT, Running, python};
@@ -11,9 +11,9 @@ const PAGES: [(&str, &str); 3] = [
     ("notebooks.md", include_str!("../../../../docs/notebooks.md")),
 ];
 
-/// The job of the recipes.
+/// The job that the recipes run.
 const JOB: &str = "print(sum(len(str(n) * 20) for n in range(100_000)))\n";
-/// A small profile in the form of a runtime's default.
+/// A minimal seccomp profile in the format of a container runtime's default.
 const DEFAULT: &str = r#"{
     "defaultAction": "SCMP_ACT_ERRNO",
     "defaultErrnoRet": 1,
@@ -28,7 +28,7 @@ const DEFAULT: &str = r#"{
     ]
 }"#;
 
-/// The blocks of all pages that begin with such a line: the page's name, and the text.
+/// Returns the code blocks with this opening line, with the name of the page.
 fn blocks(opening: &str) -> Vec<(&'static str, String)> {
     let of_page = |(name, page): (&'static str, &str)| {
         let mut lines = page.lines();
@@ -44,7 +44,7 @@ fn blocks(opening: &str) -> Vec<(&'static str, String)> {
     found
 }
 
-/// Runs a program in a directory that has what the recipes need.
+/// Runs a program in a directory with the files used by the recipes.
 fn run(dir: &Path, program: &str, arguments: &[&str]) -> Output {
     for (name, text) in [("job.py", JOB), ("default.json", DEFAULT)] {
         std::fs::write(dir.join(name), text).unwrap();
@@ -56,7 +56,7 @@ fn run(dir: &Path, program: &str, arguments: &[&str]) -> Output {
     Output { status: ended.status, stdout: ended.stdout, stderr: ended.stderr.into_bytes() }
 }
 
-/// Runs a Python program that has one text as its argument.
+/// Runs a Python program with `text` as its argument.
 fn parses(with: &str, text: &str) -> Output {
     Command::new(python()).args(["-c", with, text]).output().unwrap()
 }

@@ -15,8 +15,8 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Records a program, with the picture in `dir`, until `find` accepts the profile and the picture:
-/// on a busy machine a program may hardly run while it is recorded.
+/// Records a program with the picture in `dir`. Repeats until `find` accepts the profile and the picture,
+/// because on a busy machine the program may hardly run during a recording.
 fn record_until(
     dir: &Path,
     pid: &str,
@@ -39,14 +39,14 @@ fn record_until(
     })
 }
 
-/// An error that says `what` is not so, if it is not.
+/// Returns an error that names `what` if `is_so` is false.
 fn must_be(is_so: bool, what: &str) -> Result<(), String> {
     is_so.then_some(()).ok_or_else(|| what.to_string())
 }
 
 /// Waits until `record` has samples of a program that touches cold memory.
 fn wait_for_samples(program: &Program, record: &Running, picture: &Path) {
-    // It is made when the process has begun to sample.
+    // The picture file is created when sampling has begun.
     wait_until("the picture", || match picture.exists() {
         true => Ok(()),
         false => Err(record.stderr_so_far()),
@@ -57,11 +57,11 @@ fn wait_for_samples(program: &Program, record: &Running, picture: &Path) {
         now if now >= enough => Ok(()),
         now => Err(format!("{now} of {enough}")),
     });
-    // In each round it takes in what there is.
+    // Each round collects the samples so far.
     wait_for_rounds(record.id(), 4);
 }
 
-/// As an XML parser sees it.
+/// Asserts that an XML parser accepts the picture.
 fn expect_well_formed(svg: &str) {
     let script = "import sys, xml.dom.minidom as m\n\
                   d = m.parseString(sys.stdin.buffer.read())\n\
@@ -93,7 +93,7 @@ fn the_function_that_touches_cold_memory_leads_with_its_caller_and_that_memory()
         must_be(is_cold, "memory that is cold leads")?;
         let by_tier = profile["by_tier"].as_object().unwrap();
         must_be(by_tier.contains_key("disk") || by_tier.contains_key("standby"), "from the disk")?;
-        // The whole way from main; a page that a system call was to fill is among them.
+        // The whole call stack from main, and a page faulted in for a system call.
         for name in ["main", "sites", "look_up", "touch_cold", "take_in", "[system call]"] {
             must_be(svg.contains(&format!("<title>{name} (")), name)?;
         }
@@ -107,7 +107,7 @@ fn the_function_that_touches_cold_memory_leads_with_its_caller_and_that_memory()
     assert_eq!(by_tier.values().map(|it| it.as_u64().unwrap()).sum::<u64>(), faults);
     expect_well_formed(&svg);
 
-    // By the number of `softswap run`, in words.
+    // By the PID of `softswap run`, with output as text.
     let picture = dir.path().join("again.svg");
     let path = picture.to_str().unwrap();
     let text = wait_until("what leads, in words", || {
@@ -124,7 +124,7 @@ fn the_function_that_touches_cold_memory_leads_with_its_caller_and_that_memory()
     assert!(lines[0].starts_with("softswap: sites (pid ") && lines[0].contains(" stalled over"));
     assert_eq!(lines.last(), Some(&format!("Flame graph: {path}").as_str()));
 
-    // It ends with who asked.
+    // The recording stops when `record` is killed.
     let mut program = program;
     program.expect_alive();
 }
@@ -247,7 +247,7 @@ fn where_nothing_can_be_recorded_it_says_why_and_leaves_no_picture() {
     let idle = Program::script("import time; print('ready', flush=True); time.sleep(1000)");
     let pid = idle.pid();
     let ask_for = |pid: &str| ask(&["record", pid, "--seconds", "1", "--output", path]);
-    // It has said that it is ready before it sleeps: what it touches in between may come in.
+    // Pages touched between `ready` and the sleep may still fault.
     wait_until("no fault", || {
         let output = ask_for(&pid);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -287,7 +287,7 @@ fn only_the_user_and_root_may_record() {
     let output = nobody().args(["record", &program.pid()]).output().unwrap();
     says(&output, 1, &["belongs to uid 0", "as that user, or as root"]);
 
-    // Their own they may, and root that, too.
+    // The user may write to directories of its own. Root may, too.
     let own = || -> TempDir {
         let dir = tempfile::tempdir().unwrap();
         chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();

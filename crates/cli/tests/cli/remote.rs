@@ -1,5 +1,5 @@
-//! Swap areas on a cluster: programs in a quarter of their memory, with no local area, while
-//! the helper and the cluster's nodes are killed. Without `redis-server` they are skipped.
+//! Swap areas on a cluster. Programs run in a quarter of their memory, without a local area, while the helper
+//! and the cluster's nodes are killed. Skipped without `redis-server`.
 
 use crate::bed::{Bed, bed, eventually};
 use crate::support::tree::{HELPER, child_called, kill};
@@ -42,17 +42,17 @@ fn arguments(more: &[&str]) -> Vec<OsString> {
     ["-c", PROGRAM].iter().chain(more).map(OsString::from).collect()
 }
 
-/// With no area but the cluster.
+/// Runs with the cluster as the only area.
 fn swapped(url: &str) -> Swapped {
     Swapped::within("12M").option("--codec=none").option(format!("--swap={url}"))
 }
 
-/// Keys of softswap's on all primaries.
+/// Number of keys on all primaries.
 fn keys(bed: &Bed) -> i64 {
     bed.primaries().into_iter().map(|at| bed.nodes[at].number(&["DBSIZE"])).sum()
 }
 
-/// Waits until the program says something.
+/// Waits until the program has printed `text`.
 fn await_output(running: &mut Running, text: &str) {
     let end = Instant::now() + Duration::from_secs(300);
     while !String::from_utf8_lossy(&running.stdout_so_far()).contains(text) {
@@ -142,7 +142,7 @@ fn what_a_killed_program_had_is_removed_though_its_helper_was_killed_with_it() {
     let name = python().file_name().expect("a name").to_string_lossy().into_owned();
     let program = child_called(running.id(), &name).expect("the program");
     let helper = child_called(running.id(), HELPER).expect("the helper");
-    // The helper first: one that dies after `run` has looked leaves what there is to `gc`.
+    // Kills the helper first. If it died after the last check of `run`, only `gc` would remove the keys.
     kill(helper);
     eventually("it has ended", || child_called(running.id(), HELPER) != Some(helper));
     kill(program);
@@ -237,7 +237,7 @@ fn what_cannot_serve_is_refused_before_the_program_starts() {
     };
     let doctor = || doctor_at("&size=16M");
     assert!(doctor()[0].starts_with("\"ok\" \"primaries: 3;"), "{:?}", doctor());
-    // What `run` would refuse before it looks at the cluster.
+    // Settings that `run` refuses before it connects to the cluster.
     let told = doctor_at("");
     assert!(told[0].starts_with("\"fatal\"") && told[0].contains("size="), "{told:?}");
     let primary = bed.primaries()[0];

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Runs `hog` within that budget, with a report of that name in `dir`.
+/// Runs `hog` within a budget and writes its report to `name` in `dir`.
 fn run(dir: &Path, name: &str, memory: &str, seconds: &str) -> PathBuf {
     let path = dir.join(name);
     let mut command = Command::new(softswap());
@@ -64,12 +64,12 @@ fn a_report_says_what_was_so_over_time_and_is_compared_with_another() {
     let page = dir.path().join("both.html");
     told(&["report", &small, &large, "--html", page.to_str().unwrap()]);
     assert_eq!(std::fs::read_to_string(&page).unwrap().matches("<svg").count(), 3);
-    // The small one waited, the large one did not need all that it had.
+    // The program waited in the small budget, and did not need all of the large one.
     assert!(told(&["advise", &small]).contains("--memory "), "{}", told(&["advise", &small]));
     let advice = told(&["advise", &large]);
     assert!(advice.contains("Nothing") || advice.contains("Less would do"), "{advice}");
 
-    // Of one the summary is printed, with all figures on request.
+    // For a single report the summary is printed; `-v` prints all figures.
     let summary = told(&["report", &small]);
     assert!(
         summary.starts_with("softswap: hog finished in ") && !summary.contains("p99"),
@@ -83,7 +83,7 @@ fn a_report_says_what_was_so_over_time_and_is_compared_with_another() {
     refused(&["advise", "/nowhere/at/all"], 1, &["cannot be read"]);
 }
 
-/// Has Chromium, without a network, open a page; what it says on its console.
+/// Opens a page in Chromium without a network. Returns the document and the console output.
 fn open(page: &Path) -> Option<(String, String)> {
     let mut chromium = Command::new("chromium");
     chromium.args([
@@ -95,7 +95,7 @@ fn open(page: &Path) -> Option<(String, String)> {
     ]);
     let profile = TempDir::new().unwrap();
     chromium.arg(format!("--user-data-dir={}", profile.path().display()));
-    // Nothing can be reached by way of a proxy that is not there.
+    // An unreachable proxy blocks all network access.
     chromium.args(["--proxy-server=127.0.0.1:9", "--dump-dom"]);
     let output = chromium.arg(format!("file://{}", page.display())).output();
     let Ok(output) = output else {
@@ -110,7 +110,7 @@ fn open(page: &Path) -> Option<(String, String)> {
 fn a_page_shows_in_a_browser_all_that_there_is() {
     let dir = tempfile::tempdir().unwrap();
     let page = run(dir.path(), "page.html", "24M", "1");
-    // It is read as its JSON is.
+    // Commands accept a page as well as JSON.
     let name = page.to_str().unwrap();
     assert!(told(&["report", name]).contains("hog finished in "));
     assert!(!told(&["advise", name]).is_empty());
@@ -119,10 +119,10 @@ fn a_page_shows_in_a_browser_all_that_there_is() {
     assert_eq!(std::fs::read(&again).unwrap(), std::fs::read(&page).unwrap());
     let text = std::fs::read_to_string(&page).unwrap();
     assert!(text.starts_with("<!DOCTYPE html>") && text.len() < 1 << 20, "{}", text.len());
-    // Whether enough came back to tell what another budget had done depends on the machine.
+    // The plot for other budgets needs enough refaults, which depends on the machine.
     let plots = text.matches("<svg").count();
     assert!((6..=7).contains(&plots), "{plots}");
-    // One that sleeps has hardly anything to plot.
+    // A sleeping process has hardly any data for plots.
     let asleep = dir.path().join("asleep.html");
     let mut command = Command::new(softswap());
     command.args(["run", "-q", "--memory", "64M", "--report"]).arg(&asleep);
@@ -180,7 +180,7 @@ fn a_tree_of_more_processes_than_are_kept_is_a_page_that_says_how_many_are_left_
     const PROCESSES: usize = 110;
     let dir = tempfile::tempdir().unwrap();
     let [page, report] = ["tree.html", "tree.json"].map(|name| dir.path().join(name));
-    // They end when all are there, and have been looked at.
+    // The processes exit after the test has seen all of them.
     let script = format!(
         "i=0; while [ $i -lt {PROCESSES} ]; do i=$((i+1)); \
          (while [ ! -e {0}/done ]; do sleep 1; done) & done; wait",

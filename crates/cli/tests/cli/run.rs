@@ -1,5 +1,5 @@
-//! The program's input, output, signals, stops and end pass through `run`.
-//! Needs the runtime library (`cargo build --workspace` puts it in place).
+//! `run` passes on the program's input, output, signals, stops and exit status. Needs the runtime library,
+//! which `cargo build --workspace` builds.
 
 use crate::common::{run, std_run};
 use crate::support::control_client::{PATIENCE, wait_until};
@@ -15,7 +15,7 @@ fn shell(dir: &Path, text: &str) -> std::process::Command {
     command
 }
 
-/// Starts a shell that says a first line; that line.
+/// Starts a shell and returns its first line of output.
 fn start(dir: &Path, text: &str) -> (Child, BufReader<ChildStdout>, String) {
     let mut child = shell(dir, text).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
@@ -28,7 +28,7 @@ fn send(pid: u32, signal: i32) {
     softswap_sys::child::send(pid as i32, signal).unwrap();
 }
 
-/// The state letter in /proc; `None` when the process is gone.
+/// Returns the state letter from /proc, or `None` if the process does not exist.
 fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
@@ -41,7 +41,7 @@ fn await_state(pid: u32, what: &str, reached: impl Fn(Option<char>) -> bool) {
     });
 }
 
-/// Waits until a process that takes SIGCHLD in has taken in all that has happened to its children.
+/// Waits until a process that reads SIGCHLD from a descriptor has handled all pending child events.
 fn await_attention(pid: u32) {
     let pending = |status: &str, of: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(of)).unwrap_or("0");
@@ -124,7 +124,7 @@ fn a_signal_that_the_program_sends_to_its_group_reaches_it_once() {
     }
 }
 
-/// Python: reads a terminal to its end, and types a key once `ready` has come.
+/// Python function that reads a terminal to its end and types a key after `ready`.
 const TYPE_AT_READY: &str = r#"
 def type_at_ready(master, key):
     said, is_typed = b"", False
@@ -141,7 +141,7 @@ def type_at_ready(master, key):
             os.write(master, key)
 "#;
 
-/// Runs a program on a terminal of its own, types Ctrl-C, prints what it says.
+/// Python program that runs a command on its own terminal, types Ctrl-C and prints the output.
 const TERMINAL: &str = r#"
 import os, pty, sys
 pid, master = pty.fork()
@@ -194,8 +194,8 @@ fn a_program_that_is_stopped_and_continued_by_its_number_does_not_leave_softswap
     assert_eq!(child.wait().unwrap().code(), Some(9));
 }
 
-/// A shell with job control on a terminal of its own: runs a program in the foreground, types
-/// Ctrl-Z if it says so, and continues the group when it has stopped.
+/// Python shell with job control on its own terminal. Runs a program in the foreground, types Ctrl-Z when
+/// asked to, and continues the process group after it has stopped.
 const JOB_CONTROL: &str = r#"
 import os, pty, signal, sys
 pid, master = pty.fork()
@@ -243,7 +243,7 @@ fn nothing_is_left_when_softswap_is_killed() {
     assert!(state(program).is_some());
     send(child.id(), libc::SIGKILL);
     child.wait().unwrap();
-    // Where nobody reaps orphans a dead one stays as a zombie.
+    // Without an init process that reaps orphans the process remains a zombie.
     await_state(program, "gone", |state| matches!(state, None | Some('Z' | 'X')));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no file is left");
 }
@@ -286,7 +286,7 @@ fn the_summary_goes_to_stderr_and_quiet_leaves_it_out() {
     assert!(text.lines().count() <= 4, "{text}");
     let text = summary(&["--awake", "--verbose"]);
     assert!(text.contains("  faults  ") && text.contains("  stalled  "), "{text}");
-    // It slept: a script hears of softswap only if it fails.
+    // Nothing is printed for a sleeping, successful program.
     assert_eq!(summary(&[]), "");
     run(dir.path()).args(["--quiet", "echo", "hello"]).assert().code(0).stderr("");
 }

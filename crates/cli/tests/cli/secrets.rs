@@ -1,4 +1,4 @@
-//! What others can see of a program's memory: on the disk, and in a core dump.
+//! Exposure of a program's memory to other processes: on disk and in core dumps.
 
 use crate::support::{LIMIT, Running, Swapped, compiled, python, softswap};
 use std::collections::HashSet;
@@ -10,10 +10,10 @@ use std::process::Command;
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
-/// What `secrets` has in each of its pages.
+/// Content of each page of `secrets`.
 const PLAINTEXT: &[u8] = b"this plaintext is known to the test";
 
-/// A swap file, formatted.
+/// Creates a formatted swap file.
 fn swap_file(dir: &TempDir) -> PathBuf {
     let path = dir.path().join("swap");
     let file = File::create(&path).unwrap();
@@ -39,8 +39,8 @@ fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
     false
 }
 
-/// What is left in the swap file of a program that was mostly there, and
-/// whether its run says that it was encrypted.
+/// Runs a program that swaps to a file. Returns the file's content, and true if the report says that it was
+/// encrypted.
 fn left_by_a_run(options: &[&str]) -> (Vec<u8>, bool) {
     let dir = dir();
     let file = swap_file(&dir);
@@ -49,7 +49,7 @@ fn left_by_a_run(options: &[&str]) -> (Vec<u8>, bool) {
     let swapped = options.iter().fold(swapped, |swapped, option| swapped.option(option));
     let report = swapped.run_ok("secrets", &[]);
     assert!(report.figure("bytes_written") > 4 * MIB, "{}", report.figures);
-    // Whole pages, and compressed ones that share a slot.
+    // Covers whole pages, and compressed pages that share a slot.
     assert!(report.figures["pool"]["packed_slots"].as_u64() > Some(0), "{}", report.figures);
     let summary = &report.ended.stderr;
     let encrypts = report.figure("encrypts") == 1;
@@ -65,7 +65,7 @@ fn the_disk_does_not_show_what_a_program_holds() {
     assert!(!encrypts && contains(&left, PLAINTEXT), "{encrypts}");
 }
 
-/// A lock is not inherited, and the child reads with the same key.
+/// Memory locks are not inherited across fork, and the child reads with the same key.
 #[test]
 fn a_forked_child_keeps_the_key_locked() {
     let script = "\
@@ -89,7 +89,7 @@ os.wait()
     assert_eq!(lines[0].contains(" 0 kB"), report.figure("key_unlocked") == 1, "{stdout}");
 }
 
-/// As root the child is another user's. Past the handlers it inherits no memory of the engine's.
+/// As root the child runs as another user. A raw fork inherits no memory of the engine.
 #[test]
 fn a_child_learns_nothing_that_its_parent_wrote_after_the_fork() {
     let dir = dir();
@@ -105,7 +105,7 @@ fn a_child_learns_nothing_that_its_parent_wrote_after_the_fork() {
     }
 }
 
-/// The core dump that a program left in its directory.
+/// Opens the core dump in a directory.
 fn core_in(dir: &Path) -> Option<File> {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
     let is_core = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("core");
@@ -113,7 +113,7 @@ fn core_in(dir: &Path) -> Option<File> {
     Some(File::open(core.path()).unwrap())
 }
 
-/// Calls `look` with all of a file that is no hole, in pieces that overlap.
+/// Calls `look` with all data of a sparse file, in overlapping pieces.
 fn each_piece(file: &File, mut look: impl FnMut(&[u8])) {
     const OVERLAP: u64 = 64;
     let mut buffer = vec![0; 4 << 20];
@@ -130,8 +130,8 @@ fn each_piece(file: &File, mut look: impl FnMut(&[u8])) {
     }
 }
 
-/// 16 bytes from each word of the key on that look random: the rounds of the
-/// cipher and the tables of the tag, not lengths and pointers between them.
+/// Returns the random-looking 16-byte sequences of the key's mapping: round keys of the cipher and tables of
+/// the tag, without the lengths and pointers between them.
 fn parts_of_key(mapping: &[u8]) -> HashSet<[u8; 16]> {
     let windows = (0..mapping.len() - 15).step_by(4).map(|at| &mapping[at..at + 16]);
     let looks_random = |bytes: &&[u8]| bytes.iter().collect::<HashSet<_>>().len() >= 11;
@@ -161,7 +161,7 @@ fn a_core_dump_does_not_contain_the_key() {
     let core = core_in(dir.path()).expect("a core dump");
     let dumped: [u8; 64] = std::array::from_fn(|at| (at * 37 + 11) as u8);
     let (mut bytes, mut is_dumped, mut found) = (0, false, 0);
-    // Most bytes of a dump are ruled out by their first two.
+    // A table of the first two bytes excludes most positions of the dump quickly.
     let begins: HashSet<[u8; 2]> = parts.iter().map(|part| [part[0], part[1]]).collect();
     let mut may_begin = vec![false; 1 << 16];
     begins.iter().for_each(|two| may_begin[usize::from(u16::from_ne_bytes(*two))] = true);

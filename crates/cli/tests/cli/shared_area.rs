@@ -1,4 +1,4 @@
-//! A named swap area for a whole tree of processes: what they start, fork and lose.
+//! A named swap area shared by a process tree that execs, forks and loses processes.
 
 use crate::common::Loop;
 use crate::support::{LIMIT, Running, Swapped, compiled, mix64, python, softswap};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
 
-/// A formatted swap file of so many MiB, gone when dropped.
+/// Formatted swap file, removed on drop.
 struct Area {
     path: PathBuf,
     dir: TempDir,
@@ -39,7 +39,7 @@ fn mkswap(path: &Path) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// `sh -c script` with the path of `hog` as $0.
+/// Returns arguments of `sh` that run `script` with the path of `hog` as `$0`.
 fn shell(script: &str) -> [OsString; 3] {
     ["-c".into(), script.into(), compiled("hog").into_os_string()]
 }
@@ -58,7 +58,7 @@ fn has_said(running: &Running, line: &str) -> bool {
     String::from_utf8_lossy(&running.stdout_so_far()).lines().any(|it| it == line)
 }
 
-/// The tables of a tree whose first process has said its number.
+/// Opens the shared tables of a tree after its first process has printed its PID.
 fn tables(running: &Running) -> File {
     wait_until("its number", running, || running.stdout_so_far().contains(&b'\n'));
     let said = String::from_utf8(running.stdout_so_far()).unwrap();
@@ -71,7 +71,7 @@ fn tables(running: &Running) -> File {
     File::options().read(true).write(true).open(path).unwrap()
 }
 
-/// Clusters that somebody has, of one area.
+/// Returns the number of owned clusters of one area.
 fn taken(tables: &File) -> usize {
     const FIRST_CLUSTER_WORD: u64 = 8 + 32 * 4;
     let len = tables.metadata().unwrap().len();
@@ -80,7 +80,7 @@ fn taken(tables: &File) -> usize {
     words.chunks(8).filter(|word| word.iter().any(|byte| *byte != 0)).count()
 }
 
-/// A program of three stages in a pipeline, each of which has more than its share.
+/// Pipeline stage. Each of three stages uses more than its share.
 const STAGE: &str = r"
 import hashlib, os, sys
 own = [os.urandom(1 << 20) for _ in range(30)]
@@ -105,7 +105,7 @@ fn a_pipeline_of_three_programs_shares_an_area_and_gives_the_same_answer() {
         let ended = Running::start(&mut swapped.command("sh", &arguments)).finish(LIMIT);
         ended.expect_success("a pipeline");
         assert_eq!(ended.stdout_text(), expected.stdout_text());
-        // None went on without a budget.
+        // No process ran without a budget.
         assert!(!ended.stderr.contains("without a budget"), "{}", ended.stderr);
     }
 }
@@ -157,7 +157,7 @@ time.sleep(1000)
     let tables = tables(&running);
     wait_until("its children", &running, || has_said(&running, "freed"));
     assert!(has_said(&running, "[0, 0, 0, 0]"), "{}", running.stderr_so_far());
-    // What is left is the parent's own: of its children nothing.
+    // The children's clusters are free, and only those of the parent remain.
     wait_until("what they had to come back", &running, || taken(&tables) < 60);
 }
 
@@ -224,13 +224,13 @@ os._exit(0)
     assert!(said.contains("swap area is full"), "{said}");
 }
 
-/// The parent of a process, if that is there.
+/// Returns the parent's PID if the process exists.
 fn parent(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Processes that descend from one, but for itself and its children.
+/// Returns the descendants of a process, without itself and its direct children.
 fn grandchildren(of: i32) -> Vec<i32> {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let all = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -301,11 +301,11 @@ fn where_the_tables_are_overwritten_no_program_gets_wrong_data() {
     let len = tables.metadata().unwrap().len() as usize;
     let garbage: Vec<u8> = (0..len as u64).map(|at| (mix64(at / 3) >> 7) as u8).collect();
     tables.write_all_at(&garbage, 0).unwrap();
-    // Both go on for a while, and then compare all that they have.
+    // Both continue for a while and then compare all their data.
     std::thread::sleep(Duration::from_secs(1));
     std::fs::write(told.path().join("done"), "").unwrap();
     let ended = running.finish(LIMIT);
-    // Clusters may look free that are not: who meets another's page there is stopped.
+    // Clusters in use may look free. A process that then reads a foreign page stops.
     assert!(!ended.stderr.contains("internal error"), "{}", ended.stderr);
     let ok = ended.stdout_text().matches("ok hog").count();
     let stopped = ended.stderr.matches("wrong data for slot").count()
@@ -338,7 +338,7 @@ fn a_program_that_has_dropped_root_goes_on_with_what_it_inherits() {
         return eprintln!("skipped: it takes root, and setpriv");
     }
     let area = Area::new(128);
-    // Where that user may read the program.
+    // A path that the user may read.
     let hog = tempfile::NamedTempFile::new_in("/var/tmp").unwrap().into_temp_path();
     std::fs::copy(compiled("hog"), &hog).unwrap();
     std::fs::set_permissions(&hog, std::fs::Permissions::from_mode(0o755)).unwrap();

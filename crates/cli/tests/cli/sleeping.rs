@@ -1,10 +1,10 @@
-//! A process has no engine as long as it fits its budget, and gets one when it does not. The
-//! programs compare all that they have, before and after.
+//! A process starts its engine only when its memory exceeds the budget. The programs compare all their data
+//! before and after.
 
 use crate::support::{Ended, LIMIT, Running, compiled, softswap};
 use std::process::Command;
 
-/// What a case says, with a budget.
+/// Runs a case within a budget and returns its output.
 fn said(memory: &str, case: &str) -> String {
     let mut command = Command::new(softswap());
     command.args(["run", "-q", "--reserve", "0", "--memory-per-process", memory, "--"]);
@@ -75,7 +75,7 @@ fn the_summary_and_the_report_say_that_it_slept() {
     assert_eq!(report["engine_started"], false);
 }
 
-/// `softswap run` where userfaultfd and io_uring are refused, as in a container.
+/// Runs `softswap run` with userfaultfd and io_uring forbidden, as in a container.
 fn contained(options: &[&str], program: &[&str]) -> Ended {
     let mut command = Command::new(compiled("sleeping"));
     command.arg("contained").arg(softswap()).args(["run", "-q"]).args(options).arg("--");

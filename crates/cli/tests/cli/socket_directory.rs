@@ -1,5 +1,4 @@
-//! The directory of the sockets for `stat` and `ctl`: which one it is, and what happens where
-//! there is none.
+//! Directory of the control sockets: its selection, and behavior without one.
 
 use crate::support::control_client::{PATIENCE, ask, refused, wait_for};
 use crate::support::{Running, Swapped};
@@ -20,7 +19,7 @@ fn without_a_directory_the_program_runs_all_the_same() {
         (&long, "is too long a path"),
     ];
     for (dir, why) in cases {
-        // One that sleeps has no socket in any case.
+        // A sleeping process never has a socket.
         let swapped = Swapped::within("32M").option("--awake");
         let mut command = swapped.command("/bin/sh", &["-c", "echo ready; sleep 1000"]);
         let running = Running::start(command.env(DIR_VARIABLE, dir));

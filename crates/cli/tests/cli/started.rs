@@ -1,5 +1,5 @@
-//! Programs that managed programs start: with any environment they are managed, and a program that
-//! cannot be managed runs as without softswap.
+//! Programs started by managed programs. They are managed with any environment. A program that cannot be
+//! managed runs as without softswap.
 
 use crate::support::cgroup::MemoryGroup;
 use crate::support::control_client::wait_for;
@@ -7,7 +7,7 @@ use crate::support::{Ended, LIMIT, Running, Swapped, compiled, plain, python, so
 use serde_json::Value;
 use std::process::Command;
 
-/// Prints whether it is managed, and has more memory than the budget.
+/// Prints `managed` or `UNMANAGED`, and uses more memory than the budget.
 const MANAGED: &str = r#"
 import hashlib
 block = bytearray(i * 167 % 251 for i in range(4096)) * (96 << 8)
@@ -42,7 +42,7 @@ fn a_program_without_its_parents_environment_keeps_the_budget() {
     ];
     let expected = plain(&python, &[&program]).stdout_text().replace("UNMANAGED", "managed");
     for way in ways {
-        // More than the budget, and less than what the program has.
+        // More than the budget and less than the program's memory.
         let group = MemoryGroup::limited_to(96 << 20);
         let mut command = match &group {
             Ok(group) => group.command(softswap()),
@@ -71,7 +71,7 @@ fn a_program_sees_the_variables_that_it_or_the_user_has_set_and_no_others() {
         "{}",
         ended.stderr
     );
-    // A shell that popen starts, and the program itself afterwards.
+    // A shell started by popen, then exec of the program itself.
     let script = r#"
 import os
 print(os.popen("env | grep -cE 'LD_PRELOAD|SOFTSWAP_RT'").read().strip())
@@ -121,7 +121,7 @@ fn ask(arguments: &[&str]) -> std::process::Output {
     Command::new(softswap()).args(arguments).output().unwrap()
 }
 
-/// Compiles a test program with further options.
+/// Compiles a test program with additional options.
 fn compile(dir: &std::path::Path, name: &str, source: &str, options: &[&str]) -> String {
     let path = dir.join(name);
     let compiler = Command::new("gcc")
@@ -183,7 +183,7 @@ fn a_program_without_a_budget_is_named_with_its_memory() {
     command.args(["run", "--memory", "48M", "--log"]).arg(&log).arg("--report").arg(&report);
     command.args(["--", "sh", "-c", "\"$1\" < \"$2\"; exit $?", "sh"]).args([&program, &fifo]);
     let running = Running::start(&mut command);
-    // Its input ends when this is closed.
+    // The process exits when this descriptor is closed.
     let input = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();
     wait_for("the process and its memory", || {
         let stat = ask(&["stat", "--json", &running.id().to_string()]);
@@ -228,7 +228,7 @@ fn a_musl_program_runs_as_without_softswap() {
     }
 }
 
-/// Has twice its budget in memory, and prints whether that is in DRAM.
+/// Allocates twice its budget and prints whether the memory is resident.
 const HAS_BUDGET: &str = r#"
 block = bytearray(i * 167 % 251 for i in range(4096)) * (96 << 8)
 rss = next(int(line.split()[1]) for line in open("/proc/self/status") if "RssAnon" in line)
@@ -241,7 +241,7 @@ fn a_program_under_an_emulator_that_has_no_userfaultfd_runs_unmanaged() {
     for mechanism in ["auto", "userfaultfd", "protection"] {
         for (words, expected) in [
             (&["emulator"][..], "unmanaged\n"),
-            // As on a kernel without the call.
+            // Like a kernel without the system call.
             (&[], if mechanism == "userfaultfd" { "unmanaged\n" } else { "managed\n" }),
         ] {
             let program = [words, &[&python, "-c", HAS_BUDGET]].concat();

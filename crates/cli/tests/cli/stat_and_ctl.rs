@@ -1,5 +1,5 @@
-//! `softswap stat` and `softswap ctl`: running programs are asked and told,
-//! each by its own socket, and nothing else about them changes.
+//! `softswap stat` and `softswap ctl` query and change running programs through their sockets, without other
+//! effects.
 
 use crate::common::{NOBODY, copy_binaries, is_root, std_nobody};
 use crate::support::control_client::{
@@ -28,7 +28,7 @@ fn kill(pid: &str, signal: i32) {
 fn stat_tells_how_a_program_fares_in_words_and_as_json() {
     let program = Program::under_pressure(&[]);
     let pid = program.pid();
-    // By its own number, and by that of `softswap run`.
+    // By the PID of the program and by that of `softswap run`.
     for number in [&pid, &program.supervisor()] {
         let text = told(&["stat", number]);
         assert!(text.starts_with("softswap: "), "{text}");
@@ -55,7 +55,6 @@ fn stat_tells_how_a_program_fares_in_words_and_as_json() {
     assert_eq!(stat["mappings"].is_null(), stat["fault_mechanism"] == "userfaultfd");
     assert!(stat["pages_out"].as_u64() > Some(0), "{stat}");
     assert!(stat["program"][0].as_str().unwrap().ends_with("hog"));
-    // Figures move while the program does.
     let out = |stat: &Value| stat["pages_out"].as_u64().unwrap();
     wait_for("more pages out", || {
         let later: Value = serde_json::from_str(&told(&["stat", &pid, "--json"])).unwrap();
@@ -63,7 +62,7 @@ fn stat_tells_how_a_program_fares_in_words_and_as_json() {
     });
 }
 
-/// As servers do that show their state in place of their arguments.
+/// Servers may replace their arguments by a status text.
 #[test]
 fn stat_that_repeats_itself_ends_with_the_program() {
     let program = Program::under_pressure(&[]);
@@ -71,7 +70,7 @@ fn stat_that_repeats_itself_ends_with_the_program() {
     command.args(["stat", &program.pid(), "--json", "--every", "1"]);
     let repeats = Running::start(&mut command);
     let figures = |text: &str| -> Vec<Option<u64>> {
-        // Only whole lines.
+        // The last line may be incomplete.
         let (lines, _) = text.rsplit_once('\n').unwrap_or_default();
         let answers = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         answers.map(|stat| stat["pages_out"].as_u64()).collect()
@@ -120,22 +119,22 @@ fn stat_has_every_figure_of_the_report() {
     let report = Swapped::within("32M").run("true", &[] as &[&str]).figures;
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     let mut expected = keys(&report);
-    // What is only known in the end, and whom it was.
+    // Omits the keys of the final report, and adds the PID.
     expected.retain(|key| !["history", "machine"].contains(&key.as_str()));
     expected.push("pid".to_string());
     expected.sort();
     assert_eq!(keys(&of_one), expected);
-    // The report of a program that was alone does not tell of its tree.
+    // The report of a program without relatives has no `tree`.
     expected.push("tree".to_string());
     expected.sort();
     assert_eq!(keys(&of_tree), expected);
 }
 
-/// With the budget that these programs have.
+/// The other settings, with the budget of these programs.
 const REST_AS_IT_IS: &str = "memory = 32M\npool.limit = auto\n";
 const ALL_KEYS: &str = "bounce.peak, codec, io.poll, io.poll_sleep, memory and pool.limit";
 
-/// All settings but the first, a peak that has some value.
+/// Returns all settings except the first one, a peak whose value varies.
 fn settings_after_the_peak(pid: &str) -> String {
     let all = told(&["ctl", pid, "get"]);
     let (peak, rest) = all.split_once('\n').unwrap();
@@ -146,7 +145,7 @@ fn settings_after_the_peak(pid: &str) -> String {
 
 #[test]
 fn the_peak_of_the_bounce_buffers_begins_again() {
-    // One that does nothing more, so that few are in use then.
+    // The program is idle, so that few bounce buffers are in use.
     let mut program = Program::script(
         "import os, time\n\
          block = [os.urandom(1 << 20) for _ in range(64)]\n\
@@ -160,7 +159,7 @@ fn the_peak_of_the_bounce_buffers_begins_again() {
         before["taken"].as_u64() > Some(0) && before["slots"].as_u64() >= before["used"].as_u64()
     );
     let peak_before = before["peak_slots"].as_u64().unwrap();
-    // What was under way in the background comes to its end.
+    // Background work in progress finishes.
     wait_until("a lower peak", || {
         told(&["ctl", &pid, "set", "bounce.peak", "0"]);
         let peak = told(&["ctl", &pid, "get", "bounce.peak"]);
@@ -177,7 +176,7 @@ fn the_budget_moves_down_and_up() {
     let pid = program.pid();
     let stat = || serde_json::from_str::<Value>(&told(&["stat", &pid, "--json"])).unwrap();
     for limit in ["24M", "96M", "20M"] {
-        // Until it holds, what does is told beside it.
+        // Until usage is below the new limit, the answer states both.
         assert!(
             told(&["ctl", &pid, "set", "memory", limit]).starts_with(&format!("memory = {limit}"))
         );
@@ -229,7 +228,7 @@ fn a_setting_holds_from_when_it_is_set() {
     }
     wait_for("a polled read", || (polled() > 0).then_some(()));
     told(&["ctl", &program.supervisor(), "set", "io.poll", "interrupt"]);
-    // One thread: at most one read had been begun when the setting changed.
+    // With one thread at most one read was in progress when the setting changed.
     let (before, read) = (polled(), || program.stats().faults(Tier::Disk));
     let enough = read() + 200;
     wait_for("more reads", || (read() > enough).then_some(()));
@@ -357,7 +356,7 @@ fn only_the_user_and_root_may_ask() {
     command.arg(swap.path()).args(["--", "sleep", "1000"]).env(DIR_VARIABLE, sockets.path());
     let theirs = Running::start(&mut command);
     let pid = theirs.id().to_string();
-    // The tree answers before the program does.
+    // The supervisor answers before the program does.
     wait_for("an answer to root", || {
         let output = ask(&["stat", &pid]);
         String::from_utf8(output.stdout).unwrap().contains("sleep (pid").then_some(())
@@ -381,7 +380,7 @@ fn a_program_that_became_somebody_else_does_not_answer_who_it_was() {
     std::fs::write(program.sockets.path().join("go"), "").unwrap();
     program.wait_for_line("changed");
     assert!(told(&["stat", &pid]).contains("running"), "root may always ask");
-    // Whoever opens the socket's directory to others is still asked for.
+    // File modes alone do not admit a peer: the process also checks the UID of the peer.
     let open = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
@@ -393,7 +392,7 @@ fn a_program_that_became_somebody_else_does_not_answer_who_it_was() {
          s.sendall(b'softswap 1 set io.poll poll\\n'); print(s.recv(1000).decode())",
         program.socket().display()
     ));
-    // A program does not wait for long for a request: it is repeated on a busy machine.
+    // A program waits only briefly for a request, so it is repeated on a busy machine.
     let answer = wait_until("an answer", || {
         let output = other.output().unwrap();
         let answer = String::from_utf8(output.stdout).unwrap();
@@ -420,7 +419,7 @@ fn sockets_are_their_users_alone_and_go_with_their_programs() {
     let pid = path.file_stem().unwrap().to_str().unwrap().to_string();
     wait_for("an answer", || ask(&["stat", &pid]).status.success().then_some(()));
     assert_eq!((mode(&dir), mode(&path)), (0o700, 0o600));
-    // Killed, it cannot take its socket along; `softswap run` does.
+    // A killed program cannot remove its socket. `softswap run` does.
     kill(&pid, libc::SIGKILL);
     running.finish(PATIENCE);
     assert!(!path.exists() && !of_run.exists());
@@ -444,7 +443,7 @@ fn programs_that_end_by_themselves_leave_no_socket_even_for_a_while() {
             "for i in 1 2 3 4 5 6 7 8; do sh -c 'exit 0'; /bin/true; done; echo ready; sleep 1000",
         ],
     );
-    // The shell's own, and that of `sleep`, once it is up.
+    // The sockets of the shell and, once it runs, of `sleep`.
     let names = program.names();
     assert!(names.len() <= 2 && names.contains(&format!("{}.sock", program.pid())), "{names:?}");
 }
@@ -454,7 +453,7 @@ fn a_stale_socket_is_removed_by_who_meets_it() {
     let program = Program::under_pressure(&[]);
     let (pid, path) = (program.pid(), program.socket());
     let Program { running, sockets, .. } = program;
-    // The program dies with `softswap run`, and nobody is left to clean up.
+    // The program dies with `softswap run`, so neither removes the socket.
     kill(&running.id().to_string(), libc::SIGKILL);
     running.finish(PATIENCE);
     assert!(path.exists());
@@ -463,7 +462,7 @@ fn a_stale_socket_is_removed_by_who_meets_it() {
         let mut command = Command::new(softswap());
         command.args(["stat", &pid]).env(DIR_VARIABLE, sockets.path()).output().unwrap()
     };
-    // It takes a moment to die: its socket is closed before it is gone.
+    // The socket is closed shortly before the process has exited.
     wait_for("its removal", || {
         stat();
         let is_there = Path::new("/proc").join(&pid).exists();
@@ -491,12 +490,12 @@ fn clients_that_do_not_behave_are_no_trouble() {
         &vec![b'x'; 8 << 20],
     ] {
         let client = control_socket::connect(&path, PATIENCE).unwrap();
-        // It may be gone before it has taken everything.
+        // The peer may close the connection before it has read everything.
         let _ = client.write_all(garbage, short);
         let answer = client.read_to_end(MAX_ANSWER_BYTES, PATIENCE).unwrap_or_default();
         assert!(answer.is_empty() || answer.starts_with(b"error "), "{garbage:.20?}");
     }
-    // Asks, and does not wait for the answer. Where this comes late it is sent away.
+    // Closes without reading the answer.
     for _ in 0..20 {
         let client = control_socket::connect(&path, PATIENCE).unwrap();
         let _ = client.write_all(b"softswap 1 stat\n", PATIENCE);
@@ -586,7 +585,7 @@ fn the_socket_follows_an_exec() {
     assert_eq!(program.names().len(), 1);
 }
 
-/// The numbers that a program's descriptors get are its own business.
+/// softswap's descriptors do not affect the numbers that the program gets.
 #[test]
 fn descriptors_are_the_programs() {
     let program = Program::script(&format!(

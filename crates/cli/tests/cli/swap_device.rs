@@ -1,6 +1,5 @@
-//! Block devices and active swap as `softswap mkswap` and `swapon-check` meet
-//! them: what somebody has is refused, whoever that is, and not touched.
-//! Nearly all of this needs root.
+//! Block devices and active swap with `softswap mkswap` and `swapon-check`: devices in use are refused and
+//! not changed. Nearly all tests need root.
 
 use crate::common::area::*;
 use crate::common::{Loop, is_root, skip, tool};
@@ -10,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command as Std;
 
-/// A swap file that the kernel uses until this is dropped.
+/// Swap file that the kernel uses, deactivated on drop.
 struct Active(PathBuf);
 
 impl Active {
@@ -25,7 +24,7 @@ impl Drop for Active {
     }
 }
 
-/// `swapon-check` where /proc/swaps is empty.
+/// Returns `swapon-check` in a mount namespace whose /proc/swaps is empty.
 fn unlisted_check(path: &Path) -> Option<Std> {
     let within = |script: &str| {
         let mut command = tool("unshare")?;
@@ -48,7 +47,7 @@ fn the_kernel_swaps_to_what_we_formatted_and_then_it_is_refused() {
         return skip("swapon needs root and mkswap");
     };
     assert!(succeeds(theirs.arg("-f").arg(&control.path)));
-    // It may be forbidden here, or the file system may not do for it.
+    // Swapping to a file may be forbidden, or unsupported by the file system.
     if Active::on(&control.path).is_none() {
         return skip("the kernel does not swap to a file here");
     }
@@ -61,11 +60,11 @@ fn the_kernel_swaps_to_what_we_formatted_and_then_it_is_refused() {
     let parts = ["active kernel swap", "not touched", "swapoff"];
     check_refused(&place.path, &parts);
     mkswap_refused(&place.path, &["--force"], &parts);
-    // By a name that /proc/swaps does not have.
+    // Under a name that /proc/swaps does not contain.
     let other = place.dir.path().join("other");
     std::os::unix::fs::symlink(&place.path, &other).unwrap();
     check_refused(&other, &parts);
-    // Where /proc/swaps does not tell, the kernel's refusal to write does.
+    // If /proc/swaps does not list the file, the kernel still refuses to open it for writing.
     match unlisted_check(&place.path) {
         None => skip("a mount namespace of one's own is not to be had here"),
         Some(check) => message(&mut assert_cmd::Command::from_std(check), &parts),
@@ -74,12 +73,12 @@ fn the_kernel_swaps_to_what_we_formatted_and_then_it_is_refused() {
     found(&place.path);
 }
 
-/// Takes a device as a file system or an array does.
+/// Opens a device exclusively, as a file system or an array does.
 fn hold(device: &Path) -> Option<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(device).ok()
 }
 
-/// A child that another test has just forked may hold it a little longer.
+/// Closes the exclusive descriptor and waits: a child just forked by another test may still hold a copy.
 fn let_go(holder: File, device: &Path) {
     drop(holder);
     wait_until("the device to be free", || match hold(device) {
@@ -126,7 +125,7 @@ fn a_device_serves_only_when_nobody_has_it() {
     found(device.path());
 }
 
-/// A file system that is mounted until this is dropped.
+/// File system, unmounted on drop.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {
@@ -148,7 +147,7 @@ fn a_device_with_a_file_system_is_refused_and_a_mounted_one_always() {
     let holds = ["holds an ext2/3/4 file system", "not touched", "--force"];
     check_refused(device.path(), &holds);
     mkswap_refused(device.path(), &[], &holds);
-    // A blank in the mount point, which the kernel's tables write otherwise.
+    // The kernel's tables escape blanks in mount points.
     let point = place.dir.path().join("mount point");
     std::fs::create_dir(&point).unwrap();
     if !succeeds(tool("mount").unwrap().arg(device.path()).arg(&point)) {

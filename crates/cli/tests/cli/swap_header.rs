@@ -1,6 +1,5 @@
-//! `softswap mkswap` and `softswap swapon-check`: headers go both ways between
-//! softswap and the system's tools, and what cannot serve is refused, each
-//! with its reason and the way out, and left exactly as it was.
+//! `softswap mkswap` and `swapon-check`: headers are compatible with the system's tools in both directions.
+//! Unusable files are refused with reason and remedy, and are not changed.
 
 use crate::common::area::*;
 use crate::common::{as_nobody, is_root, set_mode, skip, softswap, tool};
@@ -19,7 +18,7 @@ fn a_header_that_mkswap_wrote_is_accepted() {
     let facts = found(&place.path);
     assert_eq!(facts["kind"], "file");
     assert_eq!(facts["usable_bytes"], 3 * MIB - 4096);
-    // There may be one about the file system.
+    // A warning about the file system is allowed.
     let warnings = facts["warnings"].to_string();
     assert!(!warnings.contains("insecure") && !warnings.contains("not used"), "{facts}");
     let area = &facts["area"];
@@ -94,7 +93,7 @@ fn only_the_header_is_written_and_the_boot_loader_stays() {
     assert!(content[..1024].iter().all(|&byte| byte == 0x5a));
     assert!(content[4096..].iter().all(|&byte| byte == 0x5a));
     assert_eq!(content.len() as u64, 2 * MIB);
-    // Random, unless it is given.
+    // The UUID is random unless it is given.
     assert!(text.contains("no label"), "{text}");
     let uuid = |path| found(path)["area"]["uuid"].as_str().unwrap().to_string();
     let first = uuid(&place.path);
@@ -132,7 +131,7 @@ fn a_file_with_holes_is_refused() {
     File::options().write(true).open(&place.path).unwrap().set_len(4 * MIB).unwrap();
     let parts = ["has a hole at byte 0", &format!("fallocate -l {} ", 4 * MIB), "dd"];
     mkswap_refused(&place.path, &["--force"], &parts);
-    // All of it but one page.
+    // Punch a hole of 64 KiB.
     let place = Place::area(4 * MIB);
     let file = File::options().write(true).open(&place.path).unwrap();
     let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;

@@ -1,17 +1,17 @@
-//! A program that only waits for pages is told so while it runs, unless it asked for quiet.
+//! softswap warns while a program mostly waits for pages, unless `--quiet` is given.
 
 use crate::support::control_client::wait_until;
 use crate::support::{LIMIT, Running, Swapped, compiled};
 use std::time::Duration;
 
 const NOTE: &str = "the program has waited for pages";
-/// After so long a second note would come.
+/// Time after which a second warning would appear.
 const WINDOW: Duration = Duration::from_secs(11);
 
 #[test]
 fn a_program_that_thrashes_is_told_so_once_and_only_then() {
     let told = tempfile::tempdir().expect("a temporary directory");
-    // What fits is not waited for.
+    // A working set that fits causes no warning.
     let swapped = [
         (Swapped::within("16M"), "128"),
         (Swapped::within("16M").option("--quiet"), "128"),

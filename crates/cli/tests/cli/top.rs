@@ -1,4 +1,4 @@
-//! `softswap top` in a real terminal, which tmux is.
+//! `softswap top` in a real terminal, emulated by tmux.
 
 use crate::support::control_client::{Program, refused, told, wait_for, wait_until};
 use crate::support::{compiled, softswap};
@@ -6,16 +6,16 @@ use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-/// A uid that runs nothing else.
+/// UID without any process.
 const LONELY: u32 = 65_533;
 
-/// A shell in a terminal of tmux's own.
+/// A shell in its own tmux server.
 struct Terminal {
     dir: TempDir,
 }
 
 impl Terminal {
-    /// With that size; `None` where tmux is missing.
+    /// Opens a terminal of that size. Returns `None` if tmux is missing.
     fn open(width: u16, height: u16) -> Option<Terminal> {
         if Command::new("tmux").arg("-V").output().is_err() {
             eprintln!("skipped: tmux is not installed");
@@ -36,7 +36,7 @@ impl Terminal {
     fn tmux(&self, arguments: &[&str]) -> Output {
         let mut tmux = Command::new("tmux");
         tmux.args(["-u", "-f", "/dev/null", "-S"]).arg(self.dir.path().join("socket"));
-        // That of the user may be none, as with nobody.
+        // The user's own shell may be `nologin`.
         tmux.args(arguments)
             .env("SHELL", "/bin/sh")
             .env("LANG", "C.UTF-8")
@@ -49,7 +49,7 @@ impl Terminal {
         assert!(self.tmux(&[&["send-keys"], keys].concat()).status.success());
     }
 
-    /// Has the shell do that, once it asks: what is typed before is shown twice, in the midst of
+    /// Runs a shell command once the prompt is shown. Input typed earlier would be echoed twice, between
     /// other lines.
     fn command(&self, text: &str) {
         self.wait_until("a prompt", |screen| screen.trim_end().ends_with('$'));
@@ -62,13 +62,13 @@ impl Terminal {
         String::from_utf8_lossy(&captured.stdout).into_owned()
     }
 
-    /// Waits until all of these parts are on the screen.
+    /// Waits until all of `parts` are on the screen.
     fn wait(&self, parts: &[&str]) -> String {
         let has_all = |screen: &str| parts.iter().all(|part| screen.contains(part));
         self.wait_until(&format!("{parts:?}"), has_all)
     }
 
-    /// Waits until the screen is so.
+    /// Waits until the screen satisfies `is_so`.
     fn wait_until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
         wait_until(what, || {
             let screen = self.screen();
@@ -76,13 +76,13 @@ impl Terminal {
         })
     }
 
-    /// Types a value, and waits until all of it is shown.
+    /// Types a value and waits for its echo.
     fn fill_in(&self, value: &str) {
         self.tmux(&["send-keys", "-l", value]);
         self.wait(&[&format!("{value}_")]);
     }
 
-    /// Starts `top`, and a line that says how it ended and whether the terminal echoes.
+    /// Starts `top`, followed by commands that print its exit status and the terminal's echo mode.
     fn top(&self, program: &Path, argument: &str) {
         let program = program.display();
         self.command(&format!(
@@ -97,7 +97,7 @@ impl Terminal {
         })
     }
 
-    /// Waits until `top` has left, and the terminal is as it was.
+    /// Waits until `top` has exited, and asserts that the terminal's mode is restored.
     fn expect_left(&self, status: i32) -> String {
         let screen = self.wait(&[&format!("left {status}\n")]);
         let screen = if screen.contains(" echo") { screen } else { self.wait(&[" echo"]) };
@@ -112,7 +112,7 @@ impl Drop for Terminal {
     }
 }
 
-/// The process of that name that this one, or one that it has started, has started.
+/// Returns the first process called `name` in the process tree of `pid`.
 fn below(pid: &str, name: &str) -> Option<i32> {
     if std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim() == name {
         return pid.parse().ok();
@@ -140,12 +140,12 @@ fn a_program_is_watched_resized_sorted_and_told() {
         &pid,
         "awake",
     ]);
-    // All of it is in view, and nothing wraps.
+    // Everything fits on the screen without wrapping.
     let lines: Vec<&str> = screen.lines().collect();
     assert!(lines.len() <= 24 && lines[0].starts_with("softswap top:"), "{screen}");
     assert!(lines.iter().all(|line| line.chars().count() <= 80), "{screen}");
     assert!(!screen.contains("WRITE/S") && !screen.contains("standby"), "{screen}");
-    // Rates come with the second look.
+    // Rates appear after the second sample.
     terminal.wait(&["%  "]);
     terminal.tmux(&["resize-window", "-x", "200", "-y", "60"]);
     terminal.wait(&["WRITE/S", "standby"]);
@@ -153,7 +153,7 @@ fn a_program_is_watched_resized_sorted_and_told() {
     terminal.wait(&["this help", "Ctrl-Z suspends"]);
     terminal.press(&["x"]);
     terminal.press(&[">", "r"]);
-    // A wrong value changes nothing, and says why.
+    // An invalid value changes nothing and shows the reason.
     for (value, said) in [("quick", "codec: "), ("lz4", "codec = lz4")] {
         terminal.press(&["c"]);
         terminal.wait(&["Change a setting", "codec of hog"]);
@@ -251,12 +251,12 @@ fn a_run_shows_on_a_terminal_how_it_fares_and_nowhere_else() {
 fn the_line_of_a_run_stays_one_line_and_is_gone_in_the_end() {
     let Some(terminal) = Terminal::open(80, 24) else { return };
     let run = format!("{} run -q --progress --memory 64M -- sh -c", softswap().display());
-    // The line once that much time has passed, in seconds; how much it shows.
+    // Returns the seconds shown in the progress line, once at least `least` have passed.
     let beside = |what: &str, least: u64| {
         wait_until("the line below what was written", || {
             let screen = terminal.screen();
             let (before, line) = screen.split_once("softswap: ").ok_or_else(|| screen.clone())?;
-            // To the right of a line of its own.
+            // The line is at the right, below the program's own line.
             let is_below = before.trim_end_matches(' ').ends_with(&format!("{what}\n"));
             assert!(!line.contains("softswap: "), "{screen}");
             let seconds = line.split_once(" s, ").and_then(|(seconds, _)| seconds.parse().ok());
@@ -268,7 +268,7 @@ fn the_line_of_a_run_stays_one_line_and_is_gone_in_the_end() {
     let seconds: u64 = beside("52730", 0);
     beside("52730", seconds + 3);
     terminal.press(&["Enter"]);
-    // The terminal has ended the line, the program began the next one.
+    // The terminal ended the line, and the program began the next one.
     beside("52730\n43747072", 0);
     terminal.press(&["Enter"]);
     terminal.command("echo left $?");
@@ -283,12 +283,12 @@ fn a_program_that_fills_the_terminal_has_it_for_itself() {
     let all = terminal.dir.path().join("all");
     let pipe = format!("cat > {}", all.display());
     terminal.tmux(&["pipe-pane", &pipe]);
-    // A line that was being written meanwhile is there before it begins.
+    // Progress is suspended while the terminal is not in line mode.
     let script = "stty -icanon; sleep 1; echo be''gun; sleep 3; echo ov''er; stty icanon; \
                   sleep 1000";
     let run = format!("{} run -q --progress --memory 64M", softswap().display());
     terminal.command(&format!("clear; {run} -- sh -c \"{script}\""));
-    // With whole lines it is there again.
+    // Progress resumes in line mode.
     terminal.wait(&["over", "softswap: "]);
     let written = wait_for("what was written", || {
         let written = std::fs::read_to_string(&all).ok()?;
@@ -325,11 +325,11 @@ fn a_signal_stops_it_as_the_key_does_and_it_goes_on_where_it_was() {
         terminal.wait(&["STALL%", "awake"]);
         assert_eq!((flag("alternate_on"), flag("cursor_flag")), ("1".into(), "0".into()));
     }
-    // Single keys are read again.
+    // After the change `top` reads single keys again.
     terminal.press(&["h"]);
     terminal.wait(&["this help"]);
     terminal.press(&["x", "q"]);
-    // What is typed before is top's.
+    // Input typed before the exit would go to `top`.
     wait_for("its end", || (flag("alternate_on") == "0").then_some(()));
     terminal.command("echo left; stty -a | grep -o ' -\\?echo '");
     terminal.wait(&["\nleft\n echo"]);
@@ -348,7 +348,7 @@ fn what_cannot_be_shown_says_why() {
     if !is_root() {
         return;
     }
-    // Somebody else's, and nobody's.
+    // Processes of another user, and a UID without processes.
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .unwrap();

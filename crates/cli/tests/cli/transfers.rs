@@ -1,5 +1,5 @@
-//! Long transfers under memory pressure: no byte of the program is on a disk in clear, and a disk
-//! that fails costs a call or the program, but no byte.
+//! Long transfers under memory pressure. No plaintext of the program reaches the disk. A failing disk may
+//! fail a call or stop the program, but corrupts no byte.
 
 use crate::support::cgroup::MemoryGroup;
 use crate::support::{Ended, LIMIT, Running, compiled, mix64, softswap};
@@ -10,11 +10,11 @@ use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// The program puts this into each page. It is not in the program's file.
+/// Content of each page of the program. It does not occur in the executable.
 const MARKER: &[u8] = b"MARKED-MARKED-MARKED-MARKED-MARK";
 
-/// Makes a directory with the program. It is not in `/tmp` or `/var/tmp` if possible, so that a
-/// test can mount its device there.
+/// Creates a directory with the program, if possible outside `/tmp` and `/var/tmp`, over which a test mounts
+/// its device.
 fn scratch() -> TempDir {
     let own = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let parent = if own.is_dir() { own } else { Path::new("/var/tmp") };
@@ -23,7 +23,7 @@ fn scratch() -> TempDir {
     dir
 }
 
-/// Returns the reason why this user cannot mount a file system of its own.
+/// Returns the reason why this user cannot mount a file system.
 fn why_not() -> Option<String> {
     let script = "mount -t tmpfs none /mnt && command -v mkfs.ext4 losetup";
     let tried = Command::new("unshare").args(["--mount", "sh", "-c", script]).output();
@@ -34,9 +34,8 @@ fn why_not() -> Option<String> {
     }
 }
 
-/// Runs a script in a mount namespace of its own, in `dir`, and in a control group if one can be
-/// made: the kernel then writes dirty pages back, and drops them. The script's first
-/// argument is softswap.
+/// Runs a script in `dir` in its own mount namespace. Also uses a memory cgroup if possible, so that the
+/// kernel writes back and drops page cache. The script's first argument is softswap.
 fn run(dir: &Path, script: &str, arguments: &[&str]) -> Ended {
     let group = MemoryGroup::limited_to(160 << 20);
     let mut command = match &group {
@@ -48,7 +47,6 @@ fn run(dir: &Path, script: &str, arguments: &[&str]) -> Ended {
     Running::start(&mut command).finish(LIMIT)
 }
 
-/// Counts the markers in a file.
 fn markers_in(path: &Path) -> usize {
     let mut file = File::open(path).expect("the device's file");
     let mut buffer = vec![0; MARKER.len() + (4 << 20)];
@@ -66,7 +64,7 @@ fn markers_in(path: &Path) -> usize {
     }
 }
 
-/// The swap area, `/tmp` and `/var/tmp` are on one device, which is read afterwards.
+/// Puts the swap area, `/tmp` and `/var/tmp` on one device, which the test searches afterwards.
 const ON_A_DEVICE: &str = "
     truncate -s 512M disk.img
     mkfs.ext4 -q -F disk.img
@@ -99,13 +97,12 @@ fn no_long_transfer_shows_a_byte_on_the_disk() {
     let ended = run(dir.path(), ON_A_DEVICE, &[]);
     ended.expect_success("long transfers");
     assert_eq!(markers_in(&dir.path().join("disk.img")), 0, "pages of the program in clear");
-    // The search finds what is there.
+    // Checks the search itself: without encryption it finds the markers.
     run(dir.path(), ON_A_DEVICE, &["--no-encrypt"]).expect_success("long transfers");
     assert!(markers_in(&dir.path().join("disk.img")) > 1000, "the swap area is in clear now");
 }
 
-/// The swap area of the highest priority is on a device that takes a part of what is written to
-/// it and then fails.
+/// Puts the swap area of highest priority on a device that accepts some writes and then fails.
 const ON_A_FAILING_DEVICE: &str = "
     softswap=$1 size=$2 first=$3 second=$4
     mkdir -p store mounted out other
@@ -122,7 +119,7 @@ const ON_A_FAILING_DEVICE: &str = "
     exit $status
 ";
 
-/// How often by default; `SOFTSWAP_TRANSFERS_FAULTS` says another number.
+/// Default number of faults. `SOFTSWAP_TRANSFERS_FAULTS` overrides it.
 const FAULTS: u64 = 2;
 
 #[test]
@@ -140,14 +137,14 @@ fn a_disk_that_fails_costs_no_byte_of_a_long_transfer() {
     for turn in 0..count {
         let dir = scratch();
         let chance = mix64(seed << 32 | turn);
-        // From what the file system itself takes to more than all that leaves.
+        // From the size of the file system's metadata to more than all evicted data.
         let size = (4 + chance % 90).to_string();
         let (first, second) = if chance >> 32 & 1 == 0 { ("100", "1") } else { ("1", "100") };
         let ended = run(dir.path(), ON_A_FAILING_DEVICE, &[&size, first, second]);
         match (ended.status.code(), ended.status.signal()) {
             (Some(0), _) => right += 1,
             (Some(2), _) => failed += 1,
-            // The message names the page that cannot be had.
+            // The message names the lost page.
             (Some(code), _) if code > 2 && ended.stderr.contains("softswap: ") => stopped += 1,
             _ => panic!("a device of {size} MiB: {}\n{}", ended.status, ended.stderr),
         }

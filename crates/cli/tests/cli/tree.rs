@@ -11,7 +11,7 @@ use std::process::Command;
 
 #[test]
 fn two_that_want_more_than_the_budget_stay_within_it() {
-    // Beside the budget: 4 MiB for each process that lives at once, and for the command.
+    // Outside the budget: 4 MiB for each concurrent process and for the command.
     let group = MemoryGroup::limited_to(BUDGET_BYTES + (4 << 20) * 4);
     let command = match &group {
         Ok(group) => group.command(softswap()),
@@ -37,8 +37,8 @@ fn two_that_want_more_than_the_budget_stay_within_it() {
     assert!(ended.stderr.contains("  budget     96.0 MiB, at most "), "{}", ended.stderr);
 }
 
-/// The rule for many small processes: the budget, or 8 MiB for each, and 4 MiB of unmanaged memory
-/// for each of them, the shell and the command.
+/// The limit for many small processes: the budget, or 8 MiB each if that is more, and 4 MiB of unmanaged
+/// memory for each process, the shell and the command.
 #[test]
 fn many_small_processes_stay_within_eight_mib_each() {
     const CHILDREN: usize = 8;
@@ -65,7 +65,7 @@ print('whole', flush=True)
     assert_eq!(ended.stdout_text().matches("whole").count(), CHILDREN);
 }
 
-/// A forked child counts what it inherits, but the peak of the tree counts a page once.
+/// A forked child counts inherited pages, but the tree's peak counts each page once.
 #[test]
 fn the_peak_of_a_tree_counts_shared_pages_once() {
     let script = r"
@@ -148,7 +148,7 @@ print('child', os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 
 #[test]
 fn children_that_outgrow_a_parent_that_sleeps_share_its_budget() {
-    // Half of the budget for the parent: there is nothing free for what a child inherits.
+    // The parent uses half of the budget, so the children's inherited pages do not fit.
     let script = r"
 import os, time
 block = bytearray(os.urandom(1 << 20)) * 50
@@ -175,21 +175,21 @@ print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids], flush=
     let ended = tree.finish();
     ended.expect_success("three children");
     assert!(ended.stdout_text().ends_with("[0, 0, 0]\n"), "{}", ended.stdout_text());
-    // None has gone on without a budget.
+    // No process ran without a budget.
     assert_eq!(ended.stderr, "");
 }
 
-/// What the largest process of a tree holds, in bytes.
+/// Returns the largest grant of a process in the tree, in bytes.
 fn most_granted(stat: &Value) -> u64 {
     processes(stat).iter().map(|it| bytes(it, "granted_bytes")).max().unwrap_or(0)
 }
 
-/// No process has less, whatever others want.
+/// Minimum share of a process, independent of the demand of the others.
 const LEAST_SHARE_BYTES: u64 = 8 << 20;
 
 #[test]
 fn a_process_that_sleeps_is_woken_where_another_wants_what_it_has() {
-    // The other begins when one has been seen to sleep.
+    // The second hog starts after the test has seen the first one sleep.
     let script = "\"$0\" --mib 60 --seconds 0 & \
                   until [ -e \"$SOFTSWAP_RUNTIME_DIR/seen\" ]; do sleep 0.1; done; \
                   \"$0\" --mib 90 --seconds 0; wait";
@@ -206,7 +206,7 @@ fn a_process_that_sleeps_is_woken_where_another_wants_what_it_has() {
         let hogs = processes(stat).iter().filter(|it| it["name"] == "hog");
         let (one, others): (Vec<_>, Vec<_>) = hogs.partition(|it| it["pid"] == first["pid"]);
         let ([one], [other]) = (&one[..], &others[..]) else { return false };
-        // How large a share is depends on how long each waits, on this machine.
+        // The size of a share depends on how long each process waits on this machine.
         let has_share = bytes(other, "granted_bytes") > BUDGET_BYTES - had_by_first
             && bytes(one, "granted_bytes") >= LEAST_SHARE_BYTES;
         has_share && !sleeps(one) && !sleeps(other)
@@ -217,7 +217,7 @@ fn a_process_that_sleeps_is_woken_where_another_wants_what_it_has() {
 
 #[test]
 fn a_process_that_sleeps_is_woken_where_the_limit_falls_below_what_it_has() {
-    // The shell is there, too: it is not alone.
+    // The tree also contains the shell.
     let script = "\"$0\" --mib 60 --seconds 0 & wait";
     let tree = Tree::of_hogs(Command::new(softswap()), &["--memory", BUDGET], script);
     tree.wait_until_ready(1);
@@ -263,7 +263,7 @@ fn the_limit_of_the_tree_moves_down_and_up() {
     }
     assert_eq!(told(&["ctl", &run, "get", "memory"]), "80M\n");
     refused(&["ctl", &run, "set", "memory", "2M"], 2, &["too little", "8.0 MiB"]);
-    // Others are the program's: a shell's that sleeps.
+    // Other settings belong to a program, here to the sleeping shell.
     refused(&["ctl", &run, "set", "codec", "lz4"], 1, &["sleeps"]);
     let stat = tree.answer();
     let one = bytes(&processes(&stat)[0], "pid").to_string();
@@ -287,9 +287,9 @@ fn a_budget_that_moves_by_itself_gives_way_to_another_program_that_takes_memory(
     let options = ["--memory", "auto:16M-600M"];
     let mut tree = Tree::start(group.command(softswap()), &options, &program);
     tree.wait_until_ready(1);
-    // It may have given way to others on this machine for a moment.
+    // The budget may have been lowered briefly for other load on this machine.
     tree.wait_for_answer("the budget", |stat| bytes(stat, "budget_bytes") > LEFT_BYTES);
-    // As fast as the tree gives way, for which there is no promise but that it does.
+    // The speed of the shrinking is not guaranteed, only that it happens.
     let script = r"
 import os, sys, time
 group, limit, wanted, seen = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
@@ -322,11 +322,11 @@ while not os.path.exists(seen): time.sleep(0.02)
     let set = told(&["ctl", &tree.pid(), "set", "memory", "100M"]);
     assert!(set.starts_with("memory = 100M"), "{set}");
     assert!(told(&["ctl", &tree.pid(), "set", "memory", "auto"]).contains("M (auto)"));
-    // It compares what it touches, and ends where that differs.
+    // The hog compares its data and exits at a difference.
     assert!(!tree.running.has_ended() && group.oom_kills() == 0);
 }
 
-/// A shell starts one program after another while a hog has all that there is.
+/// A shell starts programs one after another while a hog holds the whole budget.
 #[test]
 fn programs_start_and_end_where_all_is_granted() {
     let script = "\"$0\" --mib 90 --seconds 0 & i=0; while [ $i -lt 100 ]; do \
@@ -366,7 +366,7 @@ fn where_the_page_is_overwritten_each_process_says_so_once_and_goes_on() {
     });
     let ended = tree.finish();
     assert_eq!(ended.stdout_text().matches("ok hog").count(), 2, "{}", ended.stderr);
-    // Both programs; the shell has no part in it.
+    // Both programs report it. The shell does not.
     let said = ended.stderr.matches("has been overwritten: process ").count();
     assert_eq!(said, 2, "{}", ended.stderr);
 }
@@ -387,7 +387,7 @@ fn a_budget_for_each_process_is_each_processs_own() {
 
 #[test]
 fn a_forked_child_gets_on_beside_a_pool_that_its_parent_has_filled() {
-    // What joins reads and writes across the ends of pages: each touches two at once.
+    // Joining the strings reads and writes across page boundaries, so it touches two pages at once.
     let script = "
 import os, hashlib
 texts = [str(number) * 6 for number in range(800_000)]

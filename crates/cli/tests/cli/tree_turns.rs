@@ -1,5 +1,5 @@
-//! Trees of processes, and whatever may happen to them at any moment, again and again.
-//! `SOFTSWAP_TREE_TURNS` says how often; `make test-long` 1,000 times.
+//! Stress tests of process trees with random kills. `SOFTSWAP_TREE_TURNS` is the number of rounds; `make
+//! test-long` uses 1,000.
 
 use crate::support::cgroup::MemoryGroup;
 use crate::support::control_client::{told, wait_for, wait_until};
@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::process::Command;
 use std::time::Duration;
 
-/// How often a thing is tried, so many times where nobody says.
+/// Returns the number of rounds: `SOFTSWAP_TREE_TURNS`, or `by_default`.
 fn turns(by_default: u64) -> u64 {
     let asked = std::env::var("SOFTSWAP_TREE_TURNS");
     asked.map_or(by_default, |text| text.parse().expect("SOFTSWAP_TREE_TURNS"))
@@ -26,7 +26,7 @@ fn a_process_wakes_beside_threads_that_are_in_the_midst_of_everything() {
     }
 }
 
-/// The parent of a process, if that is there.
+/// Returns the parent's PID if the process exists.
 fn parent(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
@@ -52,7 +52,7 @@ fn a_family_whose_members_are_killed_at_random_keeps_its_budget_and_its_data() {
     for kills in 0..most_kills {
         random = mix64(random);
         std::thread::sleep(std::time::Duration::from_millis(20 + random % 60));
-        // Neither the command nor what it has started itself: with these all ends.
+        // Spares the command and its direct child, because their exit ends the tree.
         let command = tree.running.id();
         let is_member = |pid: &i32| *pid != command && parent(*pid).is_some_and(|it| it != command);
         let member = wait_until("a member", || {
@@ -74,7 +74,7 @@ fn a_family_whose_members_are_killed_at_random_keeps_its_budget_and_its_data() {
     wait_for("nobody to be left", || group.processes().is_empty().then_some(()));
 }
 
-/// Segments of System V memory that nobody has attached, by their numbers.
+/// Returns the IDs of System V shared memory segments without attachments.
 fn forgotten_memory() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
     let (number, attached) = (1, 6);
@@ -90,7 +90,7 @@ fn whichever_process_of_a_tree_is_killed_nothing_is_left_behind() {
     };
     let swap = tempfile::tempdir().unwrap();
     let (before, mut random) = (forgotten_memory(), 5_u64);
-    // Hogs and what they are started by: a shell, which forks, and the command.
+    // The tree consists of the command, a forking shell and hogs.
     let script = "for i in 1 2 3; do \"$0\" --mib 24 --seconds 1 & done; wait";
     for _ in 0..turns(6) {
         let options = ["-q", "--memory", "32M", "--swap", swap.path().to_str().unwrap()];
@@ -103,7 +103,7 @@ fn whichever_process_of_a_tree_is_killed_nothing_is_left_behind() {
         all.get(random as usize / 600 % all.len().max(1)).into_iter().for_each(|pid| kill(*pid));
         let command = tree.pid();
         drop(tree.running.finish(LIMIT));
-        // Where the command was killed the others go on, as plainly.
+        // If the command was killed, the other processes keep running without it.
         group.processes().into_iter().for_each(kill);
         wait_for("nobody to be left", || group.processes().is_empty().then_some(()));
         let look = Command::new(softswap())
@@ -140,7 +140,7 @@ fn a_limit_that_moves_under_load_is_kept_or_said_who_is_above_it() {
             let is_kept = bytes(&stat, "granted_bytes") <= bytes(&stat, "budget_bytes");
             if is_kept { Ok(stat) } else { Err(stat.to_string()) }
         });
-        // They compare what they have all the time, and end where it differs.
+        // The hogs compare their data continuously and exit at a difference.
         let hogs = processes(&stat).iter().filter(|it| it["name"] == "hog");
         assert_eq!(hogs.count(), 2, "{}", tree.running.stderr_so_far());
     }

@@ -1,10 +1,10 @@
-//! Bad values are refused before anything starts, each with a message that
-//! says what, why, and what to do, and with exit status 2.
+//! Invalid values are refused before anything starts, with exit status 2 and a message that states problem,
+//! reason and remedy.
 
 use crate::common::{as_nobody, bin_dir, run, set_mode, skip, softswap};
 use std::path::Path;
 
-/// The message of a refused `softswap run OPTIONS -- true`.
+/// Returns the message of a refused `softswap run OPTIONS -- true`.
 fn refused(options: &[&str]) -> String {
     message(softswap().arg("run").args(options).args(["--", "true"]), 2)
 }
@@ -62,7 +62,7 @@ fn a_bad_value_is_named_with_its_limit_and_the_way_out() {
     ];
     let swap = tempfile::tempdir().unwrap();
     for (options, parts) in table {
-        // The default swap directory must not be what refuses.
+        // Set, so that the default swap directory is not the reason for the refusal.
         let mut options = options.to_vec();
         if !options.contains(&"--swap") {
             options.extend(["--swap", swap.path().to_str().unwrap()]);

@@ -1,4 +1,4 @@
-//! Named swap areas, and how they are made, checked and refused.
+//! Named swap areas: creation, checks and refusals.
 
 use super::{set_mode, softswap};
 use serde_json::Value;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const UUID: &str = "8dd4db9a-ea4b-4f4d-9aa6-6d6a8e0e5c3f";
 
-/// A file full of data in a directory of its own.
+/// A data file in its own temporary directory.
 pub(crate) struct Place {
     pub(crate) dir: TempDir,
     pub(crate) path: PathBuf,
@@ -28,7 +28,7 @@ impl Place {
         Place { dir, path }
     }
 
-    /// With a header that softswap wrote.
+    /// Creates a file with a header written by softswap.
     pub(crate) fn area(bytes: u64) -> Place {
         let place = Place::of(bytes);
         formatted(&place.path, &[]);
@@ -50,7 +50,7 @@ pub(crate) fn put(path: &Path, offset: u64, bytes: &[u8]) {
     file.sync_all().unwrap();
 }
 
-/// All that must not change when something is refused.
+/// State of a file that a refused command must not change.
 #[derive(PartialEq)]
 pub(crate) struct State {
     content: Vec<u8>,
@@ -63,7 +63,7 @@ impl State {
     pub(crate) fn of(path: &Path) -> State {
         let mut content = Vec::new();
         let mut file = File::open(path).unwrap();
-        // What is delayed gets its blocks now, so that they can be compared.
+        // Delayed allocation assigns blocks now, so that the counts are comparable.
         let _ = file.sync_all();
         file.read_to_end(&mut content).unwrap();
         let meta = file.metadata().unwrap();
@@ -89,8 +89,7 @@ pub(crate) fn check(path: &Path) -> assert_cmd::Command {
     command
 }
 
-/// What `swapon-check --json` finds in something that can serve; it is not
-/// changed by that.
+/// Returns the output of `swapon-check --json` for a usable area. Asserts that the check changes nothing.
 pub(crate) fn found(path: &Path) -> Value {
     let before = State::of(path);
     let output = check(path).arg("--json").assert().success().get_output().clone();
@@ -106,7 +105,7 @@ pub(crate) fn assert_says(text: &str, parts: &[&str]) {
     }
 }
 
-/// Exit status 2, nothing on standard output, and a message with these parts.
+/// Asserts exit status 2, no standard output, and a message that contains all `parts`.
 pub(crate) fn message(command: &mut assert_cmd::Command, parts: &[&str]) {
     let output = command.assert().code(2).get_output().clone();
     assert!(output.stdout.is_empty());

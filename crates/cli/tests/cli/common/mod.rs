@@ -1,4 +1,4 @@
-//! What the tests of the command share.
+//! Helpers shared by the tests of the command.
 #![allow(dead_code, reason = "benchmarks use a part of it")]
 
 pub(crate) mod area;
@@ -8,11 +8,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command as Std;
 
-/// A user without rights, as in containers.
+/// UID without privileges, as in containers.
 pub(crate) const NOBODY: u32 = 65_534;
 
-/// Where `softswap` and `libsoftswap.so` are: named by the environment, or
-/// beside the directory in which cargo puts test executables.
+/// Directory of `softswap` and `libsoftswap.so`: `SOFTSWAP_BIN_DIR`, or the parent of cargo's directory of
+/// test executables.
 pub(crate) fn bin_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("SOFTSWAP_BIN_DIR") {
         return dir.into();
@@ -21,7 +21,7 @@ pub(crate) fn bin_dir() -> PathBuf {
     exe.parent().unwrap().parent().unwrap().to_path_buf()
 }
 
-/// `softswap` with no settings but what the test gives.
+/// Returns a `softswap` command without inherited `SOFTSWAP_` variables.
 pub(crate) fn std_softswap() -> Std {
     let mut command = Std::new(bin_dir().join("softswap"));
     for (name, _) in std::env::vars_os() {
@@ -39,7 +39,7 @@ pub(crate) fn softswap() -> assert_cmd::Command {
     assert_cmd::Command::from_std(std_softswap())
 }
 
-/// `softswap run` with a small budget and its swap file in `swap`.
+/// Returns `softswap run` with a budget of 64 MiB and its swap file in `swap`.
 pub(crate) fn std_run(swap: &Path) -> Std {
     let mut command = std_softswap();
     command.args(["run", "--memory", "64M", "--reserve", "0", "--swap"]).arg(swap);
@@ -50,7 +50,7 @@ pub(crate) fn run(swap: &Path) -> assert_cmd::Command {
     assert_cmd::Command::from_std(std_run(swap))
 }
 
-/// That exit status, nothing on standard output, and a message with all of these parts.
+/// Asserts the exit status, no standard output, and a message that contains all `parts`.
 pub(crate) fn assert_refused(command: &mut assert_cmd::Command, status: i32, parts: &[&str]) {
     let output = command.assert().code(status);
     let text = String::from_utf8(output.get_output().stderr.clone()).unwrap();
@@ -64,7 +64,8 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// `softswap` as a user without rights. If this is root, it is copied to `dir` for that user.
+/// Returns a `softswap` command for an unprivileged user. If the test runs as root, copies the binaries to
+/// `dir` first.
 pub(crate) fn as_nobody(dir: &Path) -> assert_cmd::Command {
     if !is_root() {
         return softswap();
@@ -73,17 +74,17 @@ pub(crate) fn as_nobody(dir: &Path) -> assert_cmd::Command {
     assert_cmd::Command::from_std(std_nobody(dir))
 }
 
-/// Copies the binaries to a directory in which every user may run them.
+/// Copies the binaries to a directory and makes them executable for all users.
 pub(crate) fn copy_binaries(dir: &Path) {
     set_mode(dir, 0o755);
     let names = ["softswap", "softswap-bench", "libsoftswap.so"];
-    // By another process: a file that is open for writing cannot be run, and a child that another
-    // test forks meanwhile would keep it open.
+    // Copied by `cp`: a file open for writing cannot be executed, and a child forked by another test would
+    // inherit the descriptor.
     let copied = Std::new("cp").args(names.map(|name| bin_dir().join(name))).arg(dir).status();
     assert!(copied.unwrap().success());
 }
 
-/// `softswap` in `binaries`, as a user without rights.
+/// Returns the `softswap` in `binaries` as a command of an unprivileged user.
 pub(crate) fn std_nobody(binaries: &Path) -> Std {
     let mut command = Std::new(binaries.join("softswap"));
     command.env_clear().env("PATH", "/usr/bin:/bin").uid(NOBODY).gid(NOBODY).current_dir("/");
@@ -94,7 +95,7 @@ pub(crate) fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// An executable file with `text` in it.
+/// Creates an executable file that contains `text`.
 pub(crate) fn script(dir: &Path, name: &str, text: &str) -> PathBuf {
     let path = dir.join(name);
     std::fs::write(&path, text).unwrap();
@@ -102,8 +103,7 @@ pub(crate) fn script(dir: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// Builds an empty C program; `None` where the compiler or a library for
-/// these options is missing.
+/// Builds an empty C program. Returns `None` if the compiler or a library for `options` is missing.
 pub(crate) fn compile(dir: &Path, name: &str, options: &[&str]) -> Option<PathBuf> {
     let source = dir.join("empty.c");
     std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
@@ -112,12 +112,12 @@ pub(crate) fn compile(dir: &Path, name: &str, options: &[&str]) -> Option<PathBu
     built.status.success().then_some(path)
 }
 
-/// Says why a test had nothing to try here.
+/// Prints the reason why a test is skipped.
 pub(crate) fn skip(why: &str) {
     eprintln!("skipped: {why}");
 }
 
-/// A block device over a file; gone when dropped.
+/// Loop device over a file, detached on drop.
 pub(crate) struct Loop(pub(crate) String);
 
 impl Loop {
@@ -147,7 +147,7 @@ impl Drop for Loop {
     }
 }
 
-/// A tool of the system's; those for its administrator are not in every PATH.
+/// Returns a command for a system tool. Also searches the `sbin` directories, which are not in every PATH.
 pub(crate) fn tool(name: &str) -> Option<Std> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);

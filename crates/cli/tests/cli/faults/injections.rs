@@ -1,5 +1,5 @@
-//! What is injected, kind by kind: each starts a program somewhere, strikes it once or a
-//! few times, and says how it ended.
+//! The injected faults. Each kind starts a program, injects one or more faults, and returns how the program
+//! exited.
 
 use super::Random;
 use super::places::{Disk, Freezer, directory, is_root, tool};
@@ -8,14 +8,14 @@ use crate::support::control_client::wait_until;
 use std::path::Path;
 use std::time::Duration;
 
-/// What became of an injection.
+/// Result of an injection.
 pub(crate) enum Injected {
     Done {
         times: u64,
         end: End,
         longest_pause: Duration,
     },
-    /// It cannot be had here, for this reason.
+    /// Not possible on this machine, for this reason.
     Skipped(String),
 }
 
@@ -26,7 +26,6 @@ pub(crate) struct Kind {
 
 macro_rules! kinds {
     ($($name:ident),* $(,)?) => {
-        /// All kinds.
         pub(crate) const KINDS: &[Kind] =
             &[$(Kind { name: stringify!($name), inject: |random| as_injected($name(random)) }),*];
     };
@@ -62,7 +61,7 @@ fn as_injected(outcome: Outcome) -> Injected {
     }
 }
 
-/// Strikes at most so many times in one run, with pauses, while it runs.
+/// Injects a fault at most `MOST` times in one run, with pauses, while the program runs.
 fn strike_often(
     victim: &mut Victim,
     random: &mut Random,
@@ -86,10 +85,10 @@ fn finish(victim: Victim, times: u64, may: May) -> Outcome {
     Ok((times, end, pause))
 }
 
-/// What the file system itself may have taken meanwhile.
+/// Space that the file system's own metadata may have taken during a run.
 const TABLES_BYTES: u64 = 2 << 20;
 
-/// Space that a run took is free when it has ended.
+/// Asserts that the space used by a run is free after its exit.
 fn expect_free(disk: &Disk, before_bytes: u64) {
     let after_bytes = disk.free_bytes();
     assert!(
@@ -105,7 +104,7 @@ fn stop_and_continue(random: &mut Random) -> Outcome {
     let dir = directory();
     let mut victim = Victim::under(&Setting::on(dir.path()));
     let times = strike_often(&mut victim, random, |victim, random| {
-        // softswap stops with its program, and goes on with it.
+        // softswap stops and continues together with its program.
         let Some(program) = victim.program() else { return Ok(()) };
         let _ = softswap_sys::child::send(program, libc::SIGSTOP);
         std::thread::sleep(random.milliseconds(1, 200));
@@ -131,7 +130,7 @@ fn freeze_group(random: &mut Random) -> Outcome {
     finish(victim, times, May::GoOn)
 }
 
-/// On a small file system where that can be had: then its space is looked at, too.
+/// Kills a program. On a small file system, if one can be made, also checks that the space is freed.
 fn killed(random: &mut Random, kill: impl FnOnce(&mut Victim)) -> Outcome {
     let disk = Disk::of(256).ok();
     let dir = directory();
@@ -143,7 +142,7 @@ fn killed(random: &mut Random, kill: impl FnOnce(&mut Victim)) -> Outcome {
     let outcome = finish(victim, 1, May::BeKilled(libc::SIGKILL));
     assert_eq!(std::fs::read_dir(dir.path()).map_or(0, Iterator::count), 0, "files are left");
     if let Some(disk) = disk {
-        // Where softswap itself was killed nobody waits for the kernel.
+        // If softswap itself was killed, no process waits for the kernel to free the file.
         wait_until("space to be free", || match disk.free_bytes() {
             bytes if bytes + TABLES_BYTES >= before_bytes => Ok(()),
             bytes => Err(format!("{bytes} bytes are free, {before_bytes} were before")),
@@ -171,7 +170,7 @@ fn kill_group(random: &mut Random) -> Outcome {
     let shell = Some(freezer.join());
     let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
     victim.watch(random.milliseconds(1, 500));
-    // In the middle of being frozen, where the kernel can only kill one by one.
+    // Kill while frozen. Without `cgroup.kill` the processes are killed one by one.
     if random.below(2) == 0 || !freezer.kill() {
         freezer.freeze(true);
         victim.send_to_all(libc::SIGKILL);
@@ -181,14 +180,14 @@ fn kill_group(random: &mut Random) -> Outcome {
     finish(victim, 1, May::BeKilled(libc::SIGKILL))
 }
 
-/// The group's limit falls below what the program has: the kernel kills in it.
+/// Lowers the cgroup's limit below the program's usage, so that the OOM killer runs in the group.
 fn memory_group_shrinks(random: &mut Random) -> Outcome {
     let group = super::places::memory_group(256 << 20)?;
     let dir = directory();
     let shell = Some(format!("echo $$ > {} && exec \"$@\"", group.members_file().display()));
     let mut victim = Victim::under(&Setting { shell, ..Setting::on(dir.path()) });
     victim.watch(random.milliseconds(20, 500));
-    // Refused where that much cannot be taken back at once: then nothing has happened.
+    // The kernel refuses the limit if it cannot reclaim enough at once. Then nothing happens.
     let mib = 4 + random.below(20);
     let _ = group.limit_to(mib << 20);
     victim.watch(random.milliseconds(20, 300));
@@ -203,7 +202,7 @@ fn file_system_fills_up(random: &mut Random) -> Outcome {
     let disk = Disk::of(160)?;
     let before_bytes = disk.free_bytes();
     let options: &[&str] = if random.below(2) == 0 { &["--codec=none"] } else { &[] };
-    // More than the first piece of the file takes.
+    // The program needs more than the first extent of the swap file.
     let setting = Setting { options, mib: 100, ..Setting::on(disk.path()) };
     let mut victim = Victim::under(&setting);
     let times = strike_often(&mut victim, random, |victim, random| {
@@ -222,7 +221,7 @@ fn read_only_remount(random: &mut Random) -> Outcome {
     let mut victim = Victim::under(&Setting::on(disk.path()));
     let mut refused = String::new();
     let times = strike_often(&mut victim, random, |_, _| {
-        // A file that is open for writing forbids it, as long as it is.
+        // A file open for writing prevents a read-only remount.
         if let Err(why) = disk.remount("ro") {
             refused = why;
         }
@@ -236,7 +235,7 @@ fn read_only_remount(random: &mut Random) -> Outcome {
     outcome
 }
 
-/// As after an error in its tables: from one moment to the next it takes no write.
+/// Aborts the file system, as after a metadata error: all writes fail at once.
 fn file_system_gives_up(random: &mut Random) -> Outcome {
     let disk = Disk::of(160)?;
     let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(disk.path()) });
@@ -280,7 +279,7 @@ fn device_write_protected(random: &mut Random) -> Outcome {
     finish(victim, times, May::BeTold)
 }
 
-/// Its storage is smaller than it says: writes fail, and later do not any more.
+/// Injects write errors: the device's storage is smaller than its size. Later it becomes large enough.
 fn device_loses_writes(random: &mut Random) -> Outcome {
     let disk = Disk::hollow(160, 24 + random.below(30))?;
     let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(disk.path()) });
@@ -293,7 +292,7 @@ fn device_loses_writes(random: &mut Random) -> Outcome {
     finish(victim, times, May::BeTold)
 }
 
-/// Parts of what it holds become zeroes, behind everybody's back.
+/// Overwrites parts of the device with zeroes, without any error.
 fn device_loses_content(random: &mut Random) -> Outcome {
     let disk = Disk::of(160)?;
     let mut victim = Victim::under(&Setting { mib: 60, ..Setting::on(disk.path()) });
@@ -310,7 +309,7 @@ fn device_loses_content(random: &mut Random) -> Outcome {
     finish(victim, times, May::BeTold)
 }
 
-/// What device-mapper makes of the disk's device: a table for all of it.
+/// Runs a program on a device-mapper device, and replaces its table while the program runs.
 fn mapped(random: &mut Random, table: fn(&mut Random, &str) -> String) -> Outcome {
     tool("dmsetup", &["version"]).map_err(|_| "this kernel has no device-mapper".to_string())?;
     let disk = Disk::of(160)?;
@@ -335,8 +334,7 @@ fn device_error(random: &mut Random) -> Outcome {
     mapped(random, |_, _| "error".to_string())
 }
 
-/// A mapped device over that of a disk, with a file system of its own; unmounted and
-/// removed when dropped.
+/// Mapped device over a disk's device, with its own file system. Unmounted and removed on drop.
 struct Mapper {
     name: String,
     device: String,
@@ -346,7 +344,7 @@ struct Mapper {
 
 impl Mapper {
     fn over(disk: &Disk) -> Result<Mapper, String> {
-        // The file system on it is made anew, on a device of its own.
+        // The file system is created anew, on its own loop device.
         let image = disk.keeps().join("mapped");
         let file = std::fs::File::create(&image).map_err(|error| error.to_string())?;
         file.set_len(160 << 20).map_err(|error| error.to_string())?;
@@ -385,7 +383,7 @@ impl Drop for Mapper {
 
 // ---- limits ------------------------------------------------------------------------------
 
-/// Every limit, what it may be, and the signal that Linux sends where it bites.
+/// Each limit with its minimum, its maximum, and the signal that Linux sends when it is exceeded.
 const LIMITS: [(&str, u64, u64, i32); 10] = [
     ("--as", 1 << 20, 64 << 30, libc::SIGKILL),
     ("--data", 1 << 20, 512 << 20, libc::SIGKILL),
@@ -399,7 +397,7 @@ const LIMITS: [(&str, u64, u64, i32); 10] = [
     ("--sigpending", 0, 64, libc::SIGKILL),
 ];
 
-/// The limit's value: as often small as large.
+/// Returns a random limit, distributed logarithmically.
 fn a_limit(random: &mut Random) -> (String, i32) {
     let (name, least, most, signal) = LIMITS[random.below(LIMITS.len() as u64) as usize];
     let span = (most / least.max(1)).max(2).ilog2() as u64 + 1;
@@ -407,7 +405,7 @@ fn a_limit(random: &mut Random) -> (String, i32) {
     (format!("{name}={value}:"), signal)
 }
 
-/// A program that has no room to start says so and fails as it would have.
+/// A program without enough resources to start prints a message and fails as it would without softswap.
 fn limits_from_the_start(random: &mut Random) -> Outcome {
     tool("prlimit", &["--version"])?;
     let dir = directory();
@@ -444,7 +442,7 @@ fn limits_from_outside(random: &mut Random) -> Outcome {
 
 // ---- one after the other -------------------------------------------------------------------
 
-/// What a run took is there for the next one, at once.
+/// Resources of a run are available to the next run at once.
 fn next_run_at_once(random: &mut Random) -> Outcome {
     let disk = Disk::of(112)?;
     let before_bytes = disk.free_bytes();

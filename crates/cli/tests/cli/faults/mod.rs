@@ -1,11 +1,11 @@
-//! Faults of devices, file systems, control groups and limits, and signals at any moment,
-//! under a whole program that verifies its data without a pause.
+//! Faults of devices, file systems, control groups and limits, and signals at any moment, injected while a
+//! program verifies its data continuously.
 //!
-//! Whatever happens: no wrong byte, no stall of more than 5 s without a message, and
-//! nothing left behind. What a machine does not have is printed as skipped.
+//! Required in all cases: no wrong byte, no stall of more than 5 s without a message, and no resources left
+//! after exit. Faults that the machine does not support are printed as skipped.
 //!
-//! `SOFTSWAP_FAULTS` is how many are injected, `SOFTSWAP_FAULTS_SEED` which, and
-//! `SOFTSWAP_FAULTS_ONLY` of which kind. `make test-long` injects 500.
+//! `SOFTSWAP_FAULTS` is the number of faults, `SOFTSWAP_FAULTS_SEED` the seed, `SOFTSWAP_FAULTS_ONLY` the
+//! kind. `make test-long` injects 500.
 
 mod injections;
 mod places;
@@ -16,14 +16,14 @@ use injections::{Injected, KINDS, Kind};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Injected where nobody says how many.
+/// Default number of faults.
 const BY_DEFAULT: u64 = 64;
 
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect(name))
 }
 
-/// Numbers that look random, and the same again for the same seed.
+/// Pseudo-random numbers, reproducible from the seed.
 struct Random(u64);
 
 impl Random {
@@ -37,7 +37,7 @@ impl Random {
     }
 }
 
-/// What came of the injections of one kind.
+/// Results of the injections of one kind.
 #[derive(Default)]
 struct Tally {
     injected: u64,
@@ -61,7 +61,7 @@ fn no_fault_costs_a_byte_or_goes_unsaid() {
     let mut tallies: BTreeMap<&str, Tally> = BTreeMap::new();
     let (mut done, mut turn) = (0, 0);
     while done < wanted {
-        // In turns: each kind as often as the others.
+        // Round robin over the kinds.
         let kind = kinds[turn as usize % kinds.len()];
         assert!(turn < 20 * wanted + 100, "hardly anything can be injected here");
         turn += 1;
@@ -111,7 +111,7 @@ fn no_fault_costs_a_byte_or_goes_unsaid() {
     }
 }
 
-/// The program that all of this rests on notices a wrong byte.
+/// Checks the test program itself: it detects a wrong byte.
 #[test]
 fn a_wrong_byte_is_noticed() {
     let mut victim = victim::Victim::plain(&["--corrupt", "run", "--mib", "4"]);

@@ -1,5 +1,5 @@
-//! Where the struck program swaps to: directories, small file systems, and devices whose
-//! storage runs out. All of it goes when it is dropped.
+//! Swap locations for the fault tests: directories, small file systems, and devices whose storage runs out.
+//! Removed on drop.
 
 use crate::support::cgroup;
 use std::fs::File;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
 
-/// A tool that must do what it is asked; what it says where it does not.
+/// Runs a tool. Returns its standard output, or its error message.
 pub(crate) fn tool(name: &str, arguments: &[&str]) -> Result<String, String> {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     let output = Command::new("nice").arg(name).args(arguments).env("PATH", path).output();
@@ -27,17 +27,17 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A directory on a disk.
+/// Creates a directory on a disk.
 pub(crate) fn directory() -> TempDir {
     tempfile::tempdir_in("/var/tmp").expect("a directory on a disk")
 }
 
-/// What is mounted there until this is dropped.
+/// Mount point, unmounted on drop.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // What was killed may hold it for a moment.
+        // A killed process may keep the mount busy for a moment.
         let path = self.0.display().to_string();
         let end = Instant::now() + Duration::from_secs(5);
         while let Err(why) = tool("umount", &[&path]) {
@@ -51,7 +51,7 @@ impl Drop for Mounted {
     }
 }
 
-/// A loop device until this is dropped.
+/// Loop device, detached on drop.
 pub(crate) struct Loop(pub(crate) String);
 
 impl Loop {
@@ -68,25 +68,25 @@ impl Drop for Loop {
     }
 }
 
-/// A small ext4 file system on a loop device. In the order in which they go.
+/// A small ext4 file system on a loop device. The order of the fields is the order of their drops.
 pub(crate) struct Disk {
     mounted: Option<Mounted>,
     pub(crate) device: Loop,
     pub(crate) image: PathBuf,
     point: PathBuf,
-    /// What the image lies on, if that is one of ours.
+    /// The tmpfs that contains the image, if the disk has its own.
     shelf: Option<Mounted>,
     dir: TempDir,
 }
 
 impl Disk {
-    /// A file system of so many MiB.
+    /// Creates a file system of `mib` MiB.
     pub(crate) fn of(mib: u64) -> Result<Disk, String> {
         Disk::made(mib, None)
     }
 
-    /// One whose storage is so much smaller than it claims: a write to the device fails
-    /// when that is used up.
+    /// Creates a file system of `mib` MiB on a sparse image with only `storage_mib` MiB of storage. Writes to
+    /// the device fail when the storage is used up.
     pub(crate) fn hollow(mib: u64, storage_mib: u64) -> Result<Disk, String> {
         Disk::made(mib, Some(storage_mib))
     }
@@ -110,7 +110,7 @@ impl Disk {
         let made = File::create_new(&image).and_then(|file| file.set_len(mib * MIB));
         made.map_err(|error| error.to_string())?;
         let device = Loop::over(&image)?;
-        // Without what is written later, in the background: the tables of all groups.
+        // Metadata of all groups is written now. Otherwise the kernel writes it later, in the background.
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         tool("mkfs.ext4", &["-q", "-F", "-m", "0", "-E", options, &device.0])?;
         tool("mount", &["-o", "errors=remount-ro", &device.0, &text(&point)])?;
@@ -122,19 +122,19 @@ impl Disk {
         &self.point
     }
 
-    /// How much is free on it.
+    /// Returns the free space of the file system.
     pub(crate) fn free_bytes(&self) -> u64 {
         let space = rustix::fs::statvfs(&self.point).expect("a file system");
         space.f_bfree * space.f_frsize
     }
 
-    /// What is not there yet: nothing else is to be on it.
+    /// Returns true if the file system contains only `lost+found`.
     pub(crate) fn is_empty(&self) -> bool {
         let entries = std::fs::read_dir(&self.point).into_iter().flatten().flatten();
         entries.filter(|entry| entry.file_name() != "lost+found").count() == 0
     }
 
-    /// Takes all that is free.
+    /// Fills the free space.
     pub(crate) fn fill(&self) -> Filler {
         let path = self.point.join("filler");
         let file = File::create(&path).expect("a file");
@@ -149,7 +149,7 @@ impl Disk {
         Filler(path)
     }
 
-    /// Makes what the image lies on larger or smaller.
+    /// Resizes the tmpfs that contains the image.
     pub(crate) fn set_storage(&self, mib: u64) -> Result<(), String> {
         let shelf = self.shelf.as_ref().expect("a hollow one");
         let size = format!("remount,size={mib}m");
@@ -170,13 +170,13 @@ impl Disk {
         tool("mount", &["-o", &options, &self.point.display().to_string()]).map(drop)
     }
 
-    /// Keeps a directory alive whose content is still mounted.
+    /// Directory that must outlive mounts of images stored in it.
     pub(crate) fn keeps(&self) -> &Path {
         self.dir.path()
     }
 }
 
-/// A file that takes all space, until this is dropped.
+/// File that fills the free space, removed on drop.
 pub(crate) struct Filler(PathBuf);
 
 impl Drop for Filler {
@@ -185,7 +185,7 @@ impl Drop for Filler {
     }
 }
 
-/// A control group of version 1 or 2 that can be frozen; thawed and removed when dropped.
+/// Freezer cgroup (version 1 or 2), thawed and removed on drop.
 pub(crate) struct Freezer {
     dir: PathBuf,
     is_second: bool,
@@ -233,7 +233,7 @@ impl Freezer {
         std::fs::write(self.dir.join(self.file()), word).expect("a freezer");
     }
 
-    /// Kills all of the group at once.
+    /// Kills all processes of the group at once. Returns false if the kernel has no `cgroup.kill`.
     pub(crate) fn kill(&self) -> bool {
         std::fs::write(self.dir.join("cgroup.kill"), "1").is_ok()
     }
@@ -252,7 +252,7 @@ impl Drop for Freezer {
     }
 }
 
-/// A memory control group, as other tests have it.
+/// Creates a memory cgroup.
 pub(crate) fn memory_group(bytes: u64) -> Result<cgroup::MemoryGroup, String> {
     cgroup::MemoryGroup::limited_to(bytes)
 }

@@ -1,5 +1,5 @@
-//! The program under softswap that is struck, watched while it runs: how long it makes
-//! no step, and what is left of it at its end.
+//! The program under fault injection. The test watches its progress while it runs and checks for leftovers
+//! after its exit.
 
 use crate::support::control_client::{PATIENCE, wait_until};
 use crate::support::{Ended, Running, compiled, softswap};
@@ -11,52 +11,51 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Guards against hangs, not expectations of speed. Without a message the program may not stand
-/// still for longer.
+/// Limits against hangs, not expectations of speed. `LONGEST_SILENCE` limits a stall without a message.
 const LONGEST_SILENCE: Duration = PATIENCE;
 const END_LIMIT: Duration = PATIENCE;
 const THREADS: u64 = 2;
 const STRIDE_BYTES: u64 = 64;
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It verified all of its data.
+    /// The program verified all of its data.
     WentOn,
-    /// It was stopped, and a message says why.
+    /// The program was stopped with a message that states the reason.
     Told,
-    /// By a signal that was sent to it.
+    /// The injected signal killed the program.
     Killed,
 }
 
-/// How it may end beside verifying all.
+/// Outcomes permitted in addition to verifying all data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum May {
-    /// In no other way.
+    /// No other outcome.
     GoOn,
     /// Stopped with a message.
     BeTold,
-    /// By this signal, without a message, too.
+    /// Also killed by this signal, without a message.
     BeKilled(i32),
 }
 
 pub(crate) struct Victim {
     running: Running,
     beat: File,
-    /// Sockets.
+    /// Directory of the control sockets.
     runtime_dir: TempDir,
     _beat_dir: TempDir,
     longest_pause: Duration,
-    /// Time in which it was not to run.
+    /// Stalls until this time were caused by the test itself.
     excused_until: Instant,
 }
 
-/// What softswap is asked for.
+/// Configuration of a run.
 pub(crate) struct Setting<'a> {
     pub(crate) memory: &'a str,
     pub(crate) swap: &'a Path,
     pub(crate) options: &'a [&'a str],
-    /// In front of all: a shell script that ends in `exec "$@"`.
+    /// Optional wrapper: a shell script that ends in `exec "$@"`.
     pub(crate) shell: Option<String>,
     pub(crate) mib: u64,
 }
@@ -125,17 +124,17 @@ impl Victim {
         }
     }
 
-    /// softswap's own number.
+    /// PID of softswap, which is also the process group.
     pub(crate) fn id(&self) -> i32 {
         self.running.id()
     }
 
-    /// The program's number, once it has been started.
+    /// PID of the program, once it has been started.
     pub(crate) fn program(&self) -> Option<i32> {
         members(self.id()).into_iter().find(|pid| *pid != self.id())
     }
 
-    /// To softswap and the program.
+    /// Sends a signal to softswap and the program.
     pub(crate) fn send_to_all(&self, signal: i32) {
         let _ = softswap_sys::child::send(-self.id(), signal);
     }
@@ -152,7 +151,7 @@ impl Victim {
         String::from_utf8_lossy(&self.running.stdout_so_far()).lines().any(|line| line == "ready")
     }
 
-    /// Until it has written all of its memory, or has ended.
+    /// Waits until the program has written all of its memory or exited.
     pub(crate) fn wait_ready(&mut self) {
         let end = Instant::now() + END_LIMIT;
         while !self.is_ready() && !self.has_ended() {
@@ -161,7 +160,7 @@ impl Victim {
         }
     }
 
-    /// Until the program itself runs, or all has ended.
+    /// Waits until the program runs, or all processes have exited.
     pub(crate) fn wait_started(&mut self) {
         let end = Instant::now() + END_LIMIT;
         while self.last_step(0) == 0 && !self.has_ended() {
@@ -176,7 +175,7 @@ impl Victim {
         if read.is_ok() { u64::from_le_bytes(word) } else { 0 }
     }
 
-    /// Lets it run, and looks at what it does.
+    /// Lets the program run for `time` and checks its progress.
     pub(crate) fn watch(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while Instant::now() < until && !self.has_ended() {
@@ -185,7 +184,7 @@ impl Victim {
         }
     }
 
-    /// It was not to run until now.
+    /// Excludes the time until now from the stall check.
     pub(crate) fn excuse(&mut self) {
         self.excused_until = Instant::now();
     }
@@ -208,14 +207,13 @@ impl Victim {
         }
     }
 
-    /// Asks it to verify all, and judges its end.
+    /// Asks the program to verify all data, and checks its outcome.
     pub(crate) fn finish(mut self, may: May) -> (End, Duration) {
-        // Before, nobody takes the signal.
+        // The program handles SIGTERM only once it runs.
         self.wait_started();
         self.send(libc::SIGTERM);
         let end = Instant::now() + END_LIMIT;
         while !self.has_ended() {
-            // Verifying is one thread's work.
             std::thread::sleep(Duration::from_millis(5));
             assert!(Instant::now() < end, "no end: {}", self.running.stderr_so_far());
         }
@@ -226,8 +224,8 @@ impl Victim {
         (judge(&ended, may), pause)
     }
 
-    /// As [`Victim::finish`], where a limit may have kept it from what it does: then it
-    /// says so itself, or its loader does, and that is no wrong byte.
+    /// Like [`Victim::finish`], under a resource limit. The program or its loader may report the limit and
+    /// fail; that is not a wrong byte.
     pub(crate) fn finish_under_limit(self, signal: i32, limit: &str) -> (End, Duration) {
         self.send(libc::SIGTERM);
         let (group, pause) = (self.id(), self.longest_pause);
@@ -240,14 +238,14 @@ impl Victim {
         match ended.status.signal() {
             None if ended.status.success() => (End::WentOn, pause),
             Some(got) if got == signal || got == libc::SIGKILL => (End::Killed, pause),
-            // Before it came to its handler.
+            // Killed before it installed its handler.
             Some(libc::SIGTERM) => (End::Killed, pause),
             _ if is_told => (End::Told, pause),
             _ => panic!("{limit}: it ended by {} and nobody says why", ended.status),
         }
     }
 
-    /// Its end, as it is.
+    /// Waits for the exit without checking it.
     pub(crate) fn finish_raw(self) -> Ended {
         self.running.finish(END_LIMIT)
     }
@@ -275,14 +273,14 @@ fn judge(ended: &Ended, may: May) -> End {
     End::Told
 }
 
-/// The processes of a group.
+/// Returns the live processes of a process group.
 pub(crate) fn members(group: i32) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     numbers
         .filter(|pid| {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // State, parent, group: behind the name, which may hold anything.
+            // State, parent and group follow the name, which may contain any character.
             let rest: Vec<&str> =
                 stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split(' ').collect();
             let is_dead = matches!(rest.first(), Some(&"Z" | &"X"));
@@ -291,7 +289,7 @@ pub(crate) fn members(group: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Neither processes nor sockets. The kernel may need a moment for what it kills.
+/// Asserts that no process and no socket is left. Killed processes take a moment to exit.
 fn nothing_is_left(group: i32, runtime_dir: &Path) {
     wait_until("no process to be left", || match members(group) {
         none if none.is_empty() => Ok(()),
@@ -301,7 +299,8 @@ fn nothing_is_left(group: i32, runtime_dir: &Path) {
         if std::fs::read_dir(runtime_dir).map_or(0, Iterator::count) == 0 {
             return Ok(());
         }
-        // One that was killed cannot take its socket away: whoever meets it does, once it is gone.
+        // A killed process cannot remove its socket. The next `softswap` command removes it once the process
+        // has exited.
         let look = Command::new(softswap())
             .args(["stat", &std::process::id().to_string()])
             .env("SOFTSWAP_RUNTIME_DIR", runtime_dir)

@@ -1,4 +1,4 @@
-//! What happens to the cluster or to the helper while the program works.
+//! Faults of the cluster or the helper while the program runs.
 
 use super::program::Program;
 use super::scene::{Mode, Scene};
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Something that leaves a good copy of every page, somewhere: the program must go on.
+/// A fault after which each page still has one good copy. The program must continue.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) needs_ways: bool,
@@ -22,22 +22,21 @@ impl Kind {
     }
 }
 
-/// Something by which both copies of a page are gone or out of reach: without a directory the
-/// program must stop, and say why; beside one it must go on.
+/// A fault that makes both copies of a page unavailable. Without a local area the program must stop with a
+/// message. With one it must continue.
 pub(crate) struct Loss {
     pub(crate) name: &'static str,
     pub(crate) inject: fn(&mut Scene),
-    /// The servers take up again what they do, beside what any repair brings.
+    /// Restores the servers' service, in addition to [`Scene::repair`].
     pub(crate) undo: fn(&mut Scene),
     pub(crate) deadline: &'static str,
-    /// One of these is said.
+    /// The message contains one of these.
     pub(crate) says: &'static [&'static str],
-    /// It is over so soon that the program may get by.
+    /// The fault is so short that the program may continue.
     pub(crate) may_go_on: bool,
 }
 
-/// Long enough for any failover here; whether the program goes on does not depend on how long
-/// one takes.
+/// Deadline longer than any failover here, so that the result does not depend on its duration.
 pub(crate) const PATIENT: &str = "60s";
 const OTHER_PASSWORD: &str = "another";
 
@@ -99,7 +98,7 @@ pub(crate) const KINDS: &[Kind] = &[
             scene.bed.nodes[node].signal(what);
         }
         pause(scene, 50, 5000);
-        // In the order that is worse: who follows takes over.
+        // Resumes in the worse order: the replica takes over first.
         scene.bed.nodes[replica].signal(Signal::CONT);
         pause(scene, 0, 1500);
         scene.bed.nodes[primary].signal(Signal::CONT);
@@ -149,7 +148,7 @@ pub(crate) const LOSSES: &[Loss] = &[
         }
     }),
     loss("two servers forget", &["is lost"], |scene| {
-        // Those that have most: one whose copies have got other places may have none.
+        // Primaries with the most keys. After copies were moved, a primary may have none.
         let mut primaries = scene.bed.primaries();
         primaries.sort_by_key(|at| -scene.bed.nodes[*at].number(&["DBSIZE"]));
         for primary in &primaries[..2] {
@@ -195,7 +194,8 @@ fn pause(scene: &mut Scene, least: u64, most: u64) {
     sleep(scene.random.milliseconds(least, most));
 }
 
-/// Until something on its way was late, lost or altered, if the program asks for anything.
+/// Waits until a proxy has delayed, dropped or altered data, or until a limit if the program sends no
+/// requests.
 fn await_strike(scene: &Scene) {
     let struck = || scene.ways.iter().map(super::ways::Way::struck).sum::<u64>();
     let before = struck();
@@ -220,7 +220,7 @@ fn set_maximum(scene: &Scene, bytes: &str) {
     }
 }
 
-/// Less than what is there.
+/// Sets a memory limit below the servers' usage.
 fn fill(scene: &mut Scene) {
     set_maximum(scene, "1000000");
 }

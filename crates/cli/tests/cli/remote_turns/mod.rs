@@ -1,11 +1,11 @@
-//! Programs in a quarter of their memory, the rest on a cluster, and whatever may happen to
-//! servers, network and helper at any moment, again and again.
+//! Stress tests of clusters: programs run in a quarter of their memory, with random faults of servers,
+//! network and helper.
 //!
-//! Whatever happens: no wrong byte. With a good copy of each page somewhere the program goes on;
-//! else it stops, and a message says why. Without `redis-server` all of it is skipped.
+//! Required in all cases: no wrong byte. If each page has a good copy, the program continues. Otherwise it
+//! stops with a message. Skipped without `redis-server`.
 //!
-//! `SOFTSWAP_TURNS` is how many things happen, `SOFTSWAP_TURNS_SEED` which and when, and
-//! `SOFTSWAP_TURNS_ONLY` of which kind. `make test-long` has 500 happen.
+//! `SOFTSWAP_TURNS` is the number of faults, `SOFTSWAP_TURNS_SEED` the seed, `SOFTSWAP_TURNS_ONLY` the kind.
+//! `make test-long` injects 500.
 
 mod program;
 mod ways;
@@ -19,25 +19,25 @@ use scene::{Mode, Random, Scene};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// So many where nobody says how many: one round in each mode.
+/// Default number of faults: one round in each mode.
 const BY_DEFAULT: u64 = 9;
-/// With one program, at most.
+/// Maximum number of faults with one program.
 const IN_A_ROUND: u64 = 8;
 
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect(name))
 }
 
-/// What came of what happened, of one kind.
+/// Results of the faults of one kind.
 #[derive(Default)]
 struct Tally {
     went_on: u64,
     told: u64,
-    /// From when it happened until the program works as before, or has stopped.
+    /// Longest time from the fault until the program worked as before or had stopped.
     longest: Duration,
 }
 
-/// All of a kind in turns, in an order by chance.
+/// Shuffled elements, each drawn once before any is repeated.
 struct Deck<T> {
     all: Vec<T>,
     left: Vec<T>,
@@ -57,7 +57,7 @@ impl<T: Copy> Deck<T> {
     }
 }
 
-/// Tells how to have a failure again.
+/// Prints how to reproduce a failure when dropped by a panic.
 struct Seed(u64);
 
 impl Drop for Seed {
@@ -88,7 +88,7 @@ impl Turns {
         println!("{at:7.1} s  {:4}  {mode:?}: {what}", self.done + 1);
     }
 
-    /// It happens, the program goes on, and all is as before.
+    /// Injects a fault that the program must survive, then repairs the cluster.
     fn go_through(&mut self, kind: &Kind, program: &mut Program) {
         self.say(kind.name);
         let since = Instant::now();
@@ -102,7 +102,7 @@ impl Turns {
         self.note(kind.name, since, false);
     }
 
-    /// It happens beside a directory, where nothing is lost by it.
+    /// Injects a loss while a local area keeps a copy. The program must continue.
     fn get_by(&mut self, loss: &Loss, program: &mut Program) {
         self.say(loss.name);
         let since = Instant::now();
@@ -115,7 +115,7 @@ impl Turns {
         self.note(loss.name, since, false);
     }
 
-    /// It happens, and the program stops, or gets by if it may.
+    /// Injects a loss. The program must stop, or may continue if the loss permits it.
     fn lose(&mut self, loss: &Loss, mut program: Program) {
         self.say(loss.name);
         let helper = program.helper();
@@ -132,7 +132,7 @@ impl Turns {
             true => drop(program),
             false => _ = program.finish(),
         }
-        // It removes what is left there, and would renew a lease meanwhile.
+        // The helper removes the run's keys before it exits, and renews its lease meanwhile.
         let name = |helper: i32| std::fs::read_to_string(format!("/proc/{helper}/comm"));
         let is_there = |helper: i32| name(helper).is_ok_and(|name| name.contains("softswap"));
         while helper.is_some_and(is_there) {
@@ -141,7 +141,7 @@ impl Turns {
         }
     }
 
-    /// One program, and so many things; with or without one by which pages are lost.
+    /// Runs one program with several faults, and with a final loss if given.
     fn round(&mut self, kinds: Vec<&'static Kind>, loss: Option<&'static Loss>) {
         let deadline = loss.map_or(PATIENT, |loss| loss.deadline);
         let url = self.scene.url(deadline);
@@ -195,7 +195,7 @@ fn whatever_happens_to_a_cluster_no_byte_is_wrong_and_nothing_goes_unsaid() {
         let count = (wanted / 3).clamp(1, IN_A_ROUND).min(wanted - turns.done);
         turns.scene.begin(Mode::ALL[at]);
         let random = &mut turns.scene.random;
-        // Where time is short a wait for what is past would take a good part of it.
+        // With a short deadline, delays caused by earlier faults would use up a good part of it.
         let loss = loss_decks[at].next(random);
         let is_alone = loss.is_some_and(|loss| loss.deadline != PATIENT);
         let before = match loss {

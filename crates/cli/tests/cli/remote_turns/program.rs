@@ -1,6 +1,5 @@
-//! The program that goes on in a quarter of its memory while things happen to the cluster that
-//! has the rest: it verifies and rewrites its pages without a pause, and says where a byte is
-//! wrong.
+//! The program under fault injection. It runs in a quarter of its memory, verifies and rewrites its pages
+//! continuously, and reports wrong bytes.
 
 use crate::support::tree::{HELPER, child_called};
 use crate::support::{Ended, LIMIT, Report, Running, Swapped, compiled};
@@ -10,23 +9,22 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Only keeps a hang from lasting for ever: what is asked of a cluster has a deadline, and so has
-/// the start of a helper.
+/// Limit against hangs: requests to a cluster and the start of a helper have their own deadlines.
 const PATIENCE: Duration = Duration::from_secs(150);
 const THREADS: u64 = 2;
 const STRIDE_BYTES: u64 = 64;
 const MIB: &str = "32";
 const A_QUARTER: &str = "8M";
-/// By this a cluster is refused that would be of no use.
+/// Part of the message that refuses a cluster with too much latency.
 const TOO_SLOW: &str = "beyond 10 ms";
 
 pub(crate) struct Program {
     running: Running,
     swapped: Swapped,
-    /// When each thread has made its last step.
+    /// Shared file with the time of each thread's last step.
     beat: File,
     _sockets: TempDir,
-    /// What it swaps to beside the cluster.
+    /// The local swap area in addition to the cluster.
     _directory: Option<TempDir>,
 }
 
@@ -53,7 +51,7 @@ impl Program {
         let end = Instant::now() + PATIENCE;
         while program.last_step(0) == 0 {
             let has_ended = program.running.has_ended();
-            // A machine that is busy with other things makes a cluster slow.
+            // Other load on the machine may make the cluster slow.
             if has_ended && program.running.stderr_so_far().contains(TOO_SLOW) {
                 program.running = Running::start(&mut command);
             } else if has_ended || Instant::now() > end {
@@ -64,7 +62,7 @@ impl Program {
         program
     }
 
-    /// Until it has written all of its memory.
+    /// Waits until the program has written all of its memory.
     pub(crate) fn wait_ready(&mut self) {
         self.wait("ready", |program| {
             let told = program.running.stdout_so_far();
@@ -72,7 +70,7 @@ impl Program {
         });
     }
 
-    /// Until each thread has made a step that it began after now.
+    /// Waits until each thread has completed a step that it began after now.
     pub(crate) fn wait_for_steps(&mut self, what: &str) {
         let now = softswap_sys::raw::now_ns();
         self.wait(what, |program| (0..THREADS).all(|thread| program.last_step(thread) > now));
@@ -90,7 +88,7 @@ impl Program {
         }
     }
 
-    /// When a thread began its last step; 0 before the first one.
+    /// Returns the start time of a thread's last step in ns; 0 before the first one.
     fn last_step(&self, thread: u64) -> u64 {
         let mut word = [0; 8];
         let read = self.beat.read_exact_at(&mut word, thread * STRIDE_BYTES);
@@ -101,11 +99,11 @@ impl Program {
         child_called(self.running.id(), HELPER)
     }
 
-    /// Holds the program, and with it `softswap run`, but not the helper.
+    /// Stops the program, and with it `softswap run`, but not the helper.
     pub(crate) fn hold(&mut self) {
         let program = child_called(self.running.id(), "steady").expect("the program");
         send(program, Signal::STOP);
-        // It stops as its program does, and must not be told to go on before.
+        // `softswap run` stops after its program. A SIGCONT sent earlier would be lost.
         let stat = format!("/proc/{}/stat", self.running.id());
         self.wait("held", |_| {
             std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T "))
@@ -116,8 +114,8 @@ impl Program {
         send(self.running.id(), Signal::CONT);
     }
 
-    /// It has stopped, without a wrong byte and with a message that has one of these parts; or,
-    /// if it `may_go_on`, it still works. True where it has stopped.
+    /// Waits until the program has stopped without a wrong byte and with a message that contains one of
+    /// `parts`. If it `may_go_on`, also accepts that it still works. Returns true if it has stopped.
     pub(crate) fn has_told(&mut self, parts: &[&str], may_go_on: bool) -> bool {
         if may_go_on {
             let now = softswap_sys::raw::now_ns();
@@ -144,14 +142,14 @@ impl Program {
         true
     }
 
-    /// Why it was stopped, as it was said.
+    /// Returns the message that states why the program was stopped.
     pub(crate) fn told(&self) -> Option<String> {
         let stderr = self.running.stderr_so_far();
         let is_it = |line: &&str| line.contains("softswap: stopping the program");
         stderr.lines().find(is_it).map(str::to_string)
     }
 
-    /// Has it verify all; it must find everything as it was.
+    /// Makes the program verify all of its data, which must be unchanged.
     pub(crate) fn finish(self) -> Ended {
         send(self.running.id(), Signal::TERM);
         let Report { ended, figures } = self.swapped.report_of(self.running.finish(LIMIT));

@@ -1,4 +1,4 @@
-//! The cluster that things happen to, and what is known of the copies that it has.
+//! The cluster under fault injection, and checks of the copies that it stores.
 
 use super::program::Program;
 use super::ways::{Way, Weather};
@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-/// How a program has its pages.
+/// Storage and connection of a program's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mode {
-    /// In two copies, by TLS.
+    /// Two copies, over TLS.
     Secure,
-    /// In two copies, by ways that things happen to.
+    /// Two copies, through faulty proxies.
     Proxied,
-    /// In one copy beside a directory, by such ways.
+    /// One copy in addition to a local area, through faulty proxies.
     Beside,
 }
 
@@ -27,7 +27,7 @@ impl Mode {
     }
 }
 
-/// Numbers that look random, and the same again for the same seed.
+/// Pseudo-random numbers, reproducible from the seed.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -51,12 +51,12 @@ impl Random {
     }
 }
 
-/// For each slot-less name of an extent: who has it, by which key, and a digest of what is there.
+/// For each extent, by its name without slot: node, key, and digest of the value.
 type Extents = BTreeMap<String, Vec<(usize, String, String)>>;
 
 pub(crate) struct Scene {
     pub(crate) bed: MutexGuard<'static, Bed>,
-    /// To each server.
+    /// One proxy for each server.
     pub(crate) ways: Vec<Way>,
     pub(crate) random: Random,
     pub(crate) mode: Mode,
@@ -68,14 +68,14 @@ impl Scene {
         Scene { bed, ways, random: Random(mix64(seed)), mode: Mode::Secure }
     }
 
-    /// Whole and empty, for a program that has its pages like this.
+    /// Repairs and empties the cluster for a program in `mode`.
     pub(crate) fn begin(&mut self, mode: Mode) {
         self.mode = mode;
         self.repair();
         self.bed.forget();
     }
 
-    /// All servers run and can be reached, with what they have.
+    /// Makes all servers run and reachable. Keeps their data.
     pub(crate) fn repair(&mut self) {
         self.ways.iter().for_each(|way| way.become_weather(Weather::Fair));
         self.bed.repair();
@@ -93,7 +93,7 @@ impl Scene {
         eventually("all know how each is reached", || self.bed.nodes.iter().all(knows_all));
     }
 
-    /// For a program in this mode.
+    /// Returns the URL for a program in the current mode.
     pub(crate) fn url(&self, deadline: &str) -> String {
         let options = format!("&size=256M&deadline={deadline}");
         if !self.mode.has_ways() {
@@ -106,8 +106,8 @@ impl Scene {
         format!("redis://{}?password-file={}{options}", seeds.join(","), password.display())
     }
 
-    /// `None` where a primary does not tell: on a machine that is busy with other things one may
-    /// take another for dead for a moment.
+    /// Lists the extents. Returns `None` if a primary does not answer: on a busy machine a node may briefly
+    /// consider another one failed.
     fn extents(&self) -> Option<Extents> {
         let script = "local all = {} \
              for _, key in ipairs(redis.call('KEYS', 'softswap:*')) do \
@@ -133,7 +133,7 @@ impl Scene {
         Some(extents)
     }
 
-    /// Why not all that is stored is there twice, on two primaries, and alike.
+    /// Returns the reason why not every extent has two equal copies on two primaries, or `None`.
     fn what_is_not_intact(&self) -> Option<String> {
         let Some(extents) = self.extents() else { return Some("a primary does not tell".into()) };
         let is_intact = |copies: &&Vec<(usize, String, String)>| {
@@ -147,7 +147,7 @@ impl Scene {
         }
     }
 
-    /// Holds the program until both copies of everything are there and alike again.
+    /// Stops the program until every extent has two equal copies again.
     pub(crate) fn await_two_copies(&self, program: &mut Program) {
         program.hold();
         let mut why = None;
@@ -164,7 +164,7 @@ impl Scene {
         program.let_go();
     }
 
-    /// Nothing of the run is left on any primary.
+    /// Returns true if no primary has any key.
     pub(crate) fn is_empty(&self) -> bool {
         let keys = |at: usize| self.bed.nodes[at].number(&["DBSIZE"]);
         self.bed.primaries().into_iter().map(keys).sum::<i64>() == 0

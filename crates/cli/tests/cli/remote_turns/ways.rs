@@ -1,5 +1,5 @@
-//! Ways to servers: a proxy before each, which passes everything on until it is told to be slow,
-//! to stand still at times, or to lie.
+//! Proxies in front of the servers. They forward everything, or on request add latency, stall, or alter
+//! answers.
 
 use crate::lies::lie;
 use crate::support::mix64;
@@ -10,17 +10,16 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-/// What a slow way adds, in each direction.
+/// Additional latency in each direction.
 const DELAY: Duration = Duration::from_millis(20);
 
-/// How a way is.
+/// Behavior of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weather {
     Fair = 0,
-    /// Everything takes 20 ms more.
+    /// All data is delayed by 20 ms.
     Slow = 1,
-    /// As where packets are lost: what is on its way stands still for as long as it takes to send
-    /// it again, and connections break.
+    /// Packet loss: data stalls for the time of a retransmission, and connections break.
     Lossy = 2,
     /// Answers are altered.
     Lying = 3,
@@ -30,7 +29,7 @@ pub(crate) enum Weather {
 struct State {
     weather: AtomicU8,
     connections: AtomicU64,
-    /// How often a chunk of bytes was not passed on at once and as it was.
+    /// Number of chunks that were delayed or altered.
     struck: AtomicU64,
 }
 
@@ -46,7 +45,7 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// To a server of this machine.
+    /// Starts a proxy to a local server.
     pub(crate) fn to(server: u16, seed: u64) -> Way {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("a port").port();
@@ -82,8 +81,7 @@ impl Dice {
     }
 }
 
-/// Passes bytes on in two threads, so that those that are late hold nobody up but those behind
-/// them.
+/// Forwards bytes with two threads, so that delayed bytes hold up only those after them.
 fn pass_on(from: &TcpStream, to: &TcpStream, state: Arc<State>, mut dice: Dice, answers: bool) {
     let (Ok(mut from), Ok(mut to)) = (from.try_clone(), to.try_clone()) else { return };
     let _ = to.set_nodelay(true);
@@ -111,7 +109,7 @@ fn pass_on(from: &TcpStream, to: &TcpStream, state: Arc<State>, mut dice: Dice, 
     });
 }
 
-/// Does to bytes what the weather is; false where the connection breaks.
+/// Applies the current behavior to a chunk. Returns false if the connection breaks.
 fn strike(
     state: &State,
     dice: &mut Dice,
@@ -127,7 +125,7 @@ fn strike(
     } else if state.is(Weather::Lossy) {
         match dice.below(200) {
             0 => return false,
-            // As often as 4 % of packets, and as TCP sends again.
+            // About 4 % loss, with TCP's retransmission timeouts.
             1..8 => std::thread::sleep(Duration::from_millis(200 << dice.below(4))),
             _ => return true,
         }

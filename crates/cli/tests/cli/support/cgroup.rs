@@ -1,4 +1,4 @@
-//! A memory control group of a given size without kernel swap (v1 or v2).
+//! Memory cgroup of a given size without kernel swap (v1 or v2).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,13 +8,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A child group; what still runs in it ends with it, and it is removed.
+/// Child cgroup. Its processes are killed and it is removed on drop.
 pub(crate) struct MemoryGroup {
     dir: PathBuf,
 }
 
 impl MemoryGroup {
-    /// A group limited to `bytes`, or the reason why there can be none here.
+    /// Creates a group limited to `bytes`, or returns the reason why that is impossible.
     pub(crate) fn limited_to(bytes: u64) -> Result<MemoryGroup, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("a memory control group needs root".into());
@@ -51,18 +51,19 @@ impl MemoryGroup {
         Ok(MemoryGroup { dir })
     }
 
-    /// Changes its limit.
+    /// Changes the limit.
     pub(crate) fn limit_to(&self, bytes: u64) -> io::Result<()> {
         let is_first = self.dir.join("memory.limit_in_bytes").exists();
         if !is_first {
             return self.set("memory.max", &bytes.to_string());
         }
-        // Neither may be above the other.
+        // In v1, `memory.limit_in_bytes` may not exceed `memory.memsw.limit_in_bytes`, so that is raised
+        // first.
         let _ = self.set("memory.memsw.limit_in_bytes", &(1u64 << 40).to_string());
         self.set("memory.limit_in_bytes", &bytes.to_string())
     }
 
-    /// Where a process writes its number to join.
+    /// File to which a process writes its PID to join.
     pub(crate) fn members_file(&self) -> PathBuf {
         self.dir.join("cgroup.procs")
     }
@@ -72,10 +73,9 @@ impl MemoryGroup {
             .map_err(|error| io::Error::new(error.kind(), format!("{file}: {error}")))
     }
 
-    /// A command that starts `program` inside the group.
+    /// Returns a command that starts `program` inside the group.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("/bin/sh");
-        // The shell joins and then becomes the program.
         command
             .args(["-c", r#"echo $$ > "$0" && exec "$@""#])
             .arg(self.dir.join("cgroup.procs"))
@@ -83,7 +83,7 @@ impl MemoryGroup {
         command
     }
 
-    /// How often the kernel has killed one of its processes for want of memory.
+    /// Returns the number of OOM kills in the group.
     pub(crate) fn oom_kills(&self) -> u64 {
         let read = |file: &str| fs::read_to_string(self.dir.join(file)).ok();
         let text = read("memory.oom_control").or_else(|| read("memory.events")).unwrap_or_default();
@@ -99,7 +99,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // A group can be removed once its last process is really gone.
+        // A cgroup can be removed only after its last process has exited.
         for _ in 0..500 {
             for pid in self.processes() {
                 if let Some(pid) = rustix::process::Pid::from_raw(pid) {
@@ -118,18 +118,18 @@ impl Drop for MemoryGroup {
 fn first(mount: &Path, bytes: u64) -> io::Result<MemoryGroup> {
     let group = MemoryGroup::create_in(mount)?;
     group.set("memory.limit_in_bytes", &bytes.to_string())?;
-    // Where the kernel accounts for swap, none on top; else at least no wish for it.
+    // Allow no swap if the kernel accounts for it. Otherwise discourage swapping.
     let _ = group.set("memory.memsw.limit_in_bytes", &bytes.to_string());
     group.set("memory.swappiness", "0")?;
     Ok(group)
 }
 
 fn second(mount: &Path, bytes: u64) -> io::Result<MemoryGroup> {
-    // Only at the top may processes and children with controllers coexist.
+    // Only the root cgroup may contain processes and children with controllers.
     let _ = fs::write(mount.join("cgroup.subtree_control"), "+memory");
     let group = MemoryGroup::create_in(mount)?;
     group.set("memory.max", &bytes.to_string())?;
-    // Absent where the kernel has no swap at all.
+    // Absent if the kernel has no swap support.
     if group.dir.join("memory.swap.max").exists() {
         group.set("memory.swap.max", "0")?;
     }

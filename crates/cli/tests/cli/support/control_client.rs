@@ -1,4 +1,4 @@
-//! Programs that are asked by `softswap stat` and `softswap ctl`.
+//! Programs queried by `softswap stat` and `softswap ctl`.
 
 use super::{Ended, Running, Swapped, compiled, python, softswap};
 use serde_json::Value;
@@ -12,12 +12,12 @@ use std::process::{Command, Output};
 use std::time::Instant;
 use tempfile::TempDir;
 
-/// Waits until `look` finds something.
+/// Polls `look` until it returns a value.
 pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     wait_until(what, || look().ok_or_else(String::new))
 }
 
-/// A program under `softswap run`, with a directory for its sockets.
+/// Program under `softswap run`, with its own socket directory.
 pub(crate) struct Program {
     pub(crate) running: Running,
     pub(crate) sockets: TempDir,
@@ -25,7 +25,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts it, and waits until it has said `ready`.
+    /// Starts the program and waits until it has printed `ready`.
     pub(crate) fn start<A: AsRef<OsStr>>(
         options: &[&str],
         program: &Path,
@@ -43,7 +43,7 @@ impl Program {
         let sockets = tempfile::tempdir().unwrap();
         let swapped = options.iter().fold(swapped, |swapped, option| swapped.option(option));
         let mut command = swapped.command(program, arguments);
-        // One that sleeps answers nothing.
+        // A sleeping process does not answer.
         command.env(DIR_VARIABLE, sockets.path()).env("SOFTSWAP_AWAKE", "1");
         let running = Running::start(&mut command);
         let mut started = Program { running, sockets, _swapped: swapped };
@@ -51,12 +51,12 @@ impl Program {
         started
     }
 
-    /// A program that keeps touching more memory than it is granted.
+    /// Starts a program that keeps touching more memory than its budget.
     pub(crate) fn under_pressure(options: &[&str]) -> Program {
         Program::start(options, &compiled("hog"), &["--mib", "64", "--seconds", "0"])
     }
 
-    /// The same, with a budget that is not its tree's.
+    /// The same, with a budget per process.
     pub(crate) fn under_pressure_by_itself() -> Program {
         let swapped = Swapped::within("32M").per_process();
         Program::start_in(swapped, &[], &compiled("hog"), &["--mib", "64", "--seconds", "0"])
@@ -66,23 +66,23 @@ impl Program {
         Program::start(&[], &python(), &["-c", text])
     }
 
-    /// The rest of the line in its output that begins with `word`.
+    /// Waits for an output line that begins with `word` and returns its rest.
     pub(crate) fn wait_for_line(&mut self, word: &str) -> String {
         self.running.wait_for_line(word)
     }
 
-    /// The number of `softswap run`.
+    /// PID of `softswap run`.
     pub(crate) fn supervisor(&self) -> String {
         self.running.id().to_string()
     }
 
-    /// The program's own number.
+    /// PID of the program.
     pub(crate) fn pid(&self) -> String {
         wait_until("an answer of the program", || {
             let output = ask(&["stat", &self.supervisor(), "--json"]);
             let stat: Value = serde_json::from_slice(&output.stdout)
                 .map_err(|_| String::from_utf8_lossy(&output.stderr).into_owned())?;
-            // Where it does not answer yet, its tree does.
+            // Until the program answers, the supervisor answers for the tree.
             match stat.get("program") {
                 Some(_) => Ok(stat["pid"].to_string()),
                 None => Err(stat.to_string()),
@@ -94,7 +94,7 @@ impl Program {
         self.sockets.path().join(format!("{}.sock", self.pid()))
     }
 
-    /// The sockets of programs: that of `softswap run` is not among them.
+    /// Returns the names of the programs' sockets, without that of `softswap run`.
     pub(crate) fn names(&self) -> Vec<String> {
         let own = format!("{}.sock", self.supervisor());
         let entries = std::fs::read_dir(self.sockets.path()).unwrap();
@@ -102,10 +102,10 @@ impl Program {
         names.filter(|name| *name != own).collect()
     }
 
-    /// The counters, past the command.
+    /// Reads the counters directly from the control socket.
     pub(crate) fn stats(&self) -> Stats {
         let socket = self.socket();
-        // A program does not wait for long for a request: it is repeated on a busy machine.
+        // A program waits only briefly for a request, so it is repeated on a busy machine.
         wait_until("the counters", || {
             let line = Request::Stat.line().unwrap();
             let answer = control_socket::connect(&socket, PATIENCE).and_then(|peer| {
@@ -125,14 +125,14 @@ impl Program {
         assert!(!self.running.has_ended(), "the program has ended");
     }
 
-    /// Lets a script see the end of its work.
+    /// Tells a script to exit, and waits for it.
     pub(crate) fn finish(self) -> Ended {
         std::fs::write(self.sockets.path().join("done"), "").unwrap();
         self.running.finish(PATIENCE)
     }
 }
 
-/// Runs the command. It is run again if a process did not answer in time, as on a busy machine.
+/// Runs the command. Repeats it if a process did not answer in time, as on a busy machine.
 pub(crate) fn ask(arguments: &[&str]) -> Output {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -145,7 +145,7 @@ pub(crate) fn ask(arguments: &[&str]) -> Output {
     }
 }
 
-/// What the command prints when it succeeds.
+/// Runs the command, which must succeed, and returns its standard output.
 pub(crate) fn told(arguments: &[&str]) -> String {
     let output = ask(arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -153,7 +153,7 @@ pub(crate) fn told(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What it says when it refuses with `status`.
+/// Asserts that the command fails with `status` and a message that contains all `parts`.
 pub(crate) fn refused(arguments: &[&str], status: i32, parts: &[&str]) {
     says(&ask(arguments), status, parts);
 }

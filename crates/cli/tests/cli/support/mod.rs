@@ -1,5 +1,5 @@
-//! Shared by the tests that run whole programs: where things are, compiling
-//! the C programs, running with a time limit, and running under softswap.
+//! Shared helpers of the tests that run whole programs: paths, compilation, time limits, and runs under
+//! softswap.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod cgroup;
@@ -21,7 +21,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A guard against hangs, not an expectation of speed.
+/// Limit against hangs, not an expectation of speed.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1500);
 
 pub(crate) fn softswap() -> PathBuf {
@@ -36,7 +36,7 @@ pub(crate) fn softswap() -> PathBuf {
     dir.join("softswap")
 }
 
-/// The directory of the test programs: `SOFTSWAP_SOURCE_DIR`, or in the source tree.
+/// Directory of the test programs: `SOFTSWAP_SOURCE_DIR`, or `tests/programs` in the source tree.
 pub(crate) fn sources() -> PathBuf {
     std::env::var_os("SOFTSWAP_SOURCE_DIR").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs"),
@@ -44,16 +44,15 @@ pub(crate) fn sources() -> PathBuf {
     )
 }
 
-/// The compiled `tests/programs/<name>.c`, compiled once by each test executable.
+/// Returns the compiled `tests/programs/<name>.c`. Compiled once per test executable.
 pub(crate) fn compiled(name: &str) -> PathBuf {
     compiled_from(&sources(), name, name)
 }
 
-/// The compiled `<source_dir>/<name>.c`, called `executable`; once by each test
-/// executable.
+/// Returns the compiled `<source_dir>/<name>.c` as `executable`. Compiled once per test executable.
 pub(crate) fn compiled_from(source_dir: &Path, name: &str, executable: &str) -> PathBuf {
     static DONE: OnceLock<Mutex<HashMap<String, PathBuf>>> = OnceLock::new();
-    // A failed compilation of one program says nothing about the others.
+    // A failed compilation of one program does not affect the others.
     let mut done = DONE.get_or_init(Mutex::default).lock().unwrap_or_else(|p| p.into_inner());
     if let Some(path) = done.get(executable) {
         return path.clone();
@@ -64,14 +63,14 @@ pub(crate) fn compiled_from(source_dir: &Path, name: &str, executable: &str) -> 
         _ => std::env::temp_dir(),
     };
     let path = dir.join(executable);
-    // Renamed into place: another test executable may be running the old one.
+    // Renamed into place, because another test executable may be running the old file.
     let fresh = dir.join(format!("{executable}.{}", std::process::id()));
     let source = source_dir.join(format!("{name}.c"));
     if is_newer_than_sources(&path, source_dir, &source) {
         done.insert(executable.to_string(), path.clone());
         return path;
     }
-    // Some programs are for a fixed place.
+    // Programs named `_fixed` are not position-independent.
     let place: &[&str] = if name.ends_with("_fixed") { &["-fno-pie", "-no-pie"] } else { &[] };
     let compiler = Command::new("gcc")
         .args(place)
@@ -87,7 +86,7 @@ pub(crate) fn compiled_from(source_dir: &Path, name: &str, executable: &str) -> 
     path
 }
 
-/// Returns true if another test process has compiled `path` from the present source and headers.
+/// Returns true if `path` is newer than its source and the headers.
 fn is_newer_than_sources(path: &Path, source_dir: &Path, source: &Path) -> bool {
     let changed = |path: &Path| std::fs::metadata(path).and_then(|it| it.modified()).ok();
     let Some(compiled) = changed(path) else { return false };
@@ -97,7 +96,7 @@ fn is_newer_than_sources(path: &Path, source_dir: &Path, source: &Path) -> bool 
     headers.chain([source.to_path_buf()]).all(|it| changed(&it).is_some_and(|it| it < compiled))
 }
 
-/// The interpreter itself: what lies on PATH may be a script that looks for it.
+/// Path of the interpreter itself: the `python3` on PATH may be a wrapper script.
 pub(crate) fn python() -> PathBuf {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
     let find = || {
@@ -108,15 +107,15 @@ pub(crate) fn python() -> PathBuf {
     FOUND.get_or_init(find).clone()
 }
 
-/// Arguments that run `tests/programs/<script>` with `arguments`.
+/// Returns arguments that run `tests/programs/<script>` with `arguments`.
 pub(crate) fn script(script: &str, arguments: &[&str]) -> Vec<OsString> {
-    // -B: the source directory may be read-only, and stays clean.
+    // -B: the source directory may be read-only and must not get cache files.
     let mut all = vec!["-B".into(), sources().join(script).into_os_string()];
     all.extend(arguments.iter().map(OsString::from));
     all
 }
 
-/// A program that ended.
+/// Result of a program that exited.
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: Vec<u8>,
@@ -138,7 +137,7 @@ impl Ended {
         );
     }
 
-    /// A program of ours says `ok` at its end only when it compared everything.
+    /// Asserts success and a last line `ok …`, which test programs print after comparing all data.
     pub(crate) fn expect_ok(&self, what: &str) {
         self.expect_success(what);
         let stdout = self.stdout_text();
@@ -153,9 +152,9 @@ fn tail(text: &str) -> &str {
     &text[start..]
 }
 
-/// A running program; it and what it started end with it.
+/// A running program. It and its process group are killed on drop.
 ///
-/// Output goes to unlinked files, so that nobody has to read while it runs.
+/// Output is written to unlinked files, so no reader is needed while the program runs.
 pub(crate) struct Running {
     child: Child,
     stdout: File,
@@ -189,10 +188,10 @@ impl Running {
         String::from_utf8_lossy(&read_all(&self.stderr)).into_owned()
     }
 
-    /// Waits for a whole line in its output that begins with `word`. Returns the rest of the line.
+    /// Waits for an output line that begins with `word`. Returns the rest of the line.
     pub(crate) fn wait_for_line(&mut self, word: &str) -> String {
         wait_until(&format!("a line that begins with {word:?}"), || {
-            // Looked for first: all that was written before the end counts.
+            // Checked before the output is read, so that output written just before the exit is seen.
             let has_ended = self.has_ended();
             let said = String::from_utf8_lossy(&self.stdout_so_far()).into_owned();
             let (lines, _) = said.rsplit_once('\n').unwrap_or_default();
@@ -245,15 +244,15 @@ impl Drop for Running {
     }
 }
 
-/// How often the first thread of a process has waited for something so far.
+/// Returns how often the main thread of a process has blocked (voluntary context switches).
 fn waits_of(pid: i32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
     count.trim().parse().ok()
 }
 
-/// Waits until a process whose work is a loop with a pause in it has gone round so often, at least:
-/// it waits at most three times in each round.
+/// Waits until a process that polls in a loop has completed `rounds` rounds. It blocks at most three times a
+/// round.
 pub(crate) fn wait_for_rounds(pid: i32, rounds: u64) {
     let before = waits_of(pid).expect("a process");
     wait_until("a process to go round", || match waits_of(pid) {
@@ -264,7 +263,7 @@ pub(crate) fn wait_for_rounds(pid: i32, rounds: u64) {
 }
 
 fn read_all(file: &File) -> Vec<u8> {
-    // By position: the writer appends at the descriptor's own, which it shares.
+    // Reads by position, because the writer appends at the shared file offset.
     let mut bytes = Vec::new();
     let mut position = 0;
     let mut buffer = vec![0; 1 << 16];
@@ -275,7 +274,7 @@ fn read_all(file: &File) -> Vec<u8> {
     bytes
 }
 
-/// Runs a program as it is.
+/// Runs a program without softswap.
 pub(crate) fn plain<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[A]) -> Ended {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mut command = Command::new(program);
@@ -283,17 +282,17 @@ pub(crate) fn plain<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[A]
     Running::start(&mut command).finish(LIMIT)
 }
 
-/// A way to run programs under softswap.
+/// Configuration of runs under softswap.
 pub(crate) struct Swapped {
     memory: String,
     is_per_process: bool,
     options: Vec<OsString>,
     cgroup: Option<cgroup::MemoryGroup>,
-    /// The program's TMPDIR and the report.
+    /// The program's TMPDIR, also contains the report.
     dir: TempDir,
 }
 
-/// A program that ended under softswap, and the figures of its run.
+/// Exited program and the report of its run.
 pub(crate) struct Report {
     pub(crate) ended: Ended,
     pub(crate) figures: Value,
@@ -310,7 +309,7 @@ impl Swapped {
         }
     }
 
-    /// Each process has the budget for itself.
+    /// Gives each process its own budget.
     pub(crate) fn per_process(mut self) -> Swapped {
         self.is_per_process = true;
         self
@@ -351,7 +350,7 @@ impl Swapped {
         command
     }
 
-    /// Runs to the end, however that is.
+    /// Runs the program until it exits, with any status.
     pub(crate) fn run<A: AsRef<OsStr>>(
         &self,
         program: impl AsRef<OsStr>,
@@ -360,7 +359,7 @@ impl Swapped {
         self.report_of(Running::start(&mut self.command(program, arguments)).finish(LIMIT))
     }
 
-    /// The report of a run that has ended.
+    /// Reads the report of a finished run.
     pub(crate) fn report_of(&self, ended: Ended) -> Report {
         let text = std::fs::read(self.report_path()).unwrap_or_default();
         let figures = serde_json::from_slice(&text).unwrap_or_else(|error| {
@@ -369,7 +368,7 @@ impl Swapped {
         Report { ended, figures }
     }
 
-    /// Runs a test program that must say `ok`, with pages out and no error.
+    /// Runs a test program that must print `ok`, evict pages and report no errors.
     pub(crate) fn run_ok(&self, program: &str, arguments: &[&str]) -> Report {
         let report = self.run(compiled(program), arguments);
         report.ended.expect_ok(program);
@@ -379,7 +378,7 @@ impl Swapped {
 }
 
 impl Report {
-    /// A figure of the report; 0 and 1 for a flag.
+    /// Returns a figure of the report. Flags are 0 or 1.
     pub(crate) fn figure(&self, name: &str) -> u64 {
         let value = &self.figures[name];
         value
@@ -388,7 +387,7 @@ impl Report {
             .unwrap_or_else(|| panic!("the report has no figure {name:?}: {}", self.figures))
     }
 
-    /// What must hold for every run that ended well.
+    /// Asserts the invariants of every successful run.
     pub(crate) fn expect_healthy(&self, what: &str) {
         assert_eq!(self.figure("engine_started"), 1, "{what}: ran without the engine");
         assert!(self.figure("pages_out") > 0, "{what}: nothing was swapped: {}", self.figures);
@@ -404,7 +403,7 @@ impl Report {
     }
 }
 
-/// Writes about `bytes` of random lines to `path`.
+/// Writes about `bytes` bytes of random lines to `path`.
 pub(crate) fn write_random_lines(path: &Path, bytes: u64) {
     use std::io::Write;
     let mut file = std::io::BufWriter::with_capacity(1 << 20, File::create(path).expect("a file"));
@@ -412,7 +411,7 @@ pub(crate) fn write_random_lines(path: &Path, bytes: u64) {
     let mut state = 1;
     while written < bytes {
         state = mix64(state);
-        // Records of 400 to 1040 characters, different from the first on.
+        // Records of 400 to 1040 characters that differ in the first ones.
         let (second, third) = (mix64(!state), mix64(state ^ 1));
         let rest = format!("{second:016x}{third:016x}").repeat(32);
         let line = format!("{state:016x}{:.*}\n", 384 + (state % 640) as usize, rest);
@@ -422,7 +421,7 @@ pub(crate) fn write_random_lines(path: &Path, bytes: u64) {
     file.flush().expect("space for random lines");
 }
 
-/// Sorts a file of random lines plainly and under `swapped`; both must agree.
+/// Sorts a file of random lines plainly and under `swapped`. Both results must be equal.
 pub(crate) fn compare_sort(swapped: &Swapped, bytes: u64) -> Report {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let [input, expected, got] = ["input", "expected", "got"].map(|name| dir.path().join(name));

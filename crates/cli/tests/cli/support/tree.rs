@@ -1,4 +1,4 @@
-//! A tree of processes that share one budget.
+//! Process trees that share one budget.
 
 use super::control_client::{ask, wait_until};
 use super::{Ended, LIMIT, Running, compiled};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 pub(crate) const BUDGET: &str = "96M";
 pub(crate) const BUDGET_BYTES: u64 = 96 << 20;
 
-/// A tree of processes under `softswap run`, with a directory for its sockets.
+/// Process tree under `softswap run`, with its own socket directory.
 pub(crate) struct Tree {
     pub(crate) running: Running,
     pub(crate) sockets: TempDir,
@@ -28,21 +28,20 @@ impl Tree {
         Tree { running: Running::start(&mut command), sockets }
     }
 
-    /// The same of a shell's script, in which `$0` is `hog`.
+    /// Starts a shell script in which `$0` is `hog`.
     pub(crate) fn of_hogs(command: Command, options: &[&str], script: &str) -> Tree {
         let hog = compiled("hog");
         let program = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), hog.as_os_str()];
         Tree::start(command, options, &program)
     }
 
-    /// Two programs that each want nearly as much as there is for both, until
-    /// [`Tree::finish`].
+    /// Starts two programs that each want nearly the whole budget, until [`Tree::finish`].
     pub(crate) fn of_two_hogs(command: Command) -> Tree {
         let script = "\"$0\" --mib 90 --seconds 0 & \"$0\" --mib 90 --seconds 0; wait";
         Tree::of_hogs(command, &["--memory", BUDGET], script)
     }
 
-    /// Lets hogs see the end of their work.
+    /// Tells the hogs to exit, and waits for the tree.
     pub(crate) fn finish(self) -> Ended {
         std::fs::write(self.sockets.path().join("done"), "").unwrap();
         self.running.finish(LIMIT)
@@ -64,7 +63,7 @@ impl Tree {
         self.try_stat().ok()
     }
 
-    /// What it answers. The error describes what it said instead.
+    /// Returns the tree's answer to `stat --json`, or a description of a different answer.
     pub(crate) fn try_stat(&self) -> Result<Value, String> {
         let output = ask(&["stat", &self.pid(), "--json"]);
         let stat: Value = serde_json::from_slice(&output.stdout)
@@ -72,12 +71,12 @@ impl Tree {
         Some(stat["tree"].clone()).filter(Value::is_object).ok_or_else(|| stat.to_string())
     }
 
-    /// Waits until it answers.
+    /// Waits until the tree answers.
     pub(crate) fn answer(&self) -> Value {
         wait_until("an answer of the tree", || self.try_stat())
     }
 
-    /// Waits until an answer is as it is to be.
+    /// Waits until an answer satisfies `is_so`.
     pub(crate) fn wait_for_answer(&self, what: &str, mut is_so: impl FnMut(&Value) -> bool) {
         wait_until(what, || {
             let stat = self.try_stat()?;
@@ -96,16 +95,16 @@ pub(crate) fn processes(stat: &Value) -> &Vec<Value> {
 
 pub(crate) fn kill(pid: i32) {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
-    // It may have ended meanwhile.
+    // The process may have exited already.
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
 }
 
-/// What a helper that speaks to a cluster is called, as far as the kernel keeps names.
+/// Name of the helper process for clusters. The kernel keeps 15 characters.
 pub(crate) const HELPER: &str = "softswap-remote";
 
-/// The process of that name that one with this number has started, if it lives.
+/// Returns the live child of `parent` that has this name.
 pub(crate) fn child_called(parent: i32, name: &str) -> Option<i32> {
-    // A process is its thread's child.
+    // The kernel lists children by the thread that forked them.
     let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).ok()?;
     let children = tasks
         .flatten()
