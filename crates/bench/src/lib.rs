@@ -1,7 +1,7 @@
-//! `softswap bench` and `softswap analyze`: measurements, in a program of their own that the command
-//! `softswap` runs.
+//! `softswap bench` and `softswap analyze`: measurements, in a separate program started by the command
+//! `softswap`.
 //!
-//! A library only so that the parsers of untrusted bytes can be fuzzed.
+//! A library only so that its parsers of untrusted bytes can be fuzzed.
 // Not forbidden: the macro that makes nodes of a red-black tree expands to unsafe code.
 #![deny(unsafe_code)]
 
@@ -16,7 +16,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// The part of `softswap`'s command line that this program carries out.
+/// The part of `softswap`'s command line implemented by this program.
 #[derive(Parser)]
 #[command(name = "softswap", version, propagate_version = true, max_term_width = 100)]
 struct Cli {
@@ -30,7 +30,7 @@ enum Command {
     Analyze(analyze::AnalyzeArgs),
 }
 
-/// Returns the command line, of which man pages and completions are made.
+/// Returns the command line, from which man pages and completions are generated.
 #[doc(hidden)]
 #[must_use]
 pub fn command() -> clap::Command {
@@ -50,7 +50,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Returns the arguments as they were given to `softswap`, for messages and help.
+/// Returns the arguments as given to `softswap`, for messages and help.
 fn command_line(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let given: Vec<_> = given.skip(1).collect();
     let mut line = vec!["softswap".into()];

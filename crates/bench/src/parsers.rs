@@ -8,15 +8,15 @@ use softswap_sys::fiemap::FileExtent;
 use std::io::{self, Cursor};
 use std::ops::Range;
 
-/// Returns private writable memory by the text of `maps`.
+/// Returns the private writable ranges in the text of a `maps` file.
 pub fn private_writable(maps: &str) -> Vec<Range<u64>> {
     process::private_writable(maps).collect()
 }
 
-/// Returns address and pages of each run in DRAM, by the page map that `read_at` reads.
+/// Returns address and page count of each resident run, according to the page map read by `read_at`.
 ///
 /// # Errors
-/// Those of `read_at`.
+/// Returns the errors of `read_at`.
 pub fn resident(
     read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
     ranges: &[Range<u64>],
@@ -25,7 +25,7 @@ pub fn resident(
     Ok(found.runs.iter().map(|run| (run.position, run.pages)).collect())
 }
 
-/// Returns position and pages of the writable memory in a core file; `None` for another file.
+/// Returns position and page count of the writable memory in a core file, or `None` for another file.
 pub fn core(bytes: &[u8]) -> Option<Result<Vec<(u64, u64)>, String>> {
     let core = file::core(Cursor::new(bytes), bytes.len() as u64)?;
     Some(core.map(|core| core.runs.iter().map(|run| (run.position, run.pages)).collect()))
@@ -37,7 +37,7 @@ pub fn trace(bytes: &[u8]) -> Option<(u32, Vec<u32>)> {
     Some((recorded.pages, recorded.touches()))
 }
 
-/// Returns the whole pages in a file's extents, and its bytes outside and in holes.
+/// Returns the number of whole pages in a file's extents, and its mapped and hole bytes.
 pub fn extents(file_bytes: u64, extents: &[FileExtent]) -> (u64, u64, u64) {
     let summary = Summary::of(file_bytes, extents);
     (Layout::of_file(extents).pages, summary.mapped_bytes, summary.hole_bytes)

@@ -21,7 +21,7 @@ def power_law_graph(nodes, edges):
     import array
     ends = array.array("I", bytes(4 * 2 * edges))
     for at in range(edges):
-        # The ends of earlier edges are taken again: preferential attachment.
+        # Endpoints of earlier edges are reused: preferential attachment.
         near = random.randrange(nodes) if at < 8 or random.random() < 0.4 else ends[random.randrange(2 * at)]
         ends[2 * at], ends[2 * at + 1] = random.randrange(nodes), near
     first = array.array("I", bytes(4 * (nodes + 1)))

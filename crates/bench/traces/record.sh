@@ -1,6 +1,6 @@
 #!/bin/bash
-# Records the traces beside this script anew: record.sh [NAME...]. Takes some minutes, python3, sqlite3, sort, cc1plus,
-# java, node and redis-server, and `softswap-bench`, which is looked for in PATH or in $SOFTSWAP_BIN_DIR.
+# Records the traces in this directory again: record.sh [NAME...]. Takes some minutes. Needs python3, sqlite3,
+# sort, cc1plus, java, node, redis-server, and `softswap-bench` from PATH or $SOFTSWAP_BIN_DIR.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 bench=${SOFTSWAP_BIN_DIR:+$SOFTSWAP_BIN_DIR/}softswap-bench

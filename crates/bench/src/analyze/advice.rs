@@ -3,14 +3,14 @@
 use crate::pages::packing::Packing;
 use serde::Serialize;
 
-/// Below this share of compressible pages, compression mostly fails.
+/// Minimum share of compressible pages: below it, compression mostly fails.
 const LEAST_PACKED_SHARE: f64 = 0.1;
-/// Below this ratio a pool's slabs and slack outweigh the gain of compression.
+/// Minimum compression ratio: below it, a pool's slabs and slack outweigh the gain.
 const LEAST_RATIO: f64 = 1.5;
-/// A slower codec must need at most this share of the fastest one's DRAM.
+/// Maximum DRAM of a slower codec, as a share of the fastest one's.
 const WORTH_THE_TIME: f64 = 0.85;
 
-/// Settings for `softswap run`, with the reason.
+/// Recommended settings for `softswap run`, with the reason.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Advice {
     pub(super) codec: &'static str,
@@ -19,7 +19,7 @@ pub(super) struct Advice {
 }
 
 impl Advice {
-    /// Returns the advice by the figures of each codec.
+    /// Derives the advice from the figures of each codec.
     pub(super) fn of(found: &[(&'static str, Packing)]) -> Advice {
         let none = |reason: String| Advice { codec: "none", pool_percent: 0, reason };
         let Some((name, packing)) = best(found) else {
@@ -51,7 +51,7 @@ impl Advice {
     }
 }
 
-/// Returns the fastest codec, or the one that leaves least, if that is much less.
+/// Returns the fastest codec, or the one with the smallest total size if that is much smaller.
 fn best<'p>(found: &'p [(&'static str, Packing)]) -> Option<(&'static str, &'p Packing)> {
     let speed = |packing: &Packing| packing.pack_mbps().unwrap_or(0.0);
     let tried = || found.iter().filter(|(_, packing)| packing.tried > 0);
@@ -61,7 +61,8 @@ fn best<'p>(found: &'p [(&'static str, Packing)]) -> Option<(&'static str, &'p P
     Some(if is_worth_it { (small_name, smallest) } else { (name, fastest) })
 }
 
-/// Returns the pool's share: more with a better ratio, and no more than all compressible pages need.
+/// Returns the pool's share in percent: higher with a better ratio, but at most what all compressible pages
+/// need.
 fn pool_percent(share: f64, ratio: f64) -> u8 {
     let by_ratio = match ratio {
         4.0.. => 60,
@@ -69,7 +70,7 @@ fn pool_percent(share: f64, ratio: f64) -> u8 {
         2.0.. => 40,
         _ => 30,
     };
-    // The pool's share of DRAM if all were in DRAM, packed where that works.
+    // The pool's share of DRAM if all pages were in DRAM and compressible ones compressed.
     let packed = share / ratio;
     let all = packed + (1.0 - share);
     let by_share = (packed / all * 20.0).ceil() as u8 * 5;

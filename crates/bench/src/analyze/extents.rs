@@ -1,4 +1,4 @@
-//! `softswap analyze extents`: the pieces of a file on its device.
+//! `softswap analyze extents`: the extents of a file on its device.
 
 use crate::measure::machine::Machine;
 use clap::Args;
@@ -61,7 +61,7 @@ fn open(path: &Path) -> Result<(File, u64), Refusal> {
         };
         refuse(path, &format!("cannot be opened: {}{way_out}", plain(error)))
     };
-    // Opening a device or a pipe may have an effect.
+    // Opening a device or a pipe may have side effects.
     let kind = std::fs::metadata(path).map_err(|error| failed(&error))?.file_type();
     if !kind.is_file() {
         return Err(refuse(path, not_a_file(kind)));
@@ -111,7 +111,7 @@ pub(super) struct ExtentsOutcome {
     summary: Summary,
 }
 
-/// A file's extents in figures.
+/// Statistics of a file's extents.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Summary {
     file_bytes: u64,
@@ -133,7 +133,7 @@ pub(crate) struct Summary {
     histogram: Vec<Magnitude>,
 }
 
-/// Extents from a power of two of bytes to less than twice as much.
+/// Extents whose length is between `from_bytes` and less than twice that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 struct Magnitude {
     from_bytes: u64,
@@ -177,7 +177,7 @@ impl Summary {
     }
 }
 
-/// Returns the number of holes before the end of the file, and their bytes.
+/// Returns the number of holes before the end of the file, and their total size.
 fn holes(file_bytes: u64, extents: &[FileExtent]) -> (usize, u64) {
     let mut end = 0;
     let (mut count, mut bytes) = (0, 0);
@@ -192,7 +192,7 @@ fn holes(file_bytes: u64, extents: &[FileExtent]) -> (usize, u64) {
     (count, bytes)
 }
 
-/// Returns all magnitudes between the smallest and the largest extent.
+/// Counts extents by power of two, for all powers between the smallest and the largest extent.
 fn histogram(extents: &[FileExtent]) -> Vec<Magnitude> {
     let mut found: BTreeMap<u32, (usize, u64)> = BTreeMap::new();
     for length in extents.iter().map(|extent| extent.length).filter(|length| *length > 0) {

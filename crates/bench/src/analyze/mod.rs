@@ -1,4 +1,4 @@
-//! `softswap analyze`: the pieces of a file, and the pages of a program.
+//! `softswap analyze`: extents of a file, and pages of a program.
 
 mod advice;
 pub(crate) mod extents;

@@ -19,7 +19,7 @@ use std::io::{BufWriter, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Passes of every check over a chunk: each check is first once.
+/// Passes over a chunk. In each pass another check runs first.
 const PASSES: usize = Check::ALL.len();
 
 /// Print how many pages of a program repeat one word, and how the others pack.
@@ -107,7 +107,7 @@ struct CodecRow {
     incompressible_pages: u64,
 }
 
-/// Pages that packed to at most this size, and to more than that of the line before.
+/// Pages compressed to at most `to_bytes`, and to more than the previous line's limit.
 #[derive(Debug, Serialize)]
 struct Size {
     to_bytes: u64,
@@ -182,7 +182,7 @@ fn codec_row((codec, packing): &(&'static str, Packing)) -> CodecRow {
     }
 }
 
-/// Returns a bar on standard error, if that is a terminal.
+/// Returns a progress bar on standard error, hidden if that is not a terminal.
 fn progress(pages: u64) -> ProgressBar {
     let bar = ProgressBar::new(pages);
     let style = ProgressStyle::with_template("{bar:40} {pos} of {len} pages, {eta} to go");
@@ -203,7 +203,7 @@ fn left_out(source: &Source, Count { read, lost }: Count) -> Vec<String> {
     notes
 }
 
-/// The file of `--save`, removed again unless it is kept.
+/// The file of `--save`, removed on drop unless it is complete.
 struct SavedPages {
     path: PathBuf,
     file: BufWriter<File>,
@@ -212,7 +212,7 @@ struct SavedPages {
 }
 
 impl SavedPages {
-    /// Never overwrites a file, which may be the only copy of its content.
+    /// Creates the file. Never overwrites an existing one, which may be the only copy of its content.
     fn create(path: &Path) -> Result<SavedPages, Refusal> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|error| {

@@ -1,5 +1,5 @@
-//! `softswap bench`: what softswap costs on this machine, with the costs of its parts and of its
-//! rivals measured in the same run.
+//! `softswap bench`: the costs of softswap on this machine, with the costs of its parts and of alternatives
+//! measured in the same run.
 
 mod bounce;
 pub(crate) mod extents;

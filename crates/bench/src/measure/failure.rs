@@ -1,17 +1,17 @@
-//! Errors of the operating system as texts and refusals.
+//! Converts errors of the operating system to texts and refusals.
 
 use softswap_cli::refusal::{Refusal, plain};
 use std::fmt::Display;
 use std::io;
 
-/// Says what failed, and why.
+/// Adds a description of the failed action to an error.
 pub(crate) trait OrRefuse<T> {
     fn or_text(self, what: impl Display) -> Result<T, String>;
 
-    /// With the exit status of a failure of softswap's own.
+    /// Exit status: failure of softswap itself.
     fn or_own(self, what: impl Display) -> Result<T, Refusal>;
 
-    /// With the exit status of a value that cannot be used.
+    /// Exit status: unusable value.
     fn or_usage(self, what: impl Display) -> Result<T, Refusal>;
 }
 
@@ -29,7 +29,7 @@ impl<T> OrRefuse<T> for io::Result<T> {
     }
 }
 
-/// An error that says all by itself.
+/// Converts an error whose message needs no description.
 pub(crate) fn own(error: impl Display) -> Refusal {
     Refusal::own(error.to_string())
 }

@@ -1,4 +1,4 @@
-//! Where figures were measured.
+//! Description of the machine, and the load on it.
 
 use serde::Serialize;
 use softswap_cli::swapdir::SwapDir;
@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// The machine, as every benchmark states it.
+/// The machine, as reported by every benchmark.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {
     cpu: String,
@@ -16,7 +16,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Returns this machine with `device`.
+    /// Describes this machine with `device`.
     pub(crate) fn with(device: String) -> Machine {
         let uname = rustix::system::uname();
         Machine {
@@ -27,7 +27,7 @@ impl Machine {
         }
     }
 
-    /// Returns this machine with the device of the file system that a path is on.
+    /// Describes this machine with the device of the path's file system.
     pub(crate) fn with_file_system(path: &Path, file_system: &str) -> Machine {
         let on = block_device(path).map_or(String::new(), |name| format!(" on {name}"));
         Machine::with(format!("{file_system}{on}"))
@@ -42,7 +42,7 @@ impl Machine {
     }
 }
 
-/// Processor time used so far.
+/// CPU time used so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usage {
     all: f64,
@@ -51,12 +51,12 @@ pub(crate) struct Usage {
     ours: f64,
 }
 
-/// Use of the processors over some time, as shares of all of it.
+/// CPU use by others during a measurement, as shares of the total.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Disturbance {
-    /// By processes that this one has not started, and by kernel threads.
+    /// CPU time of unrelated processes and kernel threads.
     pub(crate) others_cpu_share: f64,
-    /// By the host of a virtual machine.
+    /// CPU time taken by the host of a virtual machine.
     pub(crate) stolen_cpu_share: f64,
 }
 
@@ -67,10 +67,10 @@ impl Usage {
         let ticks = |text: &str, skip: usize| -> Vec<f64> {
             text.split_whitespace().skip(skip).map(|word| word.parse().unwrap_or(0.0)).collect()
         };
-        // user nice system idle iowait irq softirq steal. Later fields are counted in these.
+        // Fields: user nice system idle iowait irq softirq steal. Later fields are included in these.
         let all = ticks(stat.lines().next().unwrap_or_default(), 1);
         let of = |fields: &[usize]| fields.iter().filter_map(|at| all.get(*at)).sum::<f64>();
-        // After the name, which may hold any character: utime stime cutime cstime.
+        // Fields after the name, which may contain any character: utime stime cutime cstime.
         let own = ticks(own.rsplit_once(')').map_or("", |(_, rest)| rest), 11);
         Usage {
             all: of(&[0, 1, 2, 3, 4, 5, 6, 7]),
@@ -98,7 +98,7 @@ fn cpu() -> String {
     name.unwrap_or(std::env::consts::ARCH).to_string()
 }
 
-/// Returns the block device that a path names or is on, and its driver if that is virtio.
+/// Returns the block device that a path names or is stored on, with its driver if that is virtio.
 pub(crate) fn block_device(path: &Path) -> Option<String> {
     let meta = fs::metadata(path).ok()?;
     let number = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };

@@ -1,5 +1,5 @@
-//! A program under the preloaded runtime, as `softswap run` starts one, whose page of counters the
-//! benchmark shares.
+//! A program under the preloaded runtime, like those that `softswap run` starts. The benchmark shares its
+//! page of counters.
 
 use super::failure::OrRefuse;
 use softswap_cli::refusal::Refusal;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The counters of a program that is not started yet.
+/// Counters of a program, created before its start.
 pub(crate) struct Counters {
     fd: OwnedFd,
     pub(crate) stats: Stats,
@@ -24,12 +24,12 @@ impl Counters {
         Ok(Counters { fd, stats: Stats::new(words) })
     }
 
-    /// The program must inherit it.
+    /// Returns the descriptor that the program must inherit.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Returns the environment in which the runtime follows `config` and counts here.
+    /// Returns the environment that configures the runtime and makes it count here.
     pub(crate) fn environment(&self, config: &Config, library: &Path) -> Vec<(OsString, OsString)> {
         let config = Config {
             stats_fd: Some(self.fd.as_raw_fd()),
@@ -62,7 +62,7 @@ impl Counters {
         self.stats.words().iter().map(|word| word.load(Relaxed)).collect()
     }
 
-    /// Returns the growth of each word since `before`, which means nothing for peaks and sizes.
+    /// Returns the increase of each word since `before`. Meaningless for peaks and sizes.
     pub(crate) fn since(&self, before: &[u64]) -> Result<Stats, Refusal> {
         let words = softswap_sys::memory::reserve_u64(before.len()).or_own("no memory")?;
         for ((word, now), before) in words.iter().zip(self.values()).zip(before) {
@@ -72,7 +72,7 @@ impl Counters {
     }
 }
 
-/// Returns a command without the settings of an outer `softswap run`.
+/// Returns a command without the variables of an outer `softswap run`.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -90,12 +90,12 @@ pub(crate) fn softswap_run() -> Result<Command, Refusal> {
     Ok(command)
 }
 
-/// Returns this executable, which is also the task of several benchmarks.
+/// Returns the path of this executable, which is also the task of several benchmarks.
 pub(crate) fn this_program() -> Result<PathBuf, Refusal> {
     std::env::current_exe().or_own("cannot find softswap itself")
 }
 
-/// A directory on a disk, removed when dropped.
+/// Creates a directory on a disk, removed on drop.
 pub(crate) fn temporary_directory() -> Result<tempfile::TempDir, Refusal> {
     tempfile::tempdir_in("/var/tmp").or_own("no temporary directory")
 }

@@ -1,5 +1,5 @@
-//! Common parts of measurements: options, orders and content without pattern, figures over rounds,
-//! reports, measured programs, and changes to the machine that are restored.
+//! Common parts of measurements: options, pseudo-random orders and content, figures over rounds, reports,
+//! measured programs, and reversible changes to the machine.
 
 pub(crate) mod failure;
 pub(crate) mod options;

@@ -1,9 +1,8 @@
-//! Numbers without pattern, the same for the same seed: incompressible content and orders that
-//! cannot be predicted.
+//! Pseudo-random numbers, reproducible from a seed, for incompressible content and unpredictable orders.
 
 use softswap_sys::PAGE_SIZE;
 
-/// Returns numbers without pattern (xorshift64*).
+/// Returns pseudo-random numbers (xorshift64*).
 pub(crate) fn noise(seed: u64) -> impl Iterator<Item = u64> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     std::iter::repeat_with(move || {
@@ -21,7 +20,7 @@ pub(crate) fn fill_with_noise(page: &mut [u8; PAGE_SIZE], seed: u64) {
     }
 }
 
-/// Returns the numbers below `count` in an order without pattern (Fisher and Yates).
+/// Returns the numbers below `count` in random order (Fisher and Yates).
 pub(crate) fn shuffled(count: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     for (last, number) in (1..count).rev().zip(noise(seed + 1)) {
@@ -30,8 +29,8 @@ pub(crate) fn shuffled(count: usize, seed: u64) -> Vec<usize> {
     order
 }
 
-/// Maps a number without pattern to one below `count`. Unlike the remainder it uses the upper bits,
-/// which are the better ones.
+/// Scales a random number to one below `count`. Unlike the remainder it uses the upper bits, which are of
+/// better quality.
 pub(crate) fn below(number: u64, count: u64) -> u64 {
     ((u128::from(number) * u128::from(count)) >> 64) as u64
 }

@@ -1,4 +1,4 @@
-//! Options that several benchmarks have, and values that options name.
+//! Options shared by several benchmarks, and their values.
 
 use clap::{Args, ValueEnum};
 use softswap_cli::refusal::Refusal;
@@ -20,13 +20,13 @@ pub(crate) struct InRounds<const ROUNDS: u32> {
 }
 
 impl<const ROUNDS: u32> InRounds<ROUNDS> {
-    /// Returns the directory, if it can take `bytes`.
+    /// Returns the directory if it has space for `bytes`.
     pub(crate) fn dir(&self, bytes: u64) -> Result<SwapDir, Refusal> {
         swapdir::check("--swap", &self.swap, bytes)
     }
 }
 
-/// Parses the seconds for which something is measured.
+/// Parses a measuring time in seconds.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.001..=600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
@@ -34,7 +34,7 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A value that has a name on the command line, in tables and in JSON.
+/// A value with one name for the command line, tables and JSON.
 pub(crate) trait Named: ValueEnum {
     fn name(&self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().into())

@@ -1,4 +1,4 @@
-//! The engine's counts of reads of single pages, by how it waited for them.
+//! The engine's counters of single-page reads by wait mode.
 
 use serde::Serialize;
 use softswap_engine::base::stats::{Counter, Stats};
@@ -37,7 +37,7 @@ impl Sum for PollCounts {
     }
 }
 
-/// Returns notes on what the way to a file lacks.
+/// Returns notes on missing features of the access path to a file.
 pub(crate) fn notes_on(direct: bool, io_uring: bool) -> impl Iterator<Item = String> {
     let direct = (!direct).then_some("no O_DIRECT here: reads come from the page cache");
     let ring = (!io_uring).then_some("no io_uring here: every read waits by interrupt");

@@ -1,5 +1,5 @@
-//! Memory that a measured program works on in several threads. The content of each page is known
-//! at any time, so that all pages can be compared at the end.
+//! Memory on which a measured program works with several threads. The expected content of each page is always
+//! known, so all pages can be compared at the end.
 
 use super::noise::{below, noise};
 use softswap_sys::PAGE_SIZE;
@@ -11,17 +11,17 @@ use std::time::Instant;
 
 pub(crate) const WORDS: usize = PAGE_SIZE / 8;
 
-/// The content of a page by its number.
+/// Generates the initial content of a page from its number.
 pub(crate) trait Content: Sync {
     fn fill(&self, page: usize, words: &mut [u64; WORDS]);
 }
 
-/// Pages that have all been filled, and the number of writes to each since.
+/// Filled pages, with the number of writes to each.
 pub(crate) struct Region {
     memory: Vec<AtomicU64>,
-    /// Words before the first page: the allocator does not align to pages.
+    /// Words before the first page, because the allocator does not align to pages.
     gap: usize,
-    /// In memory that is not managed.
+    /// Stored in unmanaged memory.
     writes: &'static [AtomicU32],
 }
 
@@ -47,14 +47,14 @@ impl Region {
         &self.memory[self.gap + page * WORDS + at]
     }
 
-    /// Changes one word of a page. The result does not depend on the order of threads.
+    /// Changes one word of a page. The result is independent of the order of threads.
     pub(crate) fn write(&self, page: usize) {
         let write = self.writes[page].fetch_add(1, Relaxed);
         let (at, change) = change_of(page, write);
         self.word(page, at).fetch_xor(change, Relaxed);
     }
 
-    /// Returns the first page that does not hold its content and all writes to it.
+    /// Returns the first page that differs from its content with all writes applied.
     pub(crate) fn first_wrong(&self, content: &impl Content) -> Option<usize> {
         let mut expected = [0; WORDS];
         (0..self.pages()).find(|page| {
@@ -69,13 +69,13 @@ impl Region {
     }
 }
 
-/// Returns the word that a write changes, and its change.
+/// Returns the index of the word that a write changes, and the XOR mask.
 fn change_of(page: usize, write: u32) -> (usize, u64) {
     let number = noise((page as u64) << 32 | u64::from(write) | 1 << 63).next().unwrap_or(0);
     (below(number, WORDS as u64) as usize, number)
 }
 
-/// Pages that differ from each other and cannot be compressed.
+/// Incompressible pages that differ from each other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Noise;
 
@@ -85,9 +85,9 @@ impl Content for Noise {
     }
 }
 
-/// Runs `body` in `threads` threads at the same time. Returns the seconds from the first start to the
-/// last end, and the results. The threads read the clock themselves: the joining thread may run late
-/// if memory is short.
+/// Runs `body` concurrently in `threads` threads. Returns the seconds from the first start to the last end,
+/// and the results. The threads read the clock themselves, because the joining thread may run late if memory
+/// is short.
 pub(crate) fn on_threads<T: Send>(
     threads: usize,
     body: impl Fn(usize) -> T + Sync,

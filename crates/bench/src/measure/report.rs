@@ -1,4 +1,4 @@
-//! The result of a command: one JSON object for programs, and the same as tables for people.
+//! Result of a command: one JSON object, and the same data as tables.
 
 use super::failure::OrRefuse;
 use super::machine::{Disturbance, Machine, Usage};
@@ -11,10 +11,10 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Of every benchmark's JSON object: changes if a key changes its meaning or is removed.
+/// Version of the JSON object of every benchmark. Increases if a key is removed or its meaning changes.
 pub(crate) const SCHEMA: u32 = 2;
 
-/// What a benchmark found; `figures` are the fields of its own.
+/// Result of a benchmark; `figures` are its specific fields.
 #[derive(Debug, Serialize)]
 pub(crate) struct Findings<F> {
     schema: u32,
@@ -24,12 +24,12 @@ pub(crate) struct Findings<F> {
     disturbance: Disturbance,
     #[serde(flatten)]
     figures: F,
-    /// As `<a>_vs_<b>`: a over b.
+    /// Ratios by name: `<a>_vs_<b>` is a over b.
     ratios: Map<String, Value>,
     notes: Vec<String>,
 }
 
-/// Ratios and notes that a benchmark collects.
+/// Collects ratios and notes of a benchmark.
 pub(crate) struct Log {
     usage: Usage,
     ratios: Map<String, Value>,
@@ -61,9 +61,9 @@ impl Log {
     }
 }
 
-/// Measures, and writes what was found to `json`, if given, and as tables; `-` is standard output,
-/// without tables. The file is opened first, so that a path that cannot be written costs no time.
-/// If nothing was found, it stays as it was.
+/// Measures, and writes the result as tables and, if `json` is given, to that file. With `-` it prints only
+/// the JSON. Opens the file first, so that an unwritable path fails before the measurement. If the
+/// measurement fails, the file is unchanged.
 pub(crate) fn write<F: Serialize>(
     json: Option<&Path>,
     measure: impl FnOnce() -> Result<F, Refusal>,
@@ -101,7 +101,7 @@ fn text_of(found: &impl Serialize) -> String {
 
 fn print(text: &str) -> Result<ExitCode, Refusal> {
     match io::stdout().lock().write_all(text.as_bytes()) {
-        // A reader that has closed the pipe has read enough.
+        // A reader that closed the pipe needs no more output.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.or_own("the result cannot be written"),
     }

@@ -1,9 +1,9 @@
-//! Rows of tables.
+//! Table rows.
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-/// A row: names of columns and values, which keep their order in JSON and in tables.
+/// A row: column names and values, whose order is kept in JSON and in tables.
 #[derive(Debug, Clone)]
 pub(crate) struct Row(pub(crate) Vec<(&'static str, Value)>);
 
@@ -13,7 +13,7 @@ impl Serialize for Row {
     }
 }
 
-/// Makes a row of fields as those of a struct: `row! { variant, us: figure / 1000.0 }`.
+/// Builds a row with the syntax of struct fields: `row! { variant, us: figure / 1000.0 }`.
 macro_rules! row {
     (@value $name:ident) => { $name };
     (@value $name:ident $value:expr) => { $value };

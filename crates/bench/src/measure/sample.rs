@@ -1,4 +1,4 @@
-//! Figures of variants, round by round.
+//! Figures of variants by round.
 
 use softswap_cli::refusal::Refusal;
 
@@ -12,7 +12,7 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// Summarizes latencies in ns, which it sorts.
+    /// Summarizes latencies in ns, which it sorts in place.
     pub(crate) fn of(latencies_ns: &mut [u64]) -> Round {
         latencies_ns.sort_unstable();
         let count = latencies_ns.len();
@@ -25,7 +25,7 @@ impl Round {
     }
 }
 
-/// A variant, and what it did in each round.
+/// A variant with its results by round.
 #[derive(Debug, Clone)]
 pub(crate) struct Cell<K, R> {
     pub(crate) key: K,
@@ -49,13 +49,13 @@ impl<K, R> Cell<K, R> {
         variation(&self.of(figure))
     }
 
-    /// Returns how many times a figure of `other` this is.
+    /// Returns the median ratio of a figure to that of `other`.
     pub(crate) fn over(&self, other: &Cell<K, R>, figure: impl Fn(&R) -> f64) -> f64 {
         over(&self.of(&figure), &other.of(&figure))
     }
 }
 
-/// Runs all cells in every round, in changing order.
+/// Runs all cells in every round, in rotating order.
 pub(crate) fn take_turns<K, R>(
     cells: &mut [Cell<K, R>],
     rounds: u32,
@@ -70,7 +70,7 @@ pub(crate) fn take_turns<K, R>(
     Ok(())
 }
 
-/// Returns the middle value; NaN of none.
+/// Returns the median, or NaN for no values.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -81,25 +81,24 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// Returns the median of the rounds' ratios, in which what slows the machine down cancels out.
+/// Returns the median of the rounds' ratios, so that disturbances of whole rounds cancel out.
 pub(crate) fn over(one: &[f64], other: &[f64]) -> f64 {
     median(one.iter().zip(other).map(|(one, other)| one / other).collect())
 }
 
-/// Returns the geometric mean; NaN of none.
+/// Returns the geometric mean, or NaN for no values.
 pub(crate) fn geometric_mean(values: &[f64]) -> f64 {
     (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp()
 }
 
-/// Returns the coefficient of variation.
 pub(crate) fn variation(values: &[f64]) -> f64 {
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     (squares / values.len() as f64).sqrt() / mean
 }
 
-/// Returns `0..count`, beginning with another number each round: what a variant leaves on the
-/// device must not always meet the same successor.
+/// Returns `0..count`, rotated by the round, so that a variant's effect on the device does not always meet
+/// the same successor.
 pub(crate) fn rotated(count: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |at| (at + round) % count)
 }

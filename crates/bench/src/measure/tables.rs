@@ -1,10 +1,10 @@
-//! Tables of what can be serialized: scalars as lines, lists of objects as tables.
+//! Formats serializable data: scalars as lines, lists of objects as tables.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize as Derive, Serialize};
 use softswap_cli::units;
 
-/// A JSON value. Unlike those of `serde_json`, objects keep the order of their fields.
+/// A JSON value. Unlike `serde_json`'s, objects keep the order of their fields.
 #[derive(Debug, Clone, Derive)]
 #[serde(untagged)]
 enum Node {
@@ -39,10 +39,10 @@ impl<'de> Deserialize<'de> for Fields {
     }
 }
 
-/// Keys for programs only.
+/// Keys that are not shown in tables.
 const HIDDEN: [&str; 3] = ["schema", "bench", "analysis"];
 
-/// Returns all of `found` as text.
+/// Formats all of `found` as text.
 pub(crate) fn of(found: &impl Serialize) -> String {
     let text = serde_json::to_string(found).unwrap_or_default();
     let Fields(fields) = serde_json::from_str(&text).unwrap_or_default();
@@ -75,15 +75,14 @@ fn section(key: &str, node: &Node) -> String {
     }
 }
 
-/// Returns a field as a row: its name, then what it holds.
+/// Converts a field to a row with the field's name and value.
 fn named((name, node): &(String, Node)) -> Node {
     let Node::Object(Fields(fields)) = node else { return node.clone() };
     let name = ("name".into(), Node::Text(name.clone()));
     Node::Object(Fields([name].into_iter().chain(fields.iter().cloned()).collect()))
 }
 
-/// Returns a table of objects. Objects in them have columns of their own; lists in them follow as
-/// tables.
+/// Formats objects as a table. Nested objects get their own columns; nested lists follow as tables.
 fn table(title: &str, rows: &[Node]) -> String {
     let (mut columns, mut lines, mut below) = (Vec::<String>::new(), Vec::new(), String::new());
     for row in rows {
@@ -129,7 +128,7 @@ fn flattened(prefix: &str, node: &Node) -> Vec<(String, Node)> {
     cells.collect()
 }
 
-/// Returns one value, in the unit that its key names.
+/// Formats one value in the unit named by its key.
 fn scalar(key: &str, node: &Node) -> String {
     let number = match node {
         Node::Flag(flag) => return if *flag { "yes" } else { "no" }.into(),

@@ -1,5 +1,4 @@
-//! A benchmark and the program it measures take turns by lines: the program's standard input and
-//! output.
+//! Line protocol between a benchmark and the measured program, over the program's standard input and output.
 
 use super::failure::{OrRefuse, own};
 use rustix::time::{ClockId, clock_gettime};
@@ -11,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::BorrowedFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// The program, seen from the benchmark. It is killed when this is dropped.
+/// Benchmark's side of the protocol. The program is killed on drop.
 pub(crate) struct TaskPipe {
     child: Child,
     to: ChildStdin,
@@ -19,7 +18,7 @@ pub(crate) struct TaskPipe {
 }
 
 impl TaskPipe {
-    /// Starts a task of this executable, `name`, with `task` as its argument.
+    /// Starts the task `name` of this executable, with `task` as its argument.
     pub(crate) fn start(
         mut command: Command,
         name: &str,
@@ -80,12 +79,12 @@ impl Drop for TaskPipe {
     }
 }
 
-/// Holds signals, so that programs that are started exit with this one.
+/// Blocks signals, so that started programs exit with this one.
 pub(crate) fn signals() -> Result<SignalQueue, Refusal> {
     SignalQueue::hold(&[]).or_own("cannot hold signals")
 }
 
-/// Prints a line. The task's side.
+/// Prints a line (task's side).
 pub(crate) fn send(line: &str) -> Result<(), Refusal> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).or_own("cannot print a line")
@@ -95,7 +94,7 @@ pub(crate) fn send_json(what: &impl Serialize) -> Result<(), Refusal> {
     send(&serde_json::to_string(what).map_err(own)?)
 }
 
-/// Waits for a line. The task's side.
+/// Waits for a line (task's side).
 pub(crate) fn receive() -> Result<(), Refusal> {
     match std::io::stdin().lock().read_line(&mut String::new()) {
         Ok(count) if count > 0 => Ok(()),
@@ -103,7 +102,7 @@ pub(crate) fn receive() -> Result<(), Refusal> {
     }
 }
 
-/// Returns user and system time of the whole process so far, reclaim included.
+/// Returns user and system time of the whole process so far, including reclaim.
 pub(crate) fn process_cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

@@ -1,5 +1,4 @@
-//! Same-filled checks: word by word from the start, from the end, with the last word first as in
-//! zswap, and softswap's own.
+//! Same-filled checks: forward by words, backward, with the last word first as in zswap, and softswap's own.
 
 use super::Page;
 use crate::measure::failure::own;
@@ -12,7 +11,6 @@ use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 
-/// Words of a page.
 const WORDS: usize = PAGE_SIZE / 8;
 
 /// A same-filled check.
@@ -22,7 +20,7 @@ pub(crate) enum Check {
     Forward,
     Backward,
     LastFirst,
-    /// Compares many words at a time, so it counts no iterations.
+    /// Compares several words at a time, so it counts no iterations.
     Softswap,
 }
 
@@ -30,8 +28,7 @@ fn word(page: &[u8; PAGE_SIZE], at: usize) -> u64 {
     u64::from_ne_bytes(page.as_chunks().0[at])
 }
 
-/// Compares words with the one at `first` until one differs. The same code is timed and counts the
-/// words.
+/// Compares words with the one at `first` until one differs. Timing and counting use the same code.
 #[inline(always)]
 fn repeated(
     page: &[u8; PAGE_SIZE],
@@ -68,7 +65,7 @@ fn last_first_counting(page: &[u8; PAGE_SIZE], mut each: impl FnMut()) -> Option
     repeated(page, 0, 1..WORDS - 1, each)
 }
 
-// Never inlined: each page costs every check one call.
+// Never inlined, so that each check costs one call per page.
 #[inline(never)]
 fn forward(page: &[u8; PAGE_SIZE]) -> Option<u64> {
     forward_counting(page, || ())
@@ -112,7 +109,7 @@ impl Check {
     }
 }
 
-/// Generic, so that no check is called through a pointer.
+/// Generic, so that checks are not called through pointers.
 fn timed(pages: &[Page], check: impl Fn(&[u8; PAGE_SIZE]) -> Option<u64>) -> u64 {
     let start = now_ns();
     let same_filled = pages.iter().filter(|page| check(&page.0).is_some()).count();
@@ -120,17 +117,17 @@ fn timed(pages: &[Page], check: impl Fn(&[u8; PAGE_SIZE]) -> Option<u64>) -> u64
     now_ns() - start
 }
 
-/// Returns the throughput over `pages` pages, in MB (a million bytes) a second.
+/// Returns the throughput over `pages` pages, in MB (a million bytes) per second.
 pub(crate) fn mbps(pages: u64, ns: u64) -> f64 {
     (pages * PAGE_SIZE as u64) as f64 * 1e3 / ns.max(1) as f64
 }
 
-/// Counts of same-filled pages, and of words compared.
+/// Counts of same-filled pages, and of compared words.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Verdicts {
     pub(crate) pages: u64,
     pub(crate) zero: u64,
-    /// Same-filled with another word.
+    /// Same-filled with a word other than zero.
     pub(crate) other: u64,
     words: [u64; Check::ALL.len()],
 }
@@ -144,7 +141,7 @@ pub(crate) struct Shares {
 }
 
 impl Verdicts {
-    /// Runs every check on every page, and fails if two disagree.
+    /// Runs every check on every page, and fails if two checks disagree.
     pub(crate) fn of(pages: &[Page]) -> Result<Verdicts, Refusal> {
         let mut found = Verdicts { pages: pages.len() as u64, ..Verdicts::default() };
         for page in pages {
@@ -180,7 +177,7 @@ impl Verdicts {
         }
     }
 
-    /// Returns the mean number of words that `check` compares of a page.
+    /// Returns the mean number of words that `check` compares per page.
     pub(crate) fn iterations(&self, check: Check) -> Option<f64> {
         let mean = self.words[check as usize] as f64 / self.pages.max(1) as f64;
         (check != Check::Softswap).then_some(mean)
@@ -197,7 +194,7 @@ impl Verdicts {
     }
 }
 
-/// One check over pages.
+/// Result of one check.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct CheckRow {
     variant: String,
@@ -212,7 +209,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Equal but for one bit anywhere, or nowhere.
+        /// Pages with equal words, with or without one changed bit.
         #[test]
         fn all_checks_agree(word: u64, changed in 0..2 * PAGE_SIZE, bit in 0..8) {
             let mut page = Page::ZERO;

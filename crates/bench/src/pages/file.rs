@@ -1,4 +1,4 @@
-//! Pages in a file: the writable memory in a core file, or a raw dump of pages.
+//! Pages in a file: the writable memory of a core file, or a raw dump of pages.
 
 use super::source::{Run, Source, SourceKind};
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -24,7 +24,7 @@ pub(super) fn open(path: &Path, raw: bool) -> Result<Source, Refusal> {
         };
         refuse(&format!("cannot be opened: {}{way_out}", plain(&error)))
     };
-    // Opening a device or a pipe may have an effect.
+    // Opening a device or a pipe may have side effects.
     let kind = std::fs::metadata(path).map_err(failed)?.file_type();
     if !kind.is_file() {
         return Err(refuse(not_a_file(kind)));
@@ -58,7 +58,7 @@ fn not_a_file(kind: std::fs::FileType) -> &'static str {
     }
 }
 
-/// Returns the run of a raw dump.
+/// Returns the single run of a raw dump.
 fn dump(bytes: u64) -> Result<Vec<Run>, String> {
     match (bytes / PAGE_BYTES, bytes % PAGE_BYTES) {
         (pages, 0) => Ok(vec![Run { position: 0, pages }]),
@@ -76,7 +76,7 @@ pub(crate) struct Core {
     pub(crate) skipped_bytes: u64,
 }
 
-/// Returns the writable memory of a core file; `None` if it is no ELF file.
+/// Returns the writable memory of a core file, or `None` if it is not an ELF file.
 pub(crate) fn core(file: impl io::Read + io::Seek, bytes: u64) -> Option<Result<Core, String>> {
     let cache = ReadCache::new(file);
     match FileKind::parse(&cache) {
@@ -126,7 +126,7 @@ where
 }
 
 impl Core {
-    /// Adds the part of a segment that is in the file of `bytes` bytes.
+    /// Adds the part of a segment that is present in the file of `bytes` bytes.
     fn add(&mut self, position: u64, file_bytes: u64, memory_bytes: u64, bytes: u64) {
         let stored = file_bytes.min(bytes.saturating_sub(position));
         let pages = stored / PAGE_BYTES;

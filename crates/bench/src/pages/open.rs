@@ -1,11 +1,11 @@
-//! Sources of pages by their names: the number of a process, or a file.
+//! Opens a source of pages by name: a PID or a file.
 
 use super::source::Source;
 use super::{file, process};
 use softswap_cli::refusal::Refusal;
 use std::path::Path;
 
-/// Opens a process by its number, or a file.
+/// Opens a process by its PID, or a file.
 pub(crate) fn subject(subject: &Path, raw: bool) -> Result<Source, Refusal> {
     let number = subject.to_str().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
     match number.filter(|text| !text.is_empty()) {
@@ -18,7 +18,6 @@ pub(crate) fn subject(subject: &Path, raw: bool) -> Result<Source, Refusal> {
     }
 }
 
-/// Opens a running process.
 pub(crate) fn process(pid: u32) -> Result<Source, Refusal> {
     process::open(&pid.to_string())
 }

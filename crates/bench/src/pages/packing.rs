@@ -1,4 +1,4 @@
-//! Compressed sizes and speeds: each codec over the pages that are not same-filled, as in reclaim.
+//! Compressed sizes and speeds of each codec, over pages that are not same-filled, as in reclaim.
 
 use super::Page;
 use super::checks::mbps;
@@ -11,13 +11,13 @@ use softswap_engine::codec::{
 use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 
-/// Sizes of one line of the histogram.
+/// Range of sizes of one histogram line.
 const STEP_BYTES: usize = 512;
 const STEPS: usize = MAX_PACKED_BYTES / STEP_BYTES;
 
 const _: () = assert!(MAX_PACKED_BYTES.is_multiple_of(STEP_BYTES));
 
-/// A codec with its name in `--codec`.
+/// A codec and its name in `--codec`.
 #[derive(Clone, Copy)]
 pub(crate) struct Codec {
     pub(crate) name: &'static str,
@@ -30,15 +30,15 @@ pub(crate) const CODECS: [Codec; 2] = [
     Codec { name: "zstd", packer: Packer::Zstd { level: 1 }, codec: engine::Codec::Zstd },
 ];
 
-/// Pages that one codec compressed.
+/// Result of one codec.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Packing {
     /// All pages.
     pub(crate) tried: u64,
-    /// Those of at most [`MAX_PACKED_BYTES`].
+    /// Pages compressed to at most [`MAX_PACKED_BYTES`].
     pub(crate) packed: u64,
     pub(crate) packed_bytes: u64,
-    /// Those of up to 512 bytes, up to 1024 and so on.
+    /// Number of pages with a size of up to 512 bytes, up to 1024, and so on.
     pub(crate) histogram: [u64; STEPS],
     pack_ns: u64,
     unpack_ns: u64,
@@ -53,13 +53,13 @@ impl Packing {
         self.packed as f64 / self.tried.max(1) as f64
     }
 
-    /// Returns the compression ratio of those.
+    /// Returns the compression ratio of the compressed pages.
     pub(crate) fn ratio(&self) -> Option<f64> {
         let bytes = self.packed * PAGE_SIZE as u64;
         (self.packed > 0).then(|| bytes as f64 / self.packed_bytes as f64)
     }
 
-    /// Returns the DRAM of all pages, the incompressible ones as they are.
+    /// Returns the DRAM for all pages, with incompressible ones stored as they are.
     pub(crate) fn kept_bytes(&self) -> u64 {
         self.packed_bytes + self.incompressible() * PAGE_SIZE as u64
     }
@@ -72,14 +72,14 @@ impl Packing {
         (self.packed > 0).then(|| mbps(self.packed, self.unpack_ns))
     }
 
-    /// Returns the largest size of each line of the histogram, and its pages.
+    /// Returns the upper limit of each histogram line, and its page count.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let lines = self.histogram.iter().enumerate();
         lines.map(|(at, pages)| (((at + 1) * STEP_BYTES) as u64, *pages))
     }
 }
 
-/// Buffers for compression.
+/// Reusable buffers for compression.
 pub(crate) struct Workplace {
     scratch: Scratch,
     room: Vec<u8>,
@@ -120,7 +120,7 @@ impl Workplace {
             found.histogram[(length - 1) / STEP_BYTES] += 1;
         }
         found.unpack_ns += self.unpack(codec, |_, _| ())?;
-        // Pages that differ would make the figures worthless.
+        // Figures of a codec that returns wrong pages would be worthless.
         let mut differs = false;
         self.unpack(codec, |at, page| differs |= *page != tried[at].0)?;
         match differs {
@@ -129,7 +129,7 @@ impl Workplace {
         }
     }
 
-    /// Decompresses everything. Returns the time, in ns.
+    /// Decompresses all pages and returns the time in ns.
     fn unpack(
         &mut self,
         codec: Codec,

@@ -1,8 +1,7 @@
-//! The resident pages of a running process: private writable memory by its map, pages in DRAM by
-//! `pagemap`.
+//! The resident pages of a running process: private writable mappings from `maps`, residency from `pagemap`.
 //!
-//! The process is neither stopped nor changed, so its pages are read at different times. Pages that
-//! it frees meanwhile are skipped.
+//! The process is neither stopped nor changed, so its pages are read at different times. Pages that it frees
+//! meanwhile are skipped.
 
 use super::source::{Run, Source, SourceKind};
 use softswap_cli::control_client::{Process, own_uid};
@@ -14,10 +13,10 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 const ENTRY_BYTES: usize = 8;
-/// Entries of one read.
+/// `pagemap` entries per read.
 const ENTRIES: usize = 1 << 16;
 
-// Bits of an entry, as the kernel documents them.
+// Bits of an entry, from the kernel's documentation.
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const OF_FILE: u64 = 1 << 61;
@@ -61,7 +60,7 @@ pub(super) fn open(text: &str) -> Result<Source, Refusal> {
     Ok(Source { kind: SourceKind::Process, name, file, runs: resident.runs, notes })
 }
 
-/// Explains why a file of a process cannot be read, and what helps.
+/// Explains why a process's file cannot be read, and the remedy.
 fn explain(process: &Process, what: &str, error: &io::Error) -> String {
     let own = own_uid();
     let refused = matches!(error.kind(), ErrorKind::PermissionDenied);
@@ -92,7 +91,7 @@ fn explain(process: &Process, what: &str, error: &io::Error) -> String {
     format!("{what} cannot be read: {}{}{because}", plain(error), owner.unwrap_or_default())
 }
 
-/// Returns the addresses of mappings that are writable and private.
+/// Returns the address ranges of private writable mappings.
 pub(crate) fn private_writable(maps: &str) -> impl Iterator<Item = Range<u64>> {
     maps.lines().filter_map(|line| {
         let (range, rest) = line.split_once(' ')?;
@@ -113,7 +112,7 @@ pub(crate) struct Resident {
 impl Resident {
     fn add(&mut self, address: u64, entry: u64) {
         self.swapped += u64::from(entry & SWAPPED != 0);
-        // A page of a file that was never written to is not private.
+        // A page of a file that was never written is not private.
         if entry & PRESENT == 0 || entry & OF_FILE != 0 {
             return;
         }
@@ -124,7 +123,7 @@ impl Resident {
     }
 }
 
-/// Returns the pages of `ranges` that are in DRAM by the page map that `read_at` reads.
+/// Returns the pages of `ranges` that are resident according to the page map read by `read_at`.
 pub(crate) fn resident(
     mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
     ranges: impl Iterator<Item = Range<u64>>,
@@ -138,7 +137,7 @@ pub(crate) fn resident(
             let position = address / PAGE_SIZE as u64 * ENTRY_BYTES as u64;
             let got = read_at(&mut bytes[..left * ENTRY_BYTES], position)?;
             if got < ENTRY_BYTES {
-                // Freed memory has an empty map.
+                // The page map of exited processes is empty.
                 break;
             }
             let (entries, _) = bytes[..got].as_chunks::<ENTRY_BYTES>();

@@ -1,4 +1,4 @@
-//! Pages of a process, a core file or a raw dump: runs of them in a file.
+//! Pages of a process, a core file or a raw dump, as runs in a file.
 
 use super::Page;
 use clap::ValueEnum;
@@ -8,12 +8,12 @@ use softswap_sys::PAGE_SIZE;
 use std::fs::File;
 use std::io::IoSliceMut;
 
-/// Pages of a chunk: 64 MiB, more than most caches hold.
+/// Pages per chunk: 64 MiB, more than most caches hold.
 pub(crate) const CHUNK_PAGES: usize = 16_384;
-/// Pages of one read: below the kernel's 1024 buffers a call.
+/// Pages per read: below the kernel's limit of 1024 buffers per call.
 const READ_PAGES: usize = 512;
 
-/// Adjacent pages in the file.
+/// Consecutive pages in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) position: u64,
@@ -29,19 +29,19 @@ pub(crate) enum SourceKind {
 
 pub(crate) struct Source {
     pub(crate) kind: SourceKind,
-    /// For people.
+    /// Name for messages.
     pub(crate) name: String,
     pub(super) file: File,
     pub(super) runs: Vec<Run>,
-    /// On pages that are left out.
+    /// Notes on omitted pages.
     pub(crate) notes: Vec<String>,
 }
 
-/// Numbers of pages.
+/// Page counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) read: u64,
-    /// Freed since the runs were noted.
+    /// Pages freed since the runs were listed.
     pub(crate) lost: u64,
 }
 
@@ -50,8 +50,8 @@ impl Source {
         self.runs.iter().map(|run| run.pages).sum()
     }
 
-    /// Reads `wanted` pages, evenly spread, or all if there are no more. Calls `each` with chunks of at
-    /// most [`CHUNK_PAGES`].
+    /// Reads `wanted` evenly spaced pages, or all if there are fewer. Calls `each` with chunks of at most
+    /// [`CHUNK_PAGES`].
     pub(crate) fn read(
         &self,
         wanted: u64,
@@ -104,7 +104,7 @@ impl Source {
         };
         let is_process = self.kind == SourceKind::Process;
         match got {
-            // The file of a process without memory is empty.
+            // The memory file of an exited process is empty.
             Ok(0) if is_process => Err(self.refuse(&format!(
                 "exited, or became another program, after {} of its pages were read; name one that \
                  runs longer, or save a core file first (`gcore`)",
@@ -114,7 +114,7 @@ impl Source {
                 Err(self.refuse("became shorter while it was read; try again when it is complete"))
             }
             Ok(bytes) => Ok(bytes / PAGE_SIZE),
-            // Unmapped since, or not readable (of a device, a guard).
+            // Unmapped meanwhile, or not readable (device memory, guard pages).
             Err(Errno::IO | Errno::FAULT) if is_process => Ok(0),
             Err(error) => Err(self.refuse(&format!("cannot be read: {}", plain(&error.into())))),
         }
@@ -125,7 +125,7 @@ impl Source {
     }
 }
 
-/// Returns `wanted` of the pages in `runs`, evenly spread.
+/// Returns `wanted` evenly spaced pages of `runs`.
 fn picks(runs: &[Run], wanted: u64) -> Box<dyn Iterator<Item = Run> + '_> {
     let all: u64 = runs.iter().map(|run| run.pages).sum();
     if wanted >= all {
@@ -133,7 +133,7 @@ fn picks(runs: &[Run], wanted: u64) -> Box<dyn Iterator<Item = Run> + '_> {
     }
     let mut runs = runs.iter();
     let mut current = Run { position: 0, pages: 0 };
-    // Pages before the current run.
+    // Number of pages before the current run.
     let mut before = 0;
     Box::new((0..wanted).filter_map(move |number| {
         let index = (u128::from(number) * u128::from(all) / u128::from(wanted)) as u64;

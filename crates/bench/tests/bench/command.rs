@@ -1,4 +1,4 @@
-//! `softswap bench`: results, refusals, and that no file remains.
+//! `softswap bench`: results, refusals, and removal of all files.
 
 mod policy;
 mod swap;
@@ -65,7 +65,7 @@ fn io(options: &[&str]) -> assert_cmd::Command {
     command
 }
 
-/// Checks the counts of one mode. Each thread may have waited when counting began or ended.
+/// Checks the counters of one mode. Each thread may have been waiting when counting started or stopped.
 fn assert_waited_as(mode: &str, counts: &Value, io_uring: bool, threads: u64) {
     let of = |name: &str| counts[name].as_u64().unwrap();
     let (considered, polled, slept) = (of("considered"), of("polled"), of("slept"));
@@ -175,7 +175,7 @@ fn fio_runs_too_and_its_failed_jobs_are_left_out() {
     assert_empty(swap.path());
 }
 
-/// Checks for exit status 2, and a message with all of these parts.
+/// Asserts exit status 2, and a message that contains all `parts`.
 fn assert_refused(command: &mut assert_cmd::Command, parts: &[&str]) {
     crate::common::assert_refused(command, 2, parts);
 }
@@ -256,7 +256,7 @@ fn a_program_that_swaps_is_measured_in_every_mode() {
         let of = |name: &str| row[name].as_f64().unwrap();
         assert!(of("seconds") > 0.0 && of("cpu_seconds") > 0.0, "{row}");
         assert!(0.0 < of("fault_p50_us") && of("fault_p50_us") <= of("fault_p99_us"), "{row}");
-        // Three touches in four find their page on disk.
+        // Three of four touches fault from disk.
         assert!((150.0..=400.0).contains(&of("faults")) && of("considered") > 0.0, "{row}");
         let io_uring = found["io_uring"].as_bool().unwrap();
         let threads = row["threads"].as_u64().unwrap();
@@ -297,7 +297,7 @@ fn a_swap_in_that_cannot_be_measured_is_refused() {
     assert_empty(swap.path());
 }
 
-/// Held by tests that make zram devices or control groups, which belong to the whole machine.
+/// Lock for tests that create zram devices or cgroups, which affect the whole machine.
 fn machine_alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -315,7 +315,7 @@ fn has_zram() -> bool {
     is_root() && Path::new("/sys/class/zram-control/hot_add").exists()
 }
 
-/// Waits until `done`. The limit is a guard against hangs, not an expectation of speed.
+/// Waits until `done`. The limit prevents hangs and is not an expectation of speed.
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(120);
     while !done() {

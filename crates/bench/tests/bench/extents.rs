@@ -92,7 +92,7 @@ fn analyze(path: &Path) -> assert_cmd::Command {
     command
 }
 
-/// Returns true if the file system of `dir` has FIEMAP.
+/// Returns true if the file system of `dir` supports FIEMAP.
 fn has_fiemap(dir: &Path) -> bool {
     let file = tempfile::tempfile_in(dir).unwrap();
     softswap_sys::fiemap::extents(file.as_fd()).is_ok()
@@ -106,7 +106,7 @@ fn holes_and_pieces_of_a_file_are_counted() {
     }
     let path = dir.path().join("data");
     let file = File::create(&path).unwrap();
-    // Ten pieces with a hole after each, and one hole more at the start.
+    // Ten pieces with holes between them, and a hole at the start.
     for piece in 0..10 {
         file.write_all_at(&vec![7; PIECE as usize], (2 * piece + 1) * PIECE).unwrap();
     }

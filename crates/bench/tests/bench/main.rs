@@ -1,4 +1,4 @@
-//! The benchmarks as commands, in one executable.
+//! Tests of the benchmark commands, in one executable.
 
 #[path = "../../../cli/tests/cli/common/mod.rs"]
 mod common;
@@ -11,13 +11,13 @@ mod shape;
 use serde_json::Value;
 use std::path::Path;
 
-/// Runs a command with `--json -`, and returns its JSON.
+/// Runs a command with `--json -` and parses its output.
 fn json_of(command: &mut assert_cmd::Command) -> Value {
     let output = command.args(["--json", "-"]).assert().success();
     serde_json::from_slice(&output.get_output().stdout).unwrap()
 }
 
-/// Returns the values of a key in the rows, which are texts.
+/// Returns a key's string values in all rows.
 fn names<'v>(rows: &'v Value, key: &str) -> Vec<&'v str> {
     rows.as_array().unwrap().iter().map(|row| row[key].as_str().unwrap()).collect()
 }

@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 
 const PAGE: usize = 4096;
 
-/// A program with known pages: ZERO of zeroes, OTHER of another word, LATE that
-/// differ in their last word, NOISE that do not pack.
+/// Program with known pages: ZERO of zeroes, OTHER of another word, LATE that differ in their last word,
+/// NOISE that are incompressible.
 const PROGRAM: &str = "
 import mmap, os, sys
 zero, other, late, noise = 3000, 2000, 500, 1500
@@ -29,10 +29,10 @@ const ZERO: u64 = 3000;
 const OTHER: u64 = 2000;
 const LATE: u64 = 500;
 const NOISE: u64 = 1500;
-/// What an interpreter has besides.
+/// Maximum number of the interpreter's other pages.
 const SLACK: u64 = 4000;
 
-/// Killed when dropped.
+/// Child process, killed on drop.
 struct Running(Child);
 
 impl Running {
@@ -58,7 +58,7 @@ impl Drop for Running {
     }
 }
 
-/// Returns true if a process may read one that it has not started.
+/// Returns true if a process may read processes other than its children.
 fn may_read_others() -> bool {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     match scope.trim() {
@@ -103,7 +103,7 @@ fn the_pages_of_a_running_process_are_counted() {
     assert_eq!(names(&found["checks"], "variant"), variants);
     assert!(checks.iter().all(|row| row["mbps"].as_f64().unwrap() > 0.0));
     let iterations = |at: usize| checks[at]["iterations"].as_f64();
-    // What differs in its last word is read to its end by forward alone.
+    // Of the checks only `forward` reads such pages to the end.
     let pages = number(&found, "pages") as f64;
     let saved = (iterations(0).unwrap() - iterations(2).unwrap()) * pages;
     assert!(saved > (LATE * 509) as f64, "{saved}");
@@ -167,7 +167,7 @@ fn a_dump_is_not_overwritten_and_one_that_fails_is_removed() {
     let missing = dir.path().join("no/such");
     assert_refused(analyze(&dump).arg("--save").arg(&missing), 2, &["cannot be created"]);
 
-    // What cannot be written, and what has no place for its JSON.
+    // An unwritable `--json` path, which is checked before `--save` is created.
     let fresh = dir.path().join("fresh");
     let mut command = analyze(&dump);
     command.arg("--save").arg(&fresh).args(["--json", "/no/such/dir/x"]);
@@ -175,7 +175,7 @@ fn a_dump_is_not_overwritten_and_one_that_fails_is_removed() {
     assert!(!fresh.exists());
 }
 
-/// An ELF core file with segments of `(flags, pages in the file, pages in memory)`.
+/// Builds an ELF core file with segments of `(flags, pages in the file, pages in memory)`.
 fn core(segments: &[(u32, &[u8], usize)], kind: u16) -> Vec<u8> {
     let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
     bytes.resize(16, 0);
@@ -216,13 +216,13 @@ fn only_the_writable_memory_in_a_core_file_is_read() {
     assert!(found["codecs"][0]["ratio"].is_null());
     assert!(found["notes"].to_string().contains("4.0 KiB"), "{}", found["notes"]);
 
-    // Cut short, as by a limit on its size.
+    // Truncated, as by a limit on core size.
     fs::write(&path, &bytes[..bytes.len() - 2 * PAGE]).unwrap();
     let found = json_of(&mut analyze(&path));
     assert_eq!(found["pages"], 2);
     assert!(found["notes"].to_string().contains("missing"), "{}", found["notes"]);
 
-    // As mere pages the headers count, too.
+    // With --raw the headers count as pages, too.
     fs::write(&path, &bytes).unwrap();
     assert_eq!(json_of(analyze(&path).arg("--raw"))["pages"], 10);
     fs::write(&path, core(&segments[..1], CORE)).unwrap();
@@ -276,7 +276,7 @@ fn subjects_without_pages_are_refused() {
 #[test]
 fn a_subject_of_another_user_is_refused_with_the_reason() {
     if !crate::common::is_root() {
-        // Process 1 is root's here.
+        // Process 1 belongs to root here.
         let status = fs::read_to_string("/proc/1/status").unwrap_or_default();
         if status.contains("Uid:\t0\t") {
             assert_refused(&mut analyze("1"), 1, &["uid 0", "as root"]);
@@ -333,7 +333,7 @@ fn the_bench_reports_every_dump_as_one_json_object() {
             assert!(ratio.is_some_and(|ratio| ratio > 0.0), "{name}{suffix}");
         }
     }
-    // By its rule: 23 % same-filled, and 10 % that only forward reads through.
+    // By construction: 23 % same-filled, and 10 % that only `forward` reads to the end.
     let mix = found["ratios"]["iterations_last_first_vs_forward_mix"].as_f64().unwrap();
     assert!((0.68..0.72).contains(&mix), "{mix}");
 }

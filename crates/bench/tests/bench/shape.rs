@@ -1,11 +1,11 @@
-//! Every benchmark's JSON is one object with `schema`, `bench`, `machine`, and all its ratios
-//! under `ratios`, each named after what is divided.
+//! The JSON of every benchmark is one object with `schema`, `bench` and `machine`, and with all ratios under
+//! `ratios`, named after numerator and denominator.
 
 use crate::common::softswap;
 use crate::{assert_header, json_of};
 use serde_json::Value;
 
-/// Each benchmark in its smallest form; `--swap` is replaced by `--swap DIR`.
+/// Arguments of each benchmark's smallest run. A directory is appended after `--swap`.
 const SMALLEST: [&str; 14] = [
     "ablation --mechanisms standby --patterns hot_set --working-set 64M --seconds 0.02 \
      --programs hash_join --program-size 64M --rounds 1 --swap",
@@ -39,7 +39,7 @@ fn found(smallest: &str) -> Value {
     json_of(&mut command)
 }
 
-/// Collects all keys of an object and of values in it.
+/// Collects all keys of a value recursively.
 fn keys(value: &Value, to: &mut Vec<String>) {
     match value {
         Value::Object(object) => object.iter().for_each(|(key, value)| {
@@ -58,7 +58,7 @@ fn assert_shape(name: &str, found: &mut Value) {
     for (key, value) in ratios.as_object().unwrap() {
         let sides: Vec<_> = key.split("_vs_").collect();
         assert!(sides.len() == 2 && !sides.contains(&""), "{name}: {key} is no name of a ratio");
-        // A side without a processor in so short a time has done nothing.
+        // A side that got no CPU time within the short run has no value.
         assert!(value.is_null() || value.as_f64() >= Some(0.0), "{name}: {key} is {value}");
     }
     let mut others = Vec::new();

@@ -1,8 +1,8 @@
-//! The value of the order in which bounce buffers are searched, and the cost of a buffer.
+//! Effect of the order in which bounce buffers are searched, and the cost of a buffer.
 //!
-//! The published comparison is of Linux's swiotlb: one task with requests of 4 KiB (small), one with
-//! 64 KiB (big), four with 4 KiB (fourway). The primary pool is too small for them, so that the
-//! others are searched, too.
+//! The published comparison is of Linux's swiotlb: one task with requests of 4 KiB (small), one with 64 KiB
+//! (big), four with 4 KiB (fourway). The primary pool is too small for them, so the other pools are searched,
+//! too.
 
 mod tasks;
 
@@ -42,11 +42,11 @@ pub(crate) struct BounceArgs {
     common: InRounds<15>,
 }
 
-/// The orders, with true if pools are apart. The first one twice: the difference is noise.
+/// Search orders; true if pools are searched one by one. The first order runs twice to measure noise.
 const ORDERS: [(&str, bool); 3] =
     [("area_first", false), ("pool_first", true), ("area_first_again", false)];
 const THREADS: [usize; 4] = [1, 2, 4, 8];
-/// Buffers of the allocator that is measured alone.
+/// Buffers of the allocator when it is measured alone.
 const SLOTS: usize = 256;
 
 #[derive(Clone, Copy)]
@@ -126,7 +126,7 @@ fn row_of(cell: &Cell<Combination, Ran>) -> Row {
     }
 }
 
-/// Returns the processor time to take a page and give it back, in ns.
+/// Returns the processor time to allocate and free a buffer of one page, in ns.
 fn take_ns(pools: &Pools, threads: usize, times: u32) -> f64 {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from).min(threads);
     let each = times / threads as u32;

@@ -1,4 +1,4 @@
-//! Tasks whose pages pass through bounce buffers to RAM or to a real device.
+//! Tasks that transfer pages through bounce buffers to RAM or to a real device.
 
 use crate::measure::noise::{below, noise};
 use crate::measure::region::on_threads;
@@ -13,16 +13,15 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Requests that a task has under way at once.
+/// Concurrent requests of a task.
 const DEPTH: usize = 32;
-/// Requests between two readings of the clock.
+/// Requests between two clock reads.
 const AT_ONCE: usize = 8;
-/// Pools that serve all of them together: the primary one is too small.
+/// Number of pools. Together they are large enough; the primary one is too small.
 const POOLS: usize = 8;
-/// Slots for each that is in use. With more than two, a CPU's own areas serve all that its tasks have
-/// under way.
+/// Slots per slot in use. With more than two, a CPU's own areas would satisfy all requests of its tasks.
 const ROOM: usize = 3;
-/// A task's part of the device, and its own memory.
+/// Size of a task's part of the device, and of its own memory.
 pub(super) const PART_BYTES: usize = 16 << 20;
 const MEMORY_BYTES: usize = 8 << 20;
 
@@ -30,7 +29,7 @@ const MEMORY_BYTES: usize = 8 << 20;
 pub(super) struct Workload {
     pub(super) name: &'static str,
     tasks: usize,
-    /// Of a request.
+    /// Pages of a request.
     pages: usize,
 }
 
@@ -43,8 +42,8 @@ pub(super) const WORKLOADS: [Workload; 3] = [
 pub(super) const MOST_TASKS: usize = 4;
 
 impl Workload {
-    /// Returns pools of which the first is too small by far: together, which searches area by area,
-    /// or `apart`, which searches pool by pool.
+    /// Returns pools of which the first is far too small: either combined, so that they are searched area by
+    /// area, or `apart`, so that they are searched pool by pool.
     pub(super) fn pools(self, apart: bool, areas: usize) -> io::Result<Vec<Pools>> {
         let under_way = self.tasks * DEPTH * self.pages;
         let slots = (under_way * ROOM).div_ceil(areas * POOLS);
@@ -58,7 +57,7 @@ impl Workload {
     }
 }
 
-/// Memory of a task, used again and again.
+/// Reused memory of a task.
 pub(super) struct Task {
     memory: &'static mut [u8],
     ram: &'static mut [u8],
@@ -69,7 +68,7 @@ pub(super) struct Task {
 impl Task {
     pub(super) fn new(seed: u64) -> io::Result<Task> {
         let (memory, ram) = (reserve_bytes(MEMORY_BYTES)?, reserve_bytes(PART_BYTES)?);
-        // Populated before anything is measured.
+        // Populate the memory before anything is measured.
         memory.fill(1);
         ram.fill(1);
         Ok(Task { memory, ram, lane: Lane::Plain, seed })
@@ -79,12 +78,12 @@ impl Task {
         self.lane = device.open_lane();
     }
 
-    /// Writes all of its part: storage that is only allocated is slower at the first write.
+    /// Writes all of the task's part: the first write to preallocated storage is slower.
     pub(super) fn fill_part(&mut self, number: usize, device: &FileDevice) -> Result<(), IoError> {
         device.write(&mut self.lane, (number * PART_BYTES) as u64, self.ram)
     }
 
-    /// Sends requests until the time is over. Returns their number.
+    /// Sends requests until the time is over and returns their number.
     fn run(
         &mut self,
         workload: Workload,
@@ -130,9 +129,9 @@ impl Task {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ran {
     pub(super) mib_per_s: f64,
-    /// For each request.
+    /// Mean per request.
     pub(super) areas_visited: f64,
-    /// For a million requests.
+    /// Per million requests.
     pub(super) contended: f64,
 }
 

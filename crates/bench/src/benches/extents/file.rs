@@ -1,4 +1,4 @@
-//! A file in thousands of pieces, as swap files on nearly full disks are.
+//! A file with thousands of extents, like swap files on nearly full disks.
 
 use crate::measure::failure::OrRefuse;
 use crate::measure::noise::{below, noise};
@@ -9,16 +9,17 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
-/// Pieces have up to 2 to the power of this many pages, every magnitude equally often: 18 on average.
+/// Binary logarithm of the maximum extent size in pages. All magnitudes are equally likely; the mean is 18
+/// pages.
 const LARGEST_MAGNITUDE: u64 = 6;
 
-/// Returns the most that the file may need in its directory.
+/// Returns the maximum space that the files need.
 pub(super) fn most_bytes(pieces: u32) -> u64 {
     u64::from(pieces) * ((PAGE_BYTES << LARGEST_MAGNITUDE) + PAGE_BYTES) / 3
 }
 
-/// Grows a file in turns with another one, which takes a page after each piece, and returns its
-/// extents. Both have no name, so they are removed when this process exits.
+/// Grows a file alternately with a second one, which allocates a page after each piece, and returns the
+/// file's extents. Both files are unlinked, so they are removed when this process exits.
 pub(super) fn fragmented(dir: &Path, pieces: u32) -> Result<Vec<FileExtent>, String> {
     let open = || SwapFile::open(dir).map_err(|error| error.to_string());
     let (file, spacer) = (open()?, open()?);

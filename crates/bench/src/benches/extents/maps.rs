@@ -1,4 +1,4 @@
-//! The maps that are compared, over the same extents.
+//! The compared maps, over the same extents.
 
 use super::layout::Layout;
 use super::rivals::{List, ListNode, Tree, TreeNode};
@@ -10,7 +10,7 @@ pub(super) trait Lookup: Send + Sync {
     /// Returns the block of `page`.
     fn block(&self, page: u64) -> Option<u64>;
 
-    /// Looks up all of `pages` in one call, into which each look-up is inlined.
+    /// Looks up all of `pages`. The look-ups are inlined into this loop.
     fn sum(&self, pages: &[u64]) -> u64 {
         pages.iter().fold(0, |sum, page| sum.wrapping_add(self.block(*page).unwrap_or(0)))
     }
@@ -33,12 +33,12 @@ impl Lookup for Tree {
 impl Lookup for ExtentMap {
     #[inline]
     fn block(&self, page: u64) -> Option<u64> {
-        // With the rest of the extent, which the engine uses, too.
+        // Compute the rest of the extent, too, as the engine needs it.
         std::hint::black_box(self.lookup(page)).ok().map(|mapping| mapping.block)
     }
 }
 
-/// No map, as for an area that is contiguous at the start of the device.
+/// Baseline without a map, for an area that is contiguous from the start of the device.
 struct NoMap;
 
 impl Lookup for NoMap {
@@ -48,25 +48,24 @@ impl Lookup for NoMap {
     }
 }
 
-/// Maps of a layout.
+/// Number of maps.
 pub(super) const COUNT: usize = 4;
 pub(super) const NONE: &str = "none";
 pub(super) const LIST: &str = "list";
 pub(super) const RBTREE: &str = "rbtree";
 pub(super) const SOFTSWAP: &str = "softswap";
 
-/// A layout in one of the maps.
+/// A layout stored in one of the maps.
 pub(super) struct Map {
     pub(super) name: &'static str,
     pub(super) lookup: Box<dyn Lookup>,
     pub(super) extents: usize,
-    /// Pages of the layout.
     pub(super) pages: u64,
-    /// DRAM that the map needs.
+    /// DRAM used by the map.
     pub(super) bytes: u64,
 }
 
-/// Returns a layout in all maps, which all give the same answers.
+/// Builds all maps of a layout and checks that they return the same blocks.
 pub(super) fn all(layout: &Layout) -> Result<[Map; COUNT], Refusal> {
     let softswap = ExtentMap::new(layout.extents.len()).map_err(own)?;
     for extent in &layout.extents {

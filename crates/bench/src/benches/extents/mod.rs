@@ -1,7 +1,6 @@
-//! The cost of looking up extents: in the list and the red-black tree that Linux had and has, and in
-//! softswap's map.
+//! Cost of looking up extents in Linux's former list, in its red-black tree, and in softswap's map.
 //!
-//! Tasks swap to RAM, so that nothing hides the look-ups; all variants run in every round.
+//! Tasks swap to RAM, so that no device hides the cost. All variants run in every round.
 
 pub(crate) mod layout;
 mod rivals;
@@ -26,7 +25,7 @@ use timing::{Task, lookup_ns, queries, throughput};
 /// The published table: 20 GB in extents of 1 MiB.
 const TABLE_PAGES: u64 = (20 << 30) / 4096;
 const TABLE_EXTENTS: usize = 20_480;
-/// The sweep: 80 GB, in as many extents as were found in such a file at worst.
+/// The sweep: 80 GB, in up to the largest number of extents observed in such a file.
 const SWEEP_PAGES: u64 = (80 << 30) / 4096;
 const SWEEP_EXTENTS: [usize; 4] = [2, 2000, 20_480, 84_656];
 const SWEEP_TASKS: usize = 4;
@@ -102,18 +101,17 @@ struct LookupRow {
     variant: &'static str,
     random_ns: f64,
     sequential_ns: f64,
-    /// Of the random look-ups' rounds.
+    /// Coefficient of variation over the rounds of random look-ups.
     cov: f64,
     bytes: u64,
     bytes_per_extent: f64,
 }
 
-/// Swapping over a map, out or in: KB/s by rounds.
+/// Swap throughput over a map, out or in, in KB/s by round.
 type SwapCell<'m> = Cell<(&'m Map, bool), f64>;
 
 const DIRECTIONS: [(&str, bool); 2] = [("swapout", true), ("swapin", false)];
 
-/// Returns a figure as it is.
 fn same(figure: &f64) -> f64 {
     *figure
 }
@@ -146,7 +144,7 @@ pub(super) fn measure(args: &ExtentsArgs) -> Result<Findings<Figures>, Refusal> 
             None
         }
     };
-    // The most of all layouts.
+    // Maximum over all layouts.
     let bytes = |name: &str| {
         let of_map = lookups.iter().filter(|row| row.variant == name);
         of_map.fold(0.0, |most: f64, row| row.bytes_per_extent.max(most))
@@ -165,7 +163,7 @@ pub(super) fn measure(args: &ExtentsArgs) -> Result<Findings<Figures>, Refusal> 
     Ok(log.findings("extents", Machine::with_dir(&dir), figures))
 }
 
-/// Measures swapping by numbers of tasks.
+/// Measures swap throughput for each number of tasks.
 fn table(
     args: &ExtentsArgs,
     counts: &[usize],
@@ -188,7 +186,7 @@ fn table(
     Ok(rows)
 }
 
-/// Measures swapping by numbers of extents.
+/// Measures swap throughput for each number of extents.
 fn sweep(
     args: &ExtentsArgs,
     maps: &[Map],
@@ -254,7 +252,7 @@ fn task_rows(tasks: usize, cells: &[SwapCell<'_>]) -> Vec<Row> {
     rows.collect()
 }
 
-/// Measures look-ups alone over one layout, after which their ratios are named.
+/// Measures look-ups alone over one layout, and adds their ratios.
 fn looked_up(
     args: &ExtentsArgs,
     maps: &[Map],
@@ -266,7 +264,7 @@ fn looked_up(
         let mut cells: Vec<Cell<&Map, f64>> = rivals().map(Cell::new).collect();
         take_turns(&mut cells, args.common.rounds, |map, round| {
             let queries = queries(map.pages, is_random, 1 + round as u64);
-            // They vary less than whole swaps.
+            // Shorter runs suffice: look-ups vary less than whole swaps.
             Ok(lookup_ns(&*map.lookup, &queries, args.seconds / 4))
         })?;
         Ok::<_, Refusal>(cells)

@@ -1,4 +1,4 @@
-//! What Linux has had: a linked list with one cursor for all (before 5.4), and a red-black tree.
+//! Linux's data structures: a linked list with one shared cursor (before 5.4), and a red-black tree.
 
 use super::layout::Extent;
 use intrusive_collections::{KeyAdapter, RBTree, RBTreeAtomicLink, intrusive_adapter};
@@ -6,28 +6,28 @@ use std::cmp::Ordering;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use typed_arena::Arena;
 
-/// An extent in the list: 40 bytes, as many as the kernel's.
+/// List node of 40 bytes, the size of the kernel's.
 pub(super) struct ListNode {
-    /// None after the last one.
+    /// `None` in the last node.
     next: Option<&'static ListNode>,
     number: usize,
     extent: Extent,
 }
 
-/// The extents of one area in a list.
+/// The extents of one area in a linked list.
 ///
-/// A look-up begins at the extent where the last one ended, of whichever thread, and follows the
-/// list, around its end, to the extent with the page. The cursor moves with every step, without a
-/// lock, as in the kernel.
+/// A look-up starts at the extent where the previous look-up of any thread ended, and follows the list, which
+/// wraps around, to the extent that contains the page. Each step moves the cursor without a lock, as in the
+/// kernel.
 pub(super) struct List {
-    /// By number. The walk itself follows the nodes.
+    /// Nodes by number, to find the cursor's node. The walk follows the links.
     nodes: Vec<&'static ListNode>,
     cursor: AtomicUsize,
 }
 
 impl List {
-    /// Returns a list whose nodes are adjacent in memory, which is faster than an allocation for
-    /// each. They are never freed: the program exits soon.
+    /// Builds a list whose nodes are adjacent in memory, which is faster than separate allocations. The nodes
+    /// are never freed, because the program exits soon.
     pub(super) fn new(extents: &[Extent]) -> List {
         let arena: &'static Arena<ListNode> =
             Box::leak(Box::new(Arena::with_capacity(extents.len())));
@@ -41,7 +41,6 @@ impl List {
         List { nodes, cursor: AtomicUsize::new(0) }
     }
 
-    /// Returns the block of `page`.
     #[inline]
     pub(super) fn lookup(&self, page: u64) -> Option<u64> {
         let head = *self.nodes.first()?;
@@ -61,7 +60,7 @@ impl List {
     }
 }
 
-/// An extent in the tree: 48 bytes, as many as the kernel's.
+/// Tree node of 48 bytes, the size of the kernel's.
 pub(super) struct TreeNode {
     link: RBTreeAtomicLink,
     extent: Extent,
@@ -69,8 +68,8 @@ pub(super) struct TreeNode {
 
 intrusive_adapter!(ByPage = &'static TreeNode: TreeNode { link: RBTreeAtomicLink });
 
-/// Pages from `start` to before `end`. Spans that overlap count as equal. Extents do not overlap, so
-/// a single page is equal to one of them at most.
+/// Pages from `start` to before `end`. Overlapping spans compare as equal. Extents do not overlap, so a
+/// single page equals at most one of them.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     start: u64,
@@ -116,12 +115,12 @@ impl<'a> KeyAdapter<'a> for ByPage {
     }
 }
 
-/// The extents of one area in a red-black tree. It does not change while the area is in use, so
-/// look-ups take no lock. They stop at the first node with the page, as the kernel's do.
+/// The extents of one area in a red-black tree. The tree does not change while the area is in use, so
+/// look-ups take no lock. They stop at the first node that contains the page, as in the kernel.
 pub(super) struct Tree(RBTree<ByPage>);
 
 impl Tree {
-    /// Returns a tree whose nodes are adjacent in memory and never freed, as those of [`List`].
+    /// Builds a tree whose nodes are adjacent in memory and never freed, like those of [`List`].
     pub(super) fn new(extents: &[Extent]) -> Tree {
         let node = |extent: &Extent| TreeNode { link: RBTreeAtomicLink::new(), extent: *extent };
         let nodes: &'static [TreeNode] = extents.iter().map(node).collect::<Vec<_>>().leak();
@@ -134,7 +133,6 @@ impl Tree {
         Tree(tree)
     }
 
-    /// Returns the block of `page`.
     #[inline]
     pub(super) fn lookup(&self, page: u64) -> Option<u64> {
         let found = self.0.find(&Span { start: page, end: page + 1 });

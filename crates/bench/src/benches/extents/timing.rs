@@ -1,5 +1,5 @@
-//! Measurements of maps: look-ups alone, and tasks that swap pages out to RAM and back in, with a
-//! look-up for each page.
+//! Measurements of maps: look-ups alone, and tasks that swap pages to RAM and back with a look-up for each
+//! page.
 
 use super::maps::{Lookup, Map};
 use crate::measure::noise::{below, noise, shuffled};
@@ -10,13 +10,12 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Pages that are looked up again and again: so many that they do not leave the map in the first
-/// cache.
+/// Pages that are looked up repeatedly: enough that the map does not stay in the L1 cache.
 const QUERIES: usize = 1 << 16;
-/// Look-ups between two readings of the clock.
+/// Look-ups between two clock reads.
 const LOOKUPS_AT_ONCE: usize = 64;
 
-/// Returns pages to look up, at random or in sequence.
+/// Returns the pages to look up, in random or sequential order.
 pub(super) fn queries(pages: u64, is_random: bool, seed: u64) -> Vec<u64> {
     let numbers: Vec<u64> = noise(seed).take(QUERIES).map(|number| below(number, pages)).collect();
     match is_random {
@@ -25,7 +24,7 @@ pub(super) fn queries(pages: u64, is_random: bool, seed: u64) -> Vec<u64> {
     }
 }
 
-/// Returns the time of a look-up in ns, from look-ups for `time`.
+/// Repeats look-ups for `time` and returns the time of one in ns.
 pub(super) fn lookup_ns(map: &dyn Lookup, queries: &[u64], time: Duration) -> f64 {
     let start = Instant::now();
     let (mut done, mut sum) = (0, 0_u64);
@@ -40,17 +39,17 @@ pub(super) fn lookup_ns(map: &dyn Lookup, queries: &[u64], time: Duration) -> f6
     start.elapsed().as_nanos() as f64 / done as f64
 }
 
-/// A task's part of the device. Blocks are taken modulo this: the data need not be kept, but the
-/// copying must be real.
+/// Size of a task's part of the device. Blocks are taken modulo this size: data may be overwritten, only the
+/// cost of copying matters.
 const DEVICE_PAGES: usize = (32 << 20) / size_of::<Page>();
 /// A task's own memory.
 const MEMORY_PAGES: usize = (8 << 20) / size_of::<Page>();
-/// Pages between two readings of the clock.
+/// Pages between two clock reads.
 const PAGES_AT_ONCE: usize = 16;
 const SLOTS: u64 = CLUSTER_SLOTS as u64;
 const PAGE_KIB: f64 = size_of::<Page>() as f64 / 1024.0;
 
-/// Memory of a task, used again and again.
+/// Reused memory of a task.
 pub(super) struct Task {
     device: &'static mut [Page],
     memory: &'static mut [Page],
@@ -60,7 +59,7 @@ impl Task {
     pub(super) fn new() -> io::Result<Task> {
         let task =
             Task { device: reserve_pages(DEVICE_PAGES)?, memory: reserve_pages(MEMORY_PAGES)? };
-        // Populated before anything is measured.
+        // Populate the memory before anything is measured.
         for page in task.device.iter_mut().chain(task.memory.iter_mut()) {
             page.0.fill(1);
         }
@@ -68,7 +67,7 @@ impl Task {
     }
 }
 
-/// A task at work.
+/// State of a running task.
 struct Worker<'t> {
     task: &'t mut Task,
     /// Its own clusters of the area.
@@ -93,7 +92,7 @@ impl<'t> Worker<'t> {
         below(self.numbers.next().unwrap_or(0), count)
     }
 
-    /// Swaps one page: out to slot after slot, or in from any slot.
+    /// Swaps one page: out to the next slot, or in from a random slot.
     #[inline]
     fn swap(&mut self, map: &dyn Lookup, is_out: bool) {
         self.slot = match is_out {
@@ -112,9 +111,8 @@ impl<'t> Worker<'t> {
     }
 }
 
-/// Returns the KB/s of all tasks together. As many threads run as there are processors. If there are
-/// more tasks, each thread swaps a page of each of its tasks in turn, as if each task waited for its
-/// page.
+/// Returns the throughput of all tasks in KB/s. Runs one thread per processor. With more tasks than threads,
+/// each thread swaps one page of each of its tasks in turn, as if each task waited for its page.
 pub(super) fn throughput(
     map: &Map,
     is_out: bool,
@@ -122,7 +120,7 @@ pub(super) fn throughput(
     time: Duration,
     seed: u64,
 ) -> f64 {
-    // Whole clusters of the area, dealt out in an order without pattern.
+    // Distribute whole clusters of the area to the tasks, in random order.
     let clusters = shuffled(map.pages as usize / CLUSTER_SLOTS, seed);
     let count = tasks.len();
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(count);

@@ -1,4 +1,4 @@
-//! An engine in this process, and a bare userfaultfd region whose faults are resolved by one copy.
+//! An engine in this process, and a plain userfaultfd region whose faults are resolved by one copy.
 
 use crate::measure::failure::own;
 use softswap_cli::refusal::Refusal;
@@ -24,21 +24,21 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// The engine's swap file grows by clusters of this many bytes.
 const CLUSTER_BYTES: u64 = 2 << 20;
 
-/// What a bare fault copies in.
+/// Content copied in by a plain fault.
 pub(super) static PATTERN: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
 
 pub(super) struct Fixture {
     pub(super) engine: Arc<Engine>,
-    /// A bare userfaultfd region.
+    /// A plain userfaultfd region.
     pub(super) bare: Arc<Window>,
-    /// The file of the engine's swap area.
+    /// File of the engine's swap area.
     device: FileDevice,
     /// Offset of the first byte that the engine does not use.
     spare_bytes: u64,
     _served: [Served; 2],
 }
 
-/// Serves the bare region's faults by one copy each.
+/// Resolves each fault of the plain region by one copy.
 fn serve_bare(bare: &Arc<Window>) -> io::Result<Served> {
     let ((base, len), bare) = ((bare.base(), bare.len_bytes()), Arc::clone(bare));
     serve(base, len, move |address, _is_write| {
@@ -50,11 +50,11 @@ fn serve_bare(bare: &Arc<Window>) -> io::Result<Served> {
     })
 }
 
-/// Start and end of the last run of the handler for the bare region.
+/// Times of the handler's last run for the plain region.
 static ENTERED_NS: AtomicU64 = AtomicU64::new(0);
 static LEFT_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns start and end of the last run of the handler for the bare region.
+/// Returns start and end of the handler's last run for the plain region, in ns.
 pub(super) fn handler_times() -> (u64, u64) {
     (ENTERED_NS.load(Relaxed), LEFT_NS.load(Relaxed))
 }
@@ -63,13 +63,13 @@ pub(super) fn handler_times() -> (u64, u64) {
 pub(super) struct Sizes {
     pub(super) memory_bytes: u64,
     pub(super) swap_bytes: u64,
-    /// Backing for reads that go past the engine.
+    /// Storage for reads without the engine.
     pub(super) spare_bytes: u64,
 }
 
 impl Sizes {
-    /// Returns sizes for `pages` pages in each of `ranges` ranges: all fit in DRAM, so that nothing is
-    /// reclaimed before it is asked for.
+    /// Returns sizes for `ranges` ranges of `pages` pages. All fit in DRAM, so nothing is reclaimed before
+    /// the benchmark requests it.
     pub(super) fn of(pages: usize, ranges: usize) -> Sizes {
         let range_bytes = (pages * PAGE_SIZE) as u64;
         Sizes {
@@ -80,7 +80,7 @@ impl Sizes {
     }
 }
 
-/// Starts the engine and serves both regions, until the process exits.
+/// Starts the engine and handles faults in both regions until the process exits.
 pub(super) fn set_up(dir: &Path, sizes: &Sizes) -> Result<&'static Fixture, Refusal> {
     let file = Arc::new(SwapFile::open(dir).map_err(own)?);
     let device = FileDevice::new(Arc::clone(&file), false);
@@ -107,12 +107,12 @@ impl Fixture {
             .ok_or_else(|| Refusal::own("the managed window has no room"))
     }
 
-    /// The first `pages` pages of the bare region.
+    /// Returns the first `pages` pages of the plain region.
     pub(super) fn bare_memory(&self, pages: usize) -> Option<Memory> {
         Memory::new(self.bare.base(), pages * PAGE_SIZE)
     }
 
-    /// Reads a page without the engine, by one blocking read.
+    /// Reads a page without the engine, with one blocking read.
     pub(super) fn read_spare(&self, page: usize, to: &mut [u8; PAGE_SIZE]) -> bool {
         let offset = self.spare_bytes + (page * PAGE_SIZE) as u64;
         self.device.read(&mut Lane::Plain, offset, to).is_ok()

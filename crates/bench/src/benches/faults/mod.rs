@@ -1,7 +1,7 @@
-//! The cost of a fault to the thread that takes it, by the place of the page, and of its parts.
+//! Cost of a fault for the faulting thread, by the tier of the page, and cost of its steps.
 //!
-//! All variants touch pages in the same random order, and so far apart that no touch brings in another
-//! page that is measured.
+//! All variants touch pages in the same random order. The pages are so far apart that no touch brings in
+//! another measured page.
 
 mod fixture;
 mod steps;
@@ -29,11 +29,11 @@ use softswap_testkit::Memory;
 use std::path::PathBuf;
 use steps::{Step, Steps};
 
-/// Rounds that count, after one that does not.
+/// Measured rounds, after one for warming up.
 const ROUNDS: usize = 11;
-/// Pages between two that are touched.
+/// Distance of touched pages, in pages.
 const STRIDE: usize = 5;
-/// Pages written to the device at once while preparing.
+/// Pages in one write to the device during preparation.
 const CLUSTER_PAGES: usize = 32;
 const SAME: u64 = 0x00ab_cdef;
 
@@ -65,11 +65,11 @@ pub(crate) struct FaultsArgs {
 #[derive(Debug, Serialize)]
 pub(crate) struct Figures {
     rows: Vec<Row>,
-    /// Of p50, in us.
+    /// Differences of median latencies, in us.
     differences: Map<String, Value>,
 }
 
-/// A touch of managed memory.
+/// Kind of touch of managed memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     ZeroRead,
@@ -137,7 +137,8 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Findings<Figures>, Refusal> {
     let mut bench = Bench::new(fixture, pages, &texts)?;
     let mut cells = VARIANTS.map(Cell::new);
     for round in 0..=ROUNDS {
-        // Variants leave different caches behind, so none always follows the same one.
+        // The order is random, because a variant's effect on the caches must not always meet the same
+        // successor.
         for index in shuffled(VARIANTS.len(), round as u64) {
             let (name, what) = VARIANTS[index];
             let mut latencies_ns = bench.time(name, what)?;
@@ -176,7 +177,7 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Findings<Figures>, Refusal> {
     Ok(log.findings("faults", Machine::with_dir(&dir), Figures { rows, differences }))
 }
 
-/// All memory that is touched.
+/// All measured memory.
 struct Bench {
     fixture: &'static Fixture,
     pages: usize,
@@ -213,7 +214,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Writes content to each range with which its pages go to the right tier.
+    /// Writes content to each range so that its pages are stored in the intended tier.
     fn fill_ranges(&mut self, texts: &[[u8; PAGE_SIZE]]) -> Result<(), Refusal> {
         for (page, text) in texts.iter().cycle().take(self.pages).enumerate() {
             let offset = page * STRIDE * PAGE_SIZE;
@@ -230,7 +231,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Returns the latencies of a variant in ns.
+    /// Measures the latencies of a variant, in ns.
     fn time(&mut self, name: &str, what: What) -> Result<Vec<u64>, Refusal> {
         let timed = match what {
             What::Fault(fault) => return self.time_faults(name, fault),
@@ -249,13 +250,13 @@ impl Bench {
         timed.ok_or_else(|| Refusal::own(format!("{name} failed")))
     }
 
-    /// Reclaims every managed page, and discards those that are touched first.
+    /// Evicts every managed page, and discards the ranges for first touches.
     fn take_out(&self) -> Result<(), Refusal> {
         for fault in [Fault::ZeroRead, Fault::ZeroWrite] {
             let range = self.ranges[fault as usize];
             self.fixture.engine.discard(range.address(), range.len()).map_err(own)?;
         }
-        // Each pass of the clock ages pages; a round takes a batch.
+        // Each pass of the clock ages pages, and a round evicts a batch.
         let batches = self.pages * FAULTS / CLUSTER_PAGES + 64;
         self.fixture.engine.reclaim_now(batches);
         self.fixture.engine.release_standby();
@@ -269,7 +270,7 @@ impl Bench {
         let timed = touch(self.ranges[fault as usize], &self.order, fault == Fault::ZeroWrite);
         let served = stats.faults(fault.tier()) - before;
         match timed {
-            // A figure of another tier would be worse than none.
+            // Fail rather than report the latency of another tier.
             Some(_) if served != self.pages as u64 => Err(Refusal::own(format!(
                 "{name}: only {served} of {} touches were served from there",
                 self.pages
@@ -304,7 +305,7 @@ impl Bench {
     }
 }
 
-/// Touches one page after another, and returns the latencies.
+/// Touches the pages in order, and returns the latencies in ns.
 fn touch(range: Memory, order: &[usize], writes: bool) -> Option<Vec<u64>> {
     time_each(order, |page| {
         let offset = page * STRIDE * PAGE_SIZE;
@@ -324,14 +325,14 @@ fn time_each(order: &[usize], mut body: impl FnMut(usize) -> bool) -> Option<Vec
     Some(latencies_ns)
 }
 
-/// Returns pages of this executable that the pool would take, and their mean compressed size.
+/// Returns compressible pages of this executable, and their mean compressed size.
 fn compressible_pages(most: usize) -> Result<(Vec<[u8; PAGE_SIZE]>, f64), Refusal> {
     let executable = std::fs::read("/proc/self/exe").or_own("/proc/self/exe cannot be read")?;
     let (pages, _) = executable.as_chunks::<PAGE_SIZE>();
     let mut scratch = Scratch::new(Default::default()).or_own("no memory to compress in")?;
     let mut room = vec![0; codec::MAX_PACKED_BYTES];
     let mut packed_bytes = 0;
-    // From everywhere in it, because its parts differ.
+    // Sample the whole executable, because its parts differ.
     let step = (pages.len() / most).max(1);
     let mut chosen = Vec::new();
     for page in pages.iter().step_by(step).take(most) {

@@ -1,6 +1,6 @@
-//! The steps of a fault, each by itself: the signal, the entry, the work of a tier, the installation.
+//! The steps of a fault, measured separately: signal, entry, work of the tier, installation.
 //!
-//! Steps that take less than reading the clock are repeated on the same page.
+//! Steps shorter than a clock read are repeated on the same page.
 
 use super::fixture::{Fixture, PATTERN, handler_times};
 use softswap_engine::base::page::{PageTable, Place};
@@ -12,7 +12,7 @@ use softswap_sys::window::Writes;
 use softswap_testkit::Memory;
 use std::io;
 
-/// Times a short step is repeated for one figure.
+/// Repetitions of a short step per figure.
 const REPEATS: u64 = 16;
 
 /// A step of a fault.
@@ -84,7 +84,7 @@ impl Steps {
                 } else {
                     end.checked_sub(left)
                 };
-                // A touch without a fault has old times of the handler.
+                // If the touch did not fault, the handler's times are old.
                 ns.filter(|_| entered > start && left < end)
             }
             Step::Install => {
@@ -114,7 +114,7 @@ impl Steps {
     }
 }
 
-/// Returns the mean time of `body`; `None` if it fails.
+/// Returns the mean time of `body` in ns, or `None` if it fails.
 fn repeated(mut body: impl FnMut() -> bool) -> Option<u64> {
     let start = now_ns();
     let done = (0..REPEATS).all(|_| body());

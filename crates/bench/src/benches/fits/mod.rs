@@ -1,5 +1,5 @@
-//! The cost of softswap to a program that fits its budget: the same program without and with
-//! softswap, in turn.
+//! Overhead of softswap for a program that fits its budget: the program runs alternately with and without
+//! softswap.
 
 use super::swap::programs::{Program, Ready, compiled};
 use crate::measure::machine::Machine;
@@ -64,7 +64,7 @@ pub(super) fn measure(args: &FitsArgs) -> Result<Findings<Figures>, Refusal> {
     let (library, dir, signals) = (library::find()?, temporary_directory()?, signals()?);
     let mut log = Log::start();
     let config = Config {
-        // With room for what allocators keep, and for an engine.
+        // Includes memory that allocators retain, and the engine's.
         memory_bytes: (2 * u64::from(args.program_size) + 256) << 20,
         areas: vec![AreaSpec::new(dir.path())],
         ..Config::default()
@@ -87,7 +87,7 @@ pub(super) fn measure(args: &FitsArgs) -> Result<Findings<Figures>, Refusal> {
             }
         };
         for is_managed in [false, true] {
-            // Warms up.
+            // Warm-up run.
             one_run(is_managed)?;
         }
         let mut cells = [false, true].map(Cell::new);
@@ -113,7 +113,7 @@ pub(super) fn measure(args: &FitsArgs) -> Result<Findings<Figures>, Refusal> {
     Ok(log.findings("fits", Machine::without_device(), Figures { start_adds_us, rows }))
 }
 
-/// Returns the wanted programs that this machine has.
+/// Returns the selected programs that this machine supports.
 fn programs(args: &FitsArgs, dir: &Path, notes: &mut Vec<String>) -> Vec<Ready> {
     let bytes = u64::from(args.program_size) << 20;
     let churn = || {

@@ -1,6 +1,6 @@
-//! fio, the reference: the same reads of the same file, in the same rounds.
+//! The reference tool fio: the same reads of the same file, in the same rounds.
 //!
-//! It opens the file through this process's descriptor, so the file needs no name.
+//! fio opens the file through this process's descriptor, so the file needs no name.
 
 use super::meter::Slice;
 use super::target::Target;
@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Reads under way at once where there are several.
+/// Concurrent reads of the variants with several.
 pub(super) const DEPTH: usize = 32;
-/// Characters of an error of fio's that are shown.
+/// Maximum number of characters shown of fio's error messages.
 const MOST_SHOWN: usize = 160;
 
-/// Variants of softswap with which a job is compared.
+/// Kind of softswap's variants with which a job is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Interrupt,
@@ -36,7 +36,7 @@ const fn job(name: &'static str, kind: Kind, options: &'static str, depth: usize
     Job { name, kind, options, depth }
 }
 
-/// fio's ways to read. The fastest of each kind counts.
+/// fio's configurations. The fastest of each kind is the reference.
 pub(super) const JOBS: [Job; 5] = [
     job("fio_io_uring", Kind::Interrupt, "--ioengine=io_uring --registerfiles=1", 1),
     job("fio_psync", Kind::Interrupt, "--ioengine=psync", 1),
@@ -50,7 +50,7 @@ pub(super) const JOBS: [Job; 5] = [
     job("fio_depth_32", Kind::Several, "--ioengine=io_uring --registerfiles=1", DEPTH),
 ];
 
-/// Returns the version of fio, or why it cannot be used.
+/// Returns the version of fio, or the reason why it cannot be used.
 pub(super) fn version() -> Result<String, String> {
     match Command::new("fio").arg("--version").stdin(Stdio::null()).output() {
         Ok(output) if output.status.success() => {
@@ -76,7 +76,7 @@ impl Job {
         command
             .args(["--name=softswap", "--output-format=json", "--bs=4k", "--numjobs=1"])
             .args(["--time_based", "--invalidate=0", "--allow_file_create=0"])
-            // As softswap's reads: other places every round, which may repeat.
+            // Like softswap's reads: other offsets in every round, with possible repetitions.
             .args(["--norandommap", "--randrepeat=1"])
             .args(["--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:99"])
             .arg(format!("--filename={}", target.path_for_others.display()))
@@ -110,7 +110,7 @@ struct Output {
 #[derive(Deserialize)]
 struct Done {
     error: i64,
-    /// In percent of the job's time.
+    /// CPU time in percent of the job's run time.
     usr_cpu: f64,
     sys_cpu: f64,
     /// In ms.

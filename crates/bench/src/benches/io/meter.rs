@@ -1,7 +1,7 @@
 //! softswap's own reads.
 //!
-//! A single page is read with all that a swap-in does around it (`Area::read_page`): the wait is
-//! announced, its CPU time is sampled, and its duration is recorded. The latency includes that.
+//! A single page is read with the same work as in a swap-in (`Area::read_page`): the wait is announced, its
+//! CPU time sampled and its duration recorded. The latency includes that.
 
 use super::target::Target;
 use crate::measure::failure::{OrRefuse, own};
@@ -23,16 +23,16 @@ use std::time::Duration;
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 
-/// A variant in one round.
+/// Result of a variant in one round.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slice {
     pub(super) round: Round,
     pub(super) mb_per_s: f64,
-    /// User and system time for each I/O.
+    /// User and system time per I/O.
     pub(super) cpu_us: f64,
 }
 
-/// One way to wait, with statistics of its own.
+/// One wait mode with its own statistics.
 pub(super) struct Way {
     pub(super) mode: Mode,
     pub(super) polling: Polling,
@@ -64,7 +64,7 @@ impl<'t> Meter<'t> {
         })
     }
 
-    /// Reads single pages, waited for in a mode.
+    /// Reads single pages in a wait mode.
     pub(super) fn read(&mut self, mode: Mode, time: Duration, seed: u64) -> Result<Slice, Refusal> {
         let Meter { target, lane, ways, pages } = self;
         let polling = &ways[mode as usize].polling;
@@ -78,8 +78,8 @@ impl<'t> Meter<'t> {
         })
     }
 
-    /// Reads single pages by a system call each and nothing else: the best by interrupt in this
-    /// process.
+    /// Reads single pages with one system call each and no other work: the best result with interrupts in
+    /// this process.
     pub(super) fn pread(&mut self, time: Duration, seed: u64) -> Result<Slice, Refusal> {
         let Meter { target, pages, .. } = self;
         let mut offsets = offsets(target.bytes, seed);
@@ -92,8 +92,8 @@ impl<'t> Meter<'t> {
         })
     }
 
-    /// Reads `depth` pages at once, as swap-in reads scattered slots. Each call waits for all of its
-    /// reads, by interrupt.
+    /// Reads `depth` pages at once, like swap-in of scattered slots. Each call waits for all of its reads by
+    /// interrupt.
     pub(super) fn read_many(
         &mut self,
         depth: usize,
@@ -114,14 +114,14 @@ impl<'t> Meter<'t> {
     }
 }
 
-/// Returns offsets of whole pages below `bytes`, without pattern.
+/// Returns random page-aligned offsets below `bytes`.
 fn offsets(bytes: u64, seed: u64) -> impl FnMut() -> u64 {
     let mut numbers = noise(seed);
     let pages = bytes / PAGE_BYTES;
     move || below(numbers.next().unwrap_or(0), pages) * PAGE_BYTES
 }
 
-/// Repeats `call`, which carries out `depth` I/Os and returns the ns that they took.
+/// Repeats `call`, which performs `depth` I/Os and returns their duration in ns.
 fn timed(
     time: Duration,
     depth: usize,

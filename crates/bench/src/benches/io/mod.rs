@@ -1,6 +1,6 @@
-//! The cost of reading a file or device by the way of waiting, compared with fio.
+//! Cost of reading a file or device by wait mode, compared with fio.
 //!
-//! All variants read the same bytes in every round, in turn, each for the same time.
+//! In each round all variants read the same bytes in turn, each for the same time.
 
 mod target;
 mod meter;
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The round that does not count is shorter.
+/// Duration of the warm-up round, which is shorter.
 const WARM_UP: Duration = Duration::from_millis(250);
 
 /// Measure reads of a file or device by how they are waited for.
@@ -76,9 +76,9 @@ pub(crate) struct IoArgs {
 
 #[derive(Debug, Clone)]
 enum What {
-    /// One page at a time.
+    /// One page at a time, in this wait mode.
     Read(Mode),
-    /// One page at a time, by the system call alone.
+    /// One page at a time, with a plain system call.
     Pread,
     ReadMany,
     Fio(Job),
@@ -90,7 +90,7 @@ struct Variant {
     what: What,
 }
 
-/// Returns all variants that are asked for.
+/// Returns the selected variants.
 fn chosen(with_fio: bool, only: &[String]) -> Result<Vec<Cell<Variant, Slice>>, Refusal> {
     let modes = Mode::ALL.into_iter().map(|mode| (mode.name(), What::Read(mode)));
     let own = [("pread", What::Pread), ("depth_32", What::ReadMany)];
@@ -114,14 +114,14 @@ pub(crate) struct Figures {
     bytes: u64,
     rounds: u32,
     seconds: f64,
-    /// Its version; `null` if it was left out.
+    /// fio's version; `null` if fio was not run.
     fio: Option<String>,
     io_uring: bool,
     direct: bool,
-    /// Polled reads ask the device itself (IOPOLL).
+    /// True if polled reads poll the device itself (IOPOLL).
     device_polling: bool,
     timer_overshoot_us: f64,
-    /// The estimate of hybrid at the end.
+    /// Hybrid mode's final estimate.
     hybrid_overshoot_us: f64,
     rows: Vec<Row>,
     modes: BTreeMap<&'static str, PollCounts>,
@@ -186,7 +186,7 @@ pub(super) fn measure(args: &IoArgs) -> Result<Findings<Figures>, Refusal> {
                 cells[index].rounds.push(slice);
             }
         }
-        // What failed once has no figure for this round, and so none at all.
+        // A variant that failed once has no figure for this round, so it is removed.
         failed.sort();
         for (index, why) in failed.into_iter().rev() {
             log.note(format!("{} was left out: {why}", cells.remove(index).key.name));
@@ -240,7 +240,7 @@ fn add_ratios(cells: &[Cell<Variant, Slice>], log: &mut Log) {
     }
     let cpu_us = |of: Measured<'_>| of.map_or(f64::NAN, |cell| cell.median(|slice| slice.cpu_us));
     let extra = |of| cpu_us(of) - cpu_us(interrupt);
-    // Without extra CPU time of poll there is no ratio.
+    // Without extra CPU time of polling there is no ratio.
     let share = Some(extra(hybrid) / extra(poll)).filter(|_| extra(poll) > 0.0);
     log.ratio("extra_cpu_hybrid_vs_poll", share);
 }

@@ -1,6 +1,6 @@
-//! What is read: a file or device that exists, or a file of the bench's own.
+//! The target of reads: an existing file or device, or a file created by the benchmark.
 //!
-//! Nothing that exists is ever written to.
+//! Existing files and devices are never written.
 
 use crate::measure::failure::{OrRefuse, own};
 use crate::measure::machine::{Machine, block_device};
@@ -16,22 +16,22 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The default size of the bench's own file.
+/// Default size of the created file.
 const OWN_FILE_BYTES: u64 = 1 << 30;
-/// With less, reads would go to the same few places again and again.
+/// Minimum size: with less, reads would repeat the same few offsets.
 const LEAST_BYTES: u64 = 1 << 20;
-/// Size of a write while the file is filled.
+/// Size of a write when the file is filled.
 const FILL_BYTES: usize = 1 << 20;
 const SECTOR_BYTES: u64 = 512;
 
 pub(super) struct Target {
     pub(super) device: FileDevice,
-    /// Bytes from the start on that are read.
+    /// Number of bytes that are read, from the start.
     pub(super) bytes: u64,
-    /// For people.
+    /// Name for messages.
     pub(super) name: String,
     pub(super) machine: Machine,
-    /// By which another process of this user can open the same file without a name.
+    /// Path through which another process of this user can open the unnamed file.
     pub(super) path_for_others: PathBuf,
     pub(super) notes: Vec<String>,
 }
@@ -45,7 +45,7 @@ impl Target {
     }
 }
 
-/// Opens `path`, or a file of the bench's own in `swap`.
+/// Opens `path`, or creates a file in `swap`.
 pub(super) fn open(path: Option<&Path>, size: Option<u64>, swap: &Path) -> Result<Target, Refusal> {
     path.map_or_else(|| own_file(size, swap), |path| existing(path, size))
 }
@@ -56,7 +56,7 @@ fn own_file(size: Option<u64>, swap: &Path) -> Result<Target, Refusal> {
     let file = SwapFile::open(&dir.path).map_err(|error| Refusal::usage(error.to_string()))?;
     let name = format!("an unnamed file of {} in {}", units::bytes(bytes), dir.path.display());
     let target = Target::new(file, bytes, name, Machine::with_dir(&dir));
-    // All of it is written: storage that is only allocated reads as zeroes without the device.
+    // Write all of it: unwritten preallocated storage reads as zeroes without the device.
     let buffer = reserve_bytes(FILL_BYTES).or_own("no memory")?;
     for offset in (0..bytes).step_by(FILL_BYTES) {
         let (pages, _) = buffer.as_chunks_mut::<PAGE_SIZE>();
@@ -66,7 +66,7 @@ fn own_file(size: Option<u64>, swap: &Path) -> Result<Target, Refusal> {
         let len = (bytes - offset).min(FILL_BYTES as u64) as usize;
         target.device.write(&mut Lane::Plain, offset, &buffer[..len]).map_err(own)?;
     }
-    // Later writes of the file system would disturb the reads.
+    // Deferred writes of the file system would disturb the reads.
     let synced = File::open(&target.path_for_others).and_then(|file| file.sync_all());
     synced.or_own("the file could not be filled")?;
     Ok(target)

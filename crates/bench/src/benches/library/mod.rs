@@ -1,6 +1,6 @@
-//! A pool of the crate `softswap` compared with other ways to more memory than DRAM: the same loops
-//! over a region of four times the limit, in a pool, on the heap under `softswap run`, in a mapping
-//! of a file, and on the heap with a swap file of the kernel. A memory control group limits each.
+//! Compares a pool of the crate `softswap` with other ways to use more memory than DRAM. The same loops run
+//! over a region of four times the limit: in a pool, on the heap under `softswap run`, in a file mapping, and
+//! on the heap with a kernel swap file. A memory cgroup limits each.
 
 pub(crate) mod task;
 
@@ -24,7 +24,7 @@ use softswap_sys::child::SignalQueue;
 use std::path::Path;
 use task::{Place, STEPS, StepTimes, Task};
 
-/// The region over the limit.
+/// Size of the region divided by the limit.
 const OVER_LIMIT: u64 = 4;
 
 /// Compare a pool of the library with `softswap run`, a file mapping and the kernel's swap.
@@ -94,7 +94,6 @@ pub(super) fn measure(args: &LibraryArgs) -> Result<Findings<Figures>, Refusal> 
     Ok(log.findings("library", Machine::with_dir(&dir), figures))
 }
 
-/// Runs the task once within the limit.
 fn one_run(
     testbed: &mut Testbed,
     args: &LibraryArgs,

@@ -1,4 +1,4 @@
-//! The program that is measured: the same loops over the same bytes, in each place.
+//! The measured program: the same loops over the same bytes in each place.
 
 use crate::measure::failure::{OrRefuse, own};
 use crate::measure::noise::{below, noise};
@@ -14,12 +14,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The steps in their order. The first writes all words, the last reads them all; the others touch
-/// one word of a page.
+/// Names of the steps, in order. The first writes all words, the last reads all words. The others touch one
+/// word per page.
 pub(crate) const STEPS: [&str; 6] =
     ["fill", "sequential_read", "sequential_write", "random_read", "random_write", "scan"];
 
-/// Where the bytes are that are touched.
+/// Location of the touched bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Place {
@@ -43,16 +43,16 @@ pub(crate) struct LibraryTaskArgs {
 pub(crate) struct Task {
     place: Place,
     pages: usize,
-    /// Of each step at random.
+    /// Touches of each random step.
     touches: usize,
     seed: u64,
-    /// The pool's budget.
+    /// Budget of the pool.
     memory_bytes: u64,
     dir: PathBuf,
 }
 
 impl Task {
-    /// The touches of all places are the same in a round.
+    /// Within a round the touches are the same for all places.
     pub(crate) fn new(
         place: Place,
         region_bytes: u64,
@@ -67,19 +67,19 @@ impl Task {
     }
 }
 
-/// The ns for a page of each step.
+/// Time of each step in ns per page.
 pub(crate) type StepTimes = [f64; STEPS.len()];
 
-/// Words by their places.
+/// Indexed access to words.
 trait Words {
     fn get(&self, at: usize) -> u64;
     fn set(&mut self, at: usize, word: u64);
 
-    /// Announces the order of later touches: a hint, which may fail.
+    /// Gives a hint about the order of later touches. May fail.
     fn advise(&mut self, is_random: bool);
 }
 
-/// Bytes, and how to announce the order of touches.
+/// Memory with a function for hints.
 struct Bytes<M, A>(M, A);
 
 impl<M: DerefMut<Target = [u8]>, A: Fn(&mut M, bool)> Words for Bytes<M, A> {
@@ -117,10 +117,10 @@ impl Words for Mapped {
 }
 
 const WORDS: usize = PAGE_SIZE / 8;
-/// Distance of words that differ from all others, so that a page compresses to about a quarter.
+/// Spacing of words that differ from all others. A page then compresses to about a quarter.
 const ONE_IN: usize = 4;
 
-/// Returns a word of a page after `writes` rounds of writing.
+/// Returns the expected word of a page after `writes` rounds of writing.
 fn word(page: usize, at: usize, writes: u64) -> u64 {
     match at {
         0 => page as u64 ^ writes << 32,
@@ -148,7 +148,7 @@ pub(crate) fn run(args: &LibraryTaskArgs) -> Result<ExitCode, Refusal> {
             let path = task.dir.join("data");
             let words = softswap_sys::shared::map_new_file(&path, len / 8, 0);
             let words = words.or_own(path.display())?;
-            // The mapping keeps it until the process exits.
+            // The mapping keeps the file's content until the process exits.
             let _ = std::fs::remove_file(&path);
             work(&task, Mapped(words))?
         }

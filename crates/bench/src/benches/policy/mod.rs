@@ -1,4 +1,4 @@
-//! The engine's policies over recorded traces and patterns, in the simulator.
+//! Simulates the engine's policies over recorded traces and patterns.
 
 pub(crate) mod recorded;
 pub(crate) mod record;
@@ -21,14 +21,14 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Pages of each pattern, and with --quick.
+/// Pages of each pattern, by default and with --quick.
 const PAGES: u32 = 4096;
 const QUICK_PAGES: u32 = 512;
-/// Sizes of memory as shares of a trace's pages.
+/// Memory sizes in percent of a trace's pages.
 const PERCENTS: [usize; 3] = [75, 50, 25];
-/// Fixed shares of the pool that --random compares with the default.
+/// Fixed pool shares that --random compares with the default, in percent.
 const FIXED_PERCENTS: [u8; 6] = [0, 10, 20, 40, 60, 80];
-/// The smallest memory.
+/// Minimum memory, in pages.
 const LEAST_PAGES: usize = 64;
 
 /// Simulate softswap's policies over recorded traces and patterns.
@@ -96,7 +96,7 @@ pub(crate) struct Figures {
     rows: Vec<Row>,
 }
 
-/// A simulation with one size of memory.
+/// Result of a simulation with one memory size.
 struct SizedRun {
     memory_percent: usize,
     stalled_ms: f64,
@@ -133,7 +133,7 @@ pub(super) fn measure(args: &PolicyArgs) -> Result<Findings<Figures>, Refusal> {
     Ok(log.findings("policy", Machine::without_device(), figures))
 }
 
-/// Returns the patterns and traces that are asked for, by name.
+/// Returns the selected patterns and traces, by name.
 fn traces(args: &PolicyArgs) -> Result<Vec<(String, Recorded)>, Refusal> {
     let pages = if args.quick { QUICK_PAGES } else { args.pages } as usize;
     let mut traces: Vec<(String, Recorded)> = match args.only_traces {
@@ -182,7 +182,7 @@ fn content(content: Content) -> simulator::Content {
     simulator::Content { lz4_bytes: bytes(content.lz4), zstd_bytes: bytes(content.zstd) }
 }
 
-/// Runs random programs with the default and with fixed shares of the pool.
+/// Simulates random programs with the default and with fixed pool shares.
 fn random(count: u32, seed: u64, costs: Costs, log: &mut Log) -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
     let (mut most, mut logs) = (0.0_f64, 0.0);
@@ -221,7 +221,7 @@ fn random(count: u32, seed: u64, costs: Costs, log: &mut Log) -> io::Result<Vec<
     Ok(rows)
 }
 
-/// Runs the policies over a trace.
+/// Simulates the policies over a trace.
 fn simulate(
     recorded: &Recorded,
     memory_pages: usize,
@@ -237,7 +237,7 @@ fn simulate(
         pool_percent,
     })?;
     let counted = recorded.events.len().saturating_sub(recorded.before as usize).max(1);
-    // Spread evenly, as the trace has only the sum.
+    // The trace has only the total CPU time, so distribute it evenly.
     let work_ns = u64::from(recorded.cpu_us) * 1000 / counted as u64;
     for (at, event) in recorded.events.iter().enumerate() {
         if at == recorded.before as usize {
@@ -258,7 +258,7 @@ fn simulate(
     Ok(simulation.figures())
 }
 
-/// Returns a row for each size of memory.
+/// Returns a row for each memory size.
 fn rows_of(
     trace: &str,
     recorded: &Recorded,

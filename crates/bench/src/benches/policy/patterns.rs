@@ -1,13 +1,13 @@
-//! Touches made by rules, for simulations.
+//! Synthetic access patterns for simulations.
 
 use super::recorded::{Content, Event, Recorded};
 use crate::measure::noise::{below, noise, shuffled};
 
-/// Touches of each page on average.
+/// Mean number of touches of each page.
 const TOUCHES_PER_PAGE: usize = 100;
-/// One touch in so many writes.
+/// One touch in four is a write.
 const WRITE_EVERY: u64 = 4;
-/// Pages compress to 1,664 bytes by LZ4 and to 1,088 by zstd, as those of Python do.
+/// Pages compress to 1,664 bytes with LZ4 and to 1,088 with zstd, like those of Python.
 const CONTENT: Content = Content { lz4: 26, zstd: 17 };
 
 type Pattern = fn(usize, u64) -> Vec<usize>;
@@ -21,7 +21,7 @@ const PATTERNS: [(&str, Pattern); 6] = [
     ("loop", |pages, _| (0..pages).cycle().take(pages * TOUCHES_PER_PAGE / 4).collect()),
 ];
 
-/// Returns each pattern over `pages` pages, by name.
+/// Generates each pattern over `pages` pages, by name.
 pub(super) fn all(pages: usize, seed: u64) -> impl Iterator<Item = (String, Recorded)> {
     PATTERNS.into_iter().map(move |(name, pattern)| {
         let touches = pattern(pages, seed);
@@ -31,7 +31,7 @@ pub(super) fn all(pages: usize, seed: u64) -> impl Iterator<Item = (String, Reco
             let is_write = is_first || number.is_multiple_of(WRITE_EVERY);
             Event::Touch { page: page as u32, is_write, content: is_first.then_some(CONTENT) }
         };
-        // One microsecond of work for each touch.
+        // One microsecond of CPU time per touch.
         let cpu_us = touches.len() as u32;
         let events = touches.into_iter().zip(noise(seed + 20)).map(event).collect();
         (name.into(), Recorded { pages: pages as u32, before: 0, cpu_us, events })
@@ -42,7 +42,7 @@ fn random(pages: usize, seed: u64) -> Vec<usize> {
     noise(seed).take(pages * TOUCHES_PER_PAGE).map(|n| below(n, pages as u64) as usize).collect()
 }
 
-/// The page of rank `n` is touched in proportion to `n` to the power of -0.99.
+/// Zipf distribution: the page of rank `n` is touched in proportion to `n` to the power of -0.99.
 pub(super) fn zipf(pages: usize, seed: u64) -> Vec<usize> {
     let ranks = shuffled(pages, seed);
     let mut sum = 0.0;
@@ -58,7 +58,7 @@ pub(super) fn zipf(pages: usize, seed: u64) -> Vec<usize> {
     noise(seed + 4).take(pages * TOUCHES_PER_PAGE).map(touch).collect()
 }
 
-/// 90 % of the touches go to 10 % of the pages, scattered over all.
+/// 90 % of the touches are to a random 10 % of the pages.
 fn hot_set(pages: usize, seed: u64) -> Vec<usize> {
     let order = shuffled(pages, seed);
     let hot = &order[..(pages / 10).max(1)];
@@ -72,7 +72,7 @@ pub(super) fn mostly(
     seed: u64,
 ) -> impl Iterator<Item = usize> + '_ {
     noise(seed).take(touches).map(move |number| {
-        // Both from the upper bits, of different products.
+        // Both decisions use the upper bits, of different products.
         let is_hot = below(number, 10) > 0;
         let number = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         match is_hot {
@@ -82,7 +82,7 @@ pub(super) fn mostly(
     })
 }
 
-/// All pages in order, with eight touches of a hot set of 10 % between two.
+/// All pages in order, with eight touches of a 10 % hot set before each next one.
 fn scan_and_hot_set(pages: usize, seed: u64) -> Vec<usize> {
     let hot_pages = (pages / 10).max(1);
     let mut numbers = noise(seed + 6);
@@ -95,7 +95,7 @@ fn scan_and_hot_set(pages: usize, seed: u64) -> Vec<usize> {
     touches
 }
 
-/// Six hot sets of 15 % of the pages, one after the other.
+/// Six successive hot sets of 15 % of the pages.
 fn phases(pages: usize, seed: u64) -> Vec<usize> {
     let order = shuffled(pages, seed);
     let each = pages * TOUCHES_PER_PAGE / 6;

@@ -1,19 +1,18 @@
-//! Random programs for simulations: threads with phases of loops, scans, hot sets and random
-//! touches over pages of all kinds of content.
+//! Random programs for simulations: threads with phases of loops, scans, hot sets and random touches, over
+//! pages with all kinds of content.
 
 use super::patterns::{mostly, zipf};
 use super::recorded::{Content, Event, Recorded, WHOLE};
 use crate::measure::noise::{below, noise, shuffled};
 
-/// Pages of a program.
 const PAGES: usize = 4096;
-/// Touches of all threads of a program, without the first ones.
+/// Total touches of all threads, without the initial ones.
 const TOUCHES: usize = 60 * PAGES;
 const MOST_THREADS: u64 = 8;
 const MOST_PHASES: u64 = 4;
-/// Consecutive touches of a thread.
+/// Maximum number of consecutive touches by one thread.
 const MOST_IN_A_ROW: u64 = 64;
-/// Consecutive pages with the same kind of content.
+/// Number of consecutive pages with the same kind of content.
 const ALIKE_PAGES: u64 = 256;
 /// Kinds of content: same-filled, text and tables, small integers, numbers, random bytes.
 const CONTENTS: [Content; 5] = [
@@ -24,25 +23,24 @@ const CONTENTS: [Content; 5] = [
     Content { lz4: WHOLE, zstd: WHOLE },
 ];
 
-/// A random program.
 pub(super) struct Program {
     pub(super) recorded: Recorded,
-    /// Memory as a share of its pages.
+    /// Memory in percent of the program's pages.
     pub(super) memory_percent: usize,
     pub(super) threads: usize,
 }
 
-/// Random numbers with limits.
+/// Source of bounded random numbers.
 struct Dice<I>(I);
 
 impl<I: Iterator<Item = u64>> Dice<I> {
-    /// Returns a number below `count`.
+    /// Returns a random number below `count`.
     fn below(&mut self, count: u64) -> u64 {
         below(self.0.by_ref().next().unwrap_or_default(), count)
     }
 }
 
-/// Returns the random program with this number.
+/// Generates a random program from its seed.
 pub(super) fn program(seed: u64) -> Program {
     let mut dice = Dice(noise(seed + 1));
     let threads = 1 + dice.below(MOST_THREADS) as usize;
@@ -78,7 +76,7 @@ pub(super) fn program(seed: u64) -> Program {
     Program { recorded, memory_percent: 20 + dice.below(70) as usize, threads }
 }
 
-/// Returns the touches of a thread.
+/// Generates the touches of a thread.
 fn thread(dice: &mut Dice<impl Iterator<Item = u64>>, count: usize) -> Vec<Event> {
     let phases = 1 + dice.below(MOST_PHASES) as usize;
     let mut all = Vec::with_capacity(count);
@@ -90,7 +88,7 @@ fn thread(dice: &mut Dice<impl Iterator<Item = u64>>, count: usize) -> Vec<Event
         let seed = dice.below(u64::MAX);
         let touches: Vec<usize> = match dice.below(5) {
             0 => (0..pages).cycle().take(each).collect(),
-            // Each page a few times before the next.
+            // Each page several times before the next.
             1 => (0..pages).cycle().flat_map(|page| [page; 6]).take(each).collect(),
             2 => {
                 let order = shuffled(pages, seed);

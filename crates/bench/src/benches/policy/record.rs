@@ -1,4 +1,4 @@
-//! `softswap bench record`: a program's touches, as traces for `bench policy`.
+//! `softswap bench record`: records a program's touches as traces for `bench policy`.
 
 use super::recorded::convert::{Part, convert};
 use super::recorded::{Event, Recorded};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, ExitStatus};
 use std::time::Duration;
 
-/// Mechanisms that would hide touches.
+/// Mechanisms that would hide touches, switched off for recordings.
 const OFF: [Mechanism; 7] = [
     Mechanism::RefaultDistance,
     Mechanism::PassingOver,
@@ -30,7 +30,7 @@ const OFF: [Mechanism; 7] = [
     Mechanism::Standby,
 ];
 
-/// How often touches are counted.
+/// Interval between checks of the number of touches.
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Record which pages a program touches.
@@ -60,7 +60,7 @@ pub(crate) struct RecordArgs {
     program: Vec<OsString>,
 }
 
-/// The engine's settings while it records.
+/// Returns the engine's settings for a recording.
 fn config(swap: &Path, recording: &Path) -> Config {
     Config {
         memory_bytes: MIN_MEMORY_BYTES,
@@ -108,7 +108,7 @@ fn record(args: &RecordArgs, recording: &Path) -> Result<Recorded, Refusal> {
     let status = wait_for(&mut child, recording, args.skip.saturating_add(args.most));
     let status = status.or_own("cannot wait for the program")?;
     counters.expect_engine()?;
-    // Touches of such a page cause no fault: the trace would lack them.
+    // Touches of pages read ahead cause no fault, so the trace would lack them.
     if counters.stats.get(Counter::PagesReadAhead) != 0 {
         return Err(Refusal::own("pages were read ahead: the trace is not kept"));
     }
@@ -121,14 +121,14 @@ fn record(args: &RecordArgs, recording: &Path) -> Result<Recorded, Refusal> {
     trace.ok_or_else(|| Refusal::own("the engine has recorded nothing"))
 }
 
-/// Waits until the program exits, or kills it after that number of touches and returns `None`.
+/// Waits until the program exits. After `touches` touches kills it and returns `None`.
 fn wait_for(child: &mut Child, recording: &Path, touches: usize) -> io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
         let count = File::open(recording).ok().and_then(|file| words(file).nth(1)).unwrap_or(0);
-        // A touch may have another event with the content of its page.
+        // A touch may have a second event with the content of its page.
         if count / 2 > touches as u64 {
             child.kill()?;
             child.wait()?;

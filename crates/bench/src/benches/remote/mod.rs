@@ -1,5 +1,5 @@
-//! Memory of other machines: the store, programs with their pages there and on the disk, and the
-//! server memory of a page.
+//! Memory of other machines as a swap area: operations of the store, programs with pages there and on disk,
+//! and the server memory per page.
 
 mod step;
 mod servers;
@@ -26,7 +26,7 @@ use std::time::Duration;
 use step::Step;
 use store::Store;
 
-/// Of each server that is started here, at most.
+/// Maximum memory of each started server.
 const SERVER_LIMIT_BYTES: u64 = 2 << 30;
 
 /// Measure a Redis or Valkey cluster as a swap area.
@@ -83,7 +83,7 @@ pub(crate) struct RemoteArgs {
 #[derive(Debug, Serialize)]
 pub(crate) struct Figures {
     servers: String,
-    /// Server memory for each byte stored, copies counted.
+    /// Server memory per stored byte, all copies included.
     server_bytes_for_each_byte_stored: Option<f64>,
     rows: Vec<Row>,
     program_rows: Vec<Row>,
@@ -118,7 +118,7 @@ pub(super) fn measure(args: &RemoteArgs) -> Result<Findings<Figures>, Refusal> {
     Ok(log.findings("remote", Machine::with_dir(&dir), figures))
 }
 
-/// Measures all steps of the store, in turn, and the server memory for each byte stored.
+/// Measures all steps of the store in turn, and the server memory per stored byte.
 async fn store_steps(
     args: &RemoteArgs,
     url: &Url,
@@ -154,7 +154,6 @@ async fn store_steps(
     Ok((cells.iter().map(row).collect(), server_bytes))
 }
 
-/// Measures the program with each area.
 fn program_rows(
     args: &RemoteArgs,
     url: &Url,

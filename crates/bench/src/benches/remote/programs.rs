@@ -1,4 +1,4 @@
-//! Whole programs: their pages on the disk, on the cluster alone, and on both.
+//! Whole programs with pages on disk, on the cluster alone, and on both.
 
 use crate::benches::library::task::{Place, StepTimes, Task};
 use crate::measure::managed_program::{softswap_run, this_program};
@@ -9,10 +9,10 @@ use softswap_remote::url::Url;
 use softswap_sys::child::SignalQueue;
 use std::path::PathBuf;
 
-/// What the program touches over its budget.
+/// Touched memory divided by the budget.
 pub(super) const OVER_BUDGET: u64 = 4;
 
-/// Where its pages go.
+/// Swap area of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(super) enum Area {
@@ -31,7 +31,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Adds a size to a URL without one: as much as the program touches, and half of it again.
+    /// Adds a size to a URL that has none: 1.5 times the memory that the program touches.
     pub(super) fn sized(url: &Url, text: &str, memory_bytes: u64) -> String {
         if url.size_bytes.is_some() {
             return text.into();
@@ -40,7 +40,7 @@ impl Program {
         format!("{text}{separator}size={}M", (memory_bytes >> 20) * OVER_BUDGET * 3 / 2)
     }
 
-    /// Returns the ns for a page of each of its steps.
+    /// Runs the program and returns the time of each step in ns per page.
     pub(super) fn run(
         &self,
         area: Area,

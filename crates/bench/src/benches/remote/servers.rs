@@ -8,12 +8,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Slots of a cluster.
+/// Number of hash slots of a cluster.
 const SLOTS: usize = 16_384;
-/// The longest wait for an answer.
+/// Maximum time to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One server, killed when dropped.
+/// A server, killed on drop.
 struct Server {
     process: Child,
     port: u16,
@@ -27,14 +27,13 @@ impl Drop for Server {
     }
 }
 
-/// The cluster, and the directory of its servers.
 pub(super) struct Servers {
     servers: Vec<Server>,
     _directory: tempfile::TempDir,
 }
 
 impl Servers {
-    /// Starts primaries that share all slots, each with at most `limit_bytes` of memory.
+    /// Starts primaries that share all slots, each limited to `limit_bytes` of memory.
     pub(super) fn start(primaries: u16, limit_bytes: u64) -> Result<Servers, Refusal> {
         let directory = tempfile::tempdir().or_own("no temporary directory")?;
         let ports = free_ports(2 * usize::from(primaries)).or_own("no port of 127.0.0.1")?;
@@ -75,7 +74,7 @@ impl Servers {
         seeds.join(",")
     }
 
-    /// Returns the memory that their allocators have given out.
+    /// Returns the memory allocated by all servers (`used_memory`).
     pub(super) fn used_bytes(&self) -> Result<u64, Refusal> {
         let used = |server: &Server| {
             let told = server.text(&["INFO", "memory"])?;

@@ -1,4 +1,4 @@
-//! The steps that are measured of a store.
+//! The measured operations of a store.
 
 use crate::measure::sample::Round;
 use clap::ValueEnum;
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(super) enum Step {
-    /// Whole extents, many at a time, as reclaim writes them.
+    /// Whole extents, concurrently, as reclaim writes them.
     WriteExtents,
-    /// Whole extents, many at a time, as readahead reads them.
+    /// Whole extents, concurrently, as readahead reads them.
     ReadExtents,
-    /// Single pages at random, many at a time, as many threads fault.
+    /// Random single pages, concurrently, as many faulting threads read them.
     ReadPages,
-    /// One page at a time, by a thread that waits for it.
+    /// One page at a time.
     WritePage,
     ReadPage,
 }
@@ -26,12 +26,12 @@ impl Step {
         matches!(self, Step::WriteExtents | Step::WritePage)
     }
 
-    /// Returns true if its figure is the us of one operation, and not pages a second.
+    /// Returns true if the figure is the latency of one operation in us. Otherwise it is pages per second.
     pub(super) fn is_latency(self) -> bool {
         matches!(self, Step::WritePage | Step::ReadPage)
     }
 
-    /// Returns the pages of one operation.
+    /// Returns the number of pages of one operation.
     pub(super) fn pages(self, of_extent: u64) -> u64 {
         match self {
             Step::WriteExtents | Step::ReadExtents => of_extent,
@@ -39,8 +39,8 @@ impl Step {
         }
     }
 
-    /// Keeps operations under way until `time` is over: `depth`, or one for a latency. `begin` returns
-    /// the ns of an operation, which moves `pages`. Returns pages a second, or us.
+    /// Runs operations until `time` is over, `depth` of them concurrently, or one if the latency is measured.
+    /// `begin` returns the ns of an operation, which moves `pages`. Returns pages per second, or us.
     pub(super) async fn measure<F: Future<Output = Result<u64, Refusal>>>(
         self,
         mut places: impl Iterator<Item = u64>,

@@ -1,4 +1,4 @@
-//! The store itself, as `softswap-remote` uses it: sealed pages, all copies, as many threads.
+//! The store as `softswap-remote` uses it: sealed pages, all copies, the same number of threads.
 
 use super::step::Step;
 use crate::measure::failure::{OrRefuse, own};
@@ -12,10 +12,10 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 use std::time::Duration;
 
-/// Of all pages.
+/// Generation of all pages.
 const GENERATION: u64 = 1;
 
-/// An area of so many extents, all of which are written.
+/// An area of `extents` extents, all written.
 pub(super) struct Store {
     cluster: Cluster,
     copies: u64,
@@ -24,7 +24,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Connects, and writes all extents once.
+    /// Connects and writes all extents once.
     pub(super) async fn fill(url: &Url, extents: u64) -> Result<Store, Refusal> {
         let RunKey { id, key } = RunKey::choose().or_own("no random numbers")?;
         let run = Run { id, area: 0, key, continues: false };
@@ -45,7 +45,7 @@ impl Store {
         self.extents * EXTENT_PAGES * self.copies * PAGE_SIZE as u64
     }
 
-    /// Carries out one operation of a step. The store itself checks that pages are read as written.
+    /// Performs one operation of a step. The store itself verifies the pages that it reads.
     async fn operate(&self, step: Step, first_page: u64) -> Result<(), Refusal> {
         let pages = step.pages(EXTENT_PAGES) as usize;
         let generations = &[GENERATION; EXTENT_PAGES as usize][..pages];
@@ -58,7 +58,8 @@ impl Store {
         self.cluster.read(first_page, generations, &mut into).await.map_err(own)
     }
 
-    /// Repeats a step for a while. Two operations may write one page at a time: both write the same.
+    /// Repeats a step for a while. Concurrent operations may write the same page, but always with the same
+    /// content.
     pub(super) async fn measure(
         &self,
         step: Step,
@@ -77,7 +78,7 @@ impl Store {
         step.measure(places, depth, time, begin, pages * copies).await
     }
 
-    /// Removes all that it has stored.
+    /// Removes all stored data.
     pub(super) async fn close(self) -> Result<(), Refusal> {
         self.cluster.close().await.map_err(own)
     }

@@ -1,5 +1,5 @@
-//! The cost of detecting same-filled pages, over the memory of real programs: in three orders of
-//! words, and by softswap's own check.
+//! Cost of detecting same-filled pages in the memory of real programs: three orders of comparison, and
+//! softswap's own check.
 
 mod programs;
 mod mix;
@@ -18,12 +18,12 @@ use softswap_cli::refusal::Refusal;
 use softswap_cli::{memory_limits, units};
 use softswap_sys::PAGE_SIZE;
 
-/// The most pages of a program, 256 MiB.
+/// Maximum number of pages of a program (256 MiB).
 const MOST_COLLECTED: usize = 65_536;
-/// Pages that any second-level cache holds.
+/// Number of pages that fit in any L2 cache.
 const IN_CACHE_PAGES: usize = 128;
 const CACHE_LINE_BYTES: usize = 64;
-/// The dump that is of no program.
+/// The synthetic dump.
 const MIX: &str = "mix";
 
 /// Measure detecting same-filled pages, over the memory of real programs.
@@ -58,17 +58,17 @@ pub(crate) struct SamefillArgs {
     rounds: u32,
 }
 
-/// Pages of one program, or made by a rule, and times of the checks.
+/// Pages of a program or of the mix, and the times of the checks.
 struct Dump {
     name: String,
     collected: u64,
     pages: Vec<Page>,
     verdicts: Verdicts,
-    /// Cold, and in the cache.
+    /// With cold pages, and with pages in the cache.
     times: [Times; 2],
 }
 
-/// Time for all pages by check and round, in ns.
+/// Time for all pages in ns, by check and round.
 type Times = [Vec<u64>; Check::ALL.len()];
 
 #[derive(Debug, Serialize)]
@@ -126,7 +126,7 @@ pub(super) fn measure(args: &SamefillArgs) -> Result<Findings<Figures>, Refusal>
 }
 
 fn check_memory(pages: usize) -> Result<(), Refusal> {
-    // The dumps, the pages collected for them, and a program that still runs.
+    // Memory for the dumps, the collected pages, and a running program.
     let collected = collected_pages(pages) * (PROGRAMS.len() + 1);
     let needed_bytes = ((pages + 2 * collected) * PAGE_SIZE) as u64;
     let available_bytes = memory_limits::available().bytes;
@@ -140,12 +140,12 @@ fn check_memory(pages: usize) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the pages to collect of a program.
+/// Returns the number of pages to collect from a program.
 fn collected_pages(pages: usize) -> usize {
     (pages / (PROGRAMS.len() + 1)).min(MOST_COLLECTED)
 }
 
-/// Returns the pages of every program that this machine has, and of the mix.
+/// Collects pages of every program that this machine supports, and of the mix.
 fn collect(pages: usize, notes: &mut Vec<String>) -> Result<Vec<Dump>, Refusal> {
     let signals = signals()?;
     let wanted = collected_pages(pages);
@@ -159,7 +159,7 @@ fn collect(pages: usize, notes: &mut Vec<String>) -> Result<Vec<Dump>, Refusal> 
     found.push((MIX.into(), mix::pages(wanted)));
     let part = pages / found.len();
     let dump = |(name, collected): (String, Vec<Page>)| {
-        // Repeated until there are enough.
+        // Repeat the pages until there are enough.
         let pages: Vec<Page> = collected.iter().cycle().take(part).cloned().collect();
         let (verdicts, collected) = (Verdicts::of(&pages)?, collected.len() as u64);
         Ok(Dump { name, collected, pages, verdicts, times: Default::default() })
@@ -192,7 +192,7 @@ fn verdicts(dumps: &[&Dump]) -> Verdicts {
     sum
 }
 
-/// Returns the time of each round over all of `dumps`, in ns; `cache` is 1 for pages in the cache.
+/// Sums the times over all of `dumps` for each round, in ns. `cache` is 1 for pages in the cache.
 fn times(dumps: &[&Dump], cache: usize, check: Check) -> Vec<f64> {
     let all: Vec<_> = dumps.iter().map(|dump| &dump.times[cache][check as usize]).collect();
     let rounds = 0..all.first().map_or(0, |times| times.len());
@@ -222,7 +222,7 @@ fn row(name: &str, dumps: &[&Dump]) -> DumpRow {
 fn add_ratios(suffix: &str, dumps: &[&Dump], log: &mut Log) {
     let found = verdicts(dumps);
     let iterations = found.iterations(Check::LastFirst).zip(found.iterations(Check::Forward));
-    // Of no dump at all it is no number, and so null.
+    // Without dumps the ratio is NaN, which JSON shows as null.
     let ratio = iterations.map(|(last_first, forward)| last_first / forward);
     log.ratio(format!("iterations_last_first_vs_forward{suffix}"), ratio);
     for (cache, place) in ["", "_in_cache"].into_iter().enumerate() {

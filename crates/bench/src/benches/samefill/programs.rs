@@ -1,4 +1,4 @@
-//! Pages of programs that are started, stopped when they are large enough, read, and killed.
+//! Reads the memory of programs. Each is stopped when it is large enough, read, and killed.
 
 use crate::benches::swap::programs::Program;
 use crate::measure::failure::OrRefuse;
@@ -16,10 +16,10 @@ use std::time::Duration;
 /// Programs with different data: numbers of Python, a database, lines of text, a graph.
 pub(super) const PROGRAMS: [Program; 4] =
     [Program::NumericSort, Program::Sqlite, Program::GnuSort, Program::GraphWalk];
-/// How often the size of a program is read.
+/// Interval between reads of a program's size.
 const INTERVAL: Duration = Duration::from_millis(1);
 
-/// Killed when dropped, and when this process exits.
+/// Child process, killed on drop and when this process exits.
 struct Running(Child);
 
 impl Drop for Running {
@@ -30,14 +30,14 @@ impl Drop for Running {
     }
 }
 
-/// Returns up to `pages` pages of a program that has about as many, or why there are none.
+/// Returns up to `pages` pages of a program of about that size, or the reason why that is impossible.
 pub(super) fn pages_of(
     program: Program,
     pages: usize,
     signals: &SignalQueue,
 ) -> Result<Result<Vec<Page>, String>, Refusal> {
     let dir = temporary_directory()?;
-    // It is read at three quarters of its size, before it begins to free memory.
+    // Read at three quarters of its final size, before the program begins to free memory.
     let goal_bytes = (pages * PAGE_SIZE) as u64;
     let ready = match program.make_ready(dir.path(), goal_bytes / 3 * 4) {
         Ok(ready) => ready,

@@ -1,4 +1,4 @@
-//! `bench ablation`: what each mechanism is worth. Pairs of runs, with it and without it.
+//! `bench ablation`: the benefit of each mechanism, from pairs of runs with and without it.
 
 use super::options::WorkOptions;
 use super::plan::{Data, How, Side, suffix};
@@ -17,7 +17,7 @@ use softswap_engine::door::settings::Config;
 use softswap_engine::policy::mechanism::{Mechanism, Without};
 use std::time::Duration;
 
-/// softswap's swap file and the files of programs, over the largest of all.
+/// Disk space for the swap file and the files of programs, as a multiple of the largest memory.
 const DISK_TIMES: u64 = 4;
 
 /// Measure what each of softswap's mechanisms is worth.
@@ -101,7 +101,7 @@ pub(crate) fn measure(args: &AblationArgs) -> Result<Findings<Figures>, Refusal>
     Ok(log.findings("ablation", Machine::with_dir(&dir), figures))
 }
 
-/// Measures one mechanism.
+/// Measures the benefit of one mechanism.
 fn without(
     mechanism: Mechanism,
     args: &AblationArgs,
@@ -121,7 +121,7 @@ fn without(
     let (mut rows, mut gains) = (Vec::new(), Vec::new());
     for cell in &cells {
         let [with, without] = &cell.variants[..] else { continue };
-        // Failed runs are noted, and not compared.
+        // Failed runs are noted and not compared.
         let count = with.runs.len().min(without.runs.len());
         if count < rounds as usize {
             continue;
@@ -153,7 +153,7 @@ fn works(
         let pattern = |&pattern| Work::Pattern { pattern, data: Data::Mixed, threads };
         works.extend(args.work.patterns().iter().map(pattern));
         for ready in &ready {
-            // A program without an option for threads runs once.
+            // A program without an option for threads runs only with one thread.
             let asked = ready.on_threads(threads);
             if let Some(ready) = asked.or_else(|| (threads == 1).then(|| ready.clone())) {
                 works.push(bench.program(ready, threads)?);

@@ -1,9 +1,9 @@
-//! Latencies in the engine's buckets: four to the octave.
+//! Latency histograms with the engine's buckets, four per octave.
 
 use serde::{Deserialize, Serialize};
 use softswap_engine::base::stats::{BUCKETS, bucket_floor, bucket_of};
 
-/// The number of latencies in each bucket.
+/// Number of latencies in each bucket.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Latencies(Vec<u64>);
 
@@ -20,7 +20,7 @@ impl Latencies {
         self.0.iter_mut().zip(&others.0).for_each(|(count, more)| *count += more);
     }
 
-    /// Returns the middle of the bucket in which the quantile is.
+    /// Returns the middle of the bucket that contains the quantile.
     pub(super) fn quantile_us(&self, share: f64) -> f64 {
         let wanted = (self.0.iter().sum::<u64>() as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;

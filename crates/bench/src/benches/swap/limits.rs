@@ -1,17 +1,17 @@
-//! Limits of a run: of its group, and softswap's budget within.
+//! Limits of a run: of its cgroup, and softswap's budget within it.
 
-/// Memory of a program that softswap does not manage, and the kernel's for it, in a first run: code,
-/// stacks, page tables, the task's own tables.
+/// Estimate for a first run of unmanaged memory and of kernel memory charged to the program: code, stacks,
+/// page tables, the task's own tables.
 const OWN_BYTES: u64 = 3 << 20;
 const OWN_SHARE: u64 = 64;
-/// Reserve over the most that earlier runs had, as runs differ.
+/// Reserve above the maximum of earlier runs, because runs differ.
 const SPARE_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Limits {
-    /// Of the group.
+    /// Limit of the cgroup.
     pub(crate) limit_bytes: u64,
-    /// softswap's budget (`--memory`), if it takes part.
+    /// softswap's budget (`--memory`), for runs under softswap.
     pub(crate) memory_bytes: u64,
 }
 
@@ -22,9 +22,9 @@ impl Limits {
         Limits { limit_bytes, memory_bytes: limit_bytes.saturating_sub(own_bytes) }
     }
 
-    /// Returns the limits after earlier runs with the peaks of their groups, so that softswap uses
-    /// all of the limit, as the kernel's sides do. The budget is never below that of a first run:
-    /// the peak may include files that the kernel can reclaim.
+    /// Returns the limits after earlier runs, from the peaks of their cgroups. softswap should use all of the
+    /// limit, as the kernel does. The budget is never below that of a first run, because a peak may include
+    /// page cache that the kernel can reclaim.
     pub(crate) fn after(
         limit_bytes: u64,
         runs: impl Iterator<Item = (Limits, Option<u64>)>,
@@ -57,7 +57,8 @@ mod tests {
         assert_eq!(after(&[]), 60);
         assert_eq!(after(&[(60, Some(61))]), 62);
         assert_eq!(after(&[(60, Some(61)), (62, Some(64))]), 61);
-        // All of it, perhaps with files; less than the budget; unknown: as at first.
+        // Peak at the limit, perhaps with page cache; peak below the budget; unknown peak: the first limits
+        // apply.
         assert_eq!(after(&[(60, Some(64))]), 60);
         assert_eq!(after(&[(60, Some(50)), (60, None)]), 60);
     }

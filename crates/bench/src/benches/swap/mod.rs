@@ -1,7 +1,7 @@
-//! softswap compared with the kernel's own swap: the same program, limit and file system.
+//! softswap compared with the kernel's swap: same program, limit and file system.
 //!
-//! A memory control group limits each run. softswap's may not swap, so the kernel itself proves that
-//! the budget is kept. The groups of the kernel's sides may swap to the one area that is on.
+//! A memory cgroup limits each run. softswap's cgroup may not use kernel swap, so the kernel verifies that
+//! the budget is kept. The cgroups of the other sides may use the only active swap area.
 
 pub(super) mod plan;
 pub(super) mod limits;
@@ -37,10 +37,10 @@ use softswap_engine::door::settings::Config;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Settings of softswap's side that may be given.
+/// Settings of softswap that `--softswap` accepts.
 const SETTINGS: [&str; 6] = ["codec", "pool", "poll", "encrypt", "avoid_move", "without"];
-/// Size of the kernel's areas over the most that goes there. If an area is more than half full, the
-/// kernel frees the slot of each page that is read.
+/// Size of the kernel's areas as a multiple of the largest memory. If an area is more than half full, the
+/// kernel frees the slot of each page that it reads.
 const AREA_TIMES: u64 = 4;
 
 /// Measure softswap beside the kernel's swap under the same memory limit.
@@ -148,7 +148,7 @@ impl SwapArgs {
     }
 
     fn program_size(&self) -> u64 {
-        // Less would compare how programs start and exit.
+        // With less, the start and exit of programs would dominate.
         self.pick(self.work.program_size, 512 << 20, 96 << 20)
     }
 
@@ -156,14 +156,14 @@ impl SwapArgs {
         if self.quick { &QUICK_PROGRAM_SHARES } else { &PROGRAM_SHARES }
     }
 
-    /// Returns the size of an area of the kernel.
+    /// Returns the size of a kernel swap area.
     fn area_bytes(&self) -> u64 {
         let most_bytes = self.working_set().max(self.program_size());
         most_bytes.saturating_mul(AREA_TIMES).next_multiple_of(2 << 20)
     }
 
-    /// Returns the most that is stored at once: that area if it is a file, softswap's, and the
-    /// files of programs.
+    /// Returns the maximum disk space: the kernel's area if it is a file, softswap's swap file, and the files
+    /// of programs.
     fn disk_bytes(&self) -> u64 {
         let has_file = |side| matches!(side, &Side::KernelFile | &Side::KernelZswap);
         let areas = 1 + u64::from(self.sides.iter().any(has_file));
@@ -177,18 +177,18 @@ pub(crate) struct Figures {
     program_bytes: u64,
     seconds: f64,
     rounds: u32,
-    /// Of the machine, as they were meanwhile.
+    /// Kernel settings during the measurement.
     settings: Map<String, Value>,
-    /// Of softswap.
+    /// OOM kills in softswap's cgroups.
     oom_kills: u64,
-    /// Of the kernel's sides, in runs that were repeated or left out.
+    /// OOM kills in the kernel's cgroups, in runs that were repeated or dropped.
     kernel_oom_kills: u64,
     within_limits: bool,
     rows: Vec<Row>,
     programs: Vec<Row>,
 }
 
-/// Returns columns of limits of runs, and of the kernel's account of their groups.
+/// Returns table columns with the limits of runs and the kernel's accounting of their cgroups.
 fn memory_columns(variant: &Variant, rounds: usize) -> Row {
     let most = |figure: fn(&Run) -> Option<u64>| variant.runs.iter().filter_map(figure).max();
     let is_ours = variant.how.is_softswap();
@@ -279,7 +279,7 @@ fn figures(args: &SwapArgs, bench: &Bench<'_>, cells: &[Cell]) -> Figures {
     }
 }
 
-/// Returns softswap with each of the kernel's sides on the content that the side is meant for.
+/// Pairs softswap with each kernel side, on the content that suits the side.
 fn pattern_cells(
     args: &SwapArgs,
     bench: &Bench<'_>,
@@ -307,8 +307,8 @@ fn pattern_cells(
     cells
 }
 
-/// Returns each program without a limit, with everything fitting, and on all sides with each share
-/// of its memory.
+/// Returns each program without a limit, under softswap with a budget that everything fits in, and on all
+/// sides with each share of its memory.
 fn program_cells(
     args: &SwapArgs,
     bench: &Bench<'_>,

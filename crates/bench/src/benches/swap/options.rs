@@ -1,4 +1,4 @@
-//! Options about the patterns and programs that are run.
+//! Options that select patterns and programs.
 
 use super::plan::Pattern;
 use super::programs::Program;

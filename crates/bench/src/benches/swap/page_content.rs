@@ -1,4 +1,4 @@
-//! The content of the task's pages.
+//! Content of the task's pages.
 
 use super::plan::Data;
 use crate::measure::failure::OrRefuse;
@@ -14,18 +14,17 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Real pages of which the content is made. They are few, as the task keeps them in memory outside
-/// the region that is measured.
+/// Number of real pages from which content is derived. Few, because the task keeps them in unmeasured memory.
 const SAMPLE_PAGES: usize = 256;
 
-/// The content of each page, by its number.
+/// Generates the content of each page from its number.
 pub(super) struct Contents {
     data: Data,
     sample: &'static [Page],
 }
 
 impl Contents {
-    /// Reads the pages of `sample` into memory that is not managed.
+    /// Reads the pages of `sample` into unmanaged memory.
     pub(super) fn load(data: Data, sample: Option<&Path>) -> Result<Contents, String> {
         let Some(sample) = sample else { return Ok(Contents { data, sample: &[] }) };
         let read = || {
@@ -52,12 +51,12 @@ impl Content for Contents {
         }
         let (from, _) = self.sample[page % self.sample.len()].0.as_chunks::<8>();
         words.iter_mut().zip(from).for_each(|(word, bytes)| *word = u64::from_ne_bytes(*bytes));
-        // All pages differ from each other and from those of the sample.
+        // Makes each page differ from all others and from the sample.
         words[page % WORDS] = number_of(page);
     }
 }
 
-/// A Python process that makes records and then writes out its own memory.
+/// Python program that creates records and then writes its own memory to standard output.
 const PYTHON: &str = r#"
 import sys
 records = [{"id": i, "name": "record %d" % i, "tags": ["t%d" % (i % 50), "x" * (i % 30)],
@@ -71,13 +70,13 @@ with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
                 memory.seek(at)
                 sys.stdout.buffer.write(memory.read(4096))
 "#;
-/// At least six of these records fill a page.
+/// Records per sampled page; at least six records fill a page.
 const RECORDS_PER_PAGE: usize = 8;
-/// The sample is taken from this many pages, spread over all of the process.
+/// Number of pages from which the sample is drawn, distributed over the whole process.
 const SAMPLE_OF_PAGES: usize = 4096;
 
-/// Returns pages of a Python process that LZ4 compresses. Without Python they are of this program,
-/// with a note.
+/// Returns pages of a Python process that LZ4 compresses. Without Python uses this executable instead, and
+/// adds a note.
 pub(super) fn sample(notes: &mut Vec<String>) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
     of_python().or_else(|why| {
         notes.push(format!("compressible data is of this program, not of a Python process: {why}"));
@@ -88,7 +87,7 @@ pub(super) fn sample(notes: &mut Vec<String>) -> Result<Vec<[u8; PAGE_SIZE]>, St
 
 fn of_python() -> Result<Vec<[u8; PAGE_SIZE]>, String> {
     let mut child = Command::new("python3")
-        // Without settings or modules of the user.
+        // Isolated from the user's settings and modules.
         .args(["-I", "-S", "-c", PYTHON])
         .arg((SAMPLE_OF_PAGES * RECORDS_PER_PAGE).to_string())
         .stdin(Stdio::null())
@@ -98,13 +97,13 @@ fn of_python() -> Result<Vec<[u8; PAGE_SIZE]>, String> {
         .or_text("python3")?;
     let memory = child.stdout.take().ok_or("python3 has no output")?;
     let found = pages_that_pack(memory, SAMPLE_OF_PAGES);
-    // It may still write.
+    // It may still be writing.
     let _ = child.kill();
     let _ = child.wait();
     found
 }
 
-/// Reads `count` compressible pages and returns [`SAMPLE_PAGES`] of them, evenly spread.
+/// Reads `count` compressible pages and returns [`SAMPLE_PAGES`] of them, evenly spaced.
 fn pages_that_pack(mut memory: impl Read, count: usize) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
     let mut scratch = Scratch::new(Default::default()).map_err(|error| plain(&error))?;
     let (mut room, mut page) = (vec![0; MAX_PACKED_BYTES], [0; PAGE_SIZE]);

@@ -4,7 +4,7 @@ use crate::measure::options::Named;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// An implementation of swapping.
+/// A swap implementation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Side {
@@ -18,7 +18,7 @@ pub(crate) enum Side {
 impl Side {
     pub(super) const KERNEL: [Side; 3] = [Side::KernelFile, Side::KernelZram, Side::KernelZswap];
 
-    /// Returns true if its compressed pages are in DRAM that the kernel counts in no group.
+    /// Returns true if the side stores compressed pages in DRAM that is not charged to the cgroup.
     pub(super) fn keeps_outside(self, counts_zswap: bool) -> bool {
         match self {
             Side::Softswap | Side::KernelFile => false,
@@ -27,8 +27,7 @@ impl Side {
         }
     }
 
-    /// Returns the content on which softswap is compared with a side of the kernel's: that for which
-    /// the side is meant.
+    /// Returns the content on which softswap is compared with a kernel side: the one that suits the side.
     pub(super) fn data(self) -> Option<Data> {
         match self {
             Side::Softswap => None,
@@ -39,7 +38,7 @@ impl Side {
     }
 }
 
-/// An order of touches.
+/// Access pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Pattern {
@@ -50,7 +49,7 @@ pub(crate) enum Pattern {
     HotSet,
 }
 
-/// The content of pages.
+/// Content of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub(crate) enum Data {
     /// Pages of a running program, each made unlike the others.
@@ -60,25 +59,25 @@ pub(crate) enum Data {
     Mixed,
 }
 
-/// How much of the working set fits in the limit, in percent.
+/// Shares of memory that fit in the limit, in percent.
 pub(super) const PATTERN_SHARES: [u32; 2] = [25, 50];
 pub(super) const PROGRAM_SHARES: [u32; 3] = [75, 50, 25];
 pub(super) const QUICK_PROGRAM_SHARES: [u32; 1] = [50];
-/// The share that names of ratios leave out.
+/// Share that is omitted in names of ratios.
 const USUAL_SHARE: u32 = 25;
 
-/// How work is run.
+/// Conditions of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
     /// Without a limit.
     Plain,
-    /// Under softswap, with everything fitting.
+    /// Under softswap, with a budget that everything fits in.
     Roomy,
     Limited {
         side: Side,
         share_percent: u32,
-        /// softswap with all the DRAM that this side of the kernel had in the same round: its limit
-        /// and the pages outside it.
+        /// Gives softswap the total DRAM that this kernel side used in the same round: its limit and the
+        /// pages outside it.
         beside: Option<Side>,
     },
 }
@@ -112,22 +111,22 @@ impl How {
         }
     }
 
-    /// Returns a description for people.
+    /// Returns a description for messages.
     pub(super) fn described(self) -> String {
         let beside = self.beside().map_or(String::new(), |side| format!(" as {}", side.name()));
         format!("{}{beside}, {} %", self.name(), self.share_percent())
     }
 }
 
-/// Returns the end of a ratio's name: the share of memory and the number of threads.
+/// Returns the suffix of a ratio's name: share of memory and number of threads.
 pub(super) fn suffix(share_percent: u32, threads: u32) -> String {
     let share = (share_percent != USUAL_SHARE).then(|| format!("_{share_percent}"));
     let threads = (threads != 1).then(|| format!("_t{threads}"));
     share.unwrap_or_default() + &threads.unwrap_or_default()
 }
 
-/// Returns softswap and one of the kernel's sides at a share of memory, and softswap with the same
-/// DRAM if the kernel keeps compressed pages outside the limit.
+/// Returns softswap and one kernel side at a share of memory. Adds softswap with the same total DRAM if the
+/// kernel stores compressed pages outside the limit.
 pub(super) fn compared(
     has_ours: bool,
     rival: Option<Side>,

@@ -11,7 +11,7 @@ fn seconds(ran: &Run) -> f64 {
     ran.seconds
 }
 
-/// Adds the ratios of all cells. A variant that failed in some round is compared with nothing.
+/// Adds the ratios of all cells. Variants that failed in a round are not compared.
 pub(super) fn add(cells: &[Cell], rounds: usize, log: &mut Log) {
     for cell in cells {
         let complete = || cell.variants.iter().filter(|variant| variant.runs.len() == rounds);
@@ -34,7 +34,7 @@ pub(super) fn add(cells: &[Cell], rounds: usize, log: &mut Log) {
     }
 }
 
-/// Adds the ratios of softswap to the kernel's sides at one share of memory.
+/// Adds the ratios between softswap and the kernel's sides at one share of memory.
 fn beside_the_kernel<'c>(
     cell: &Cell,
     share_percent: u32,
@@ -47,7 +47,7 @@ fn beside_the_kernel<'c>(
         for beside in [None, Some(rival)] {
             let (ours, theirs) = (on(Side::Softswap, beside), on(rival, None));
             let (Some(ours), Some(theirs)) = (ours, theirs) else { continue };
-            // Of patterns the rates are compared.
+            // Patterns are compared by rate, programs by time.
             let (one, other) = if is_pattern { (theirs, ours) } else { (ours, theirs) };
             let key = format!("{name}_{}_vs_{}{suffix}", ours.how.name(), rival.name());
             log.ratio(key, one.over(other, seconds));

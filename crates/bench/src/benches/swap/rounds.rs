@@ -1,4 +1,4 @@
-//! The rounds: every way to run each piece of work, in changing order.
+//! The rounds: every variant of each piece of work, in rotating order.
 
 use super::limits::Limits;
 use super::plan::{How, Side};
@@ -12,15 +12,15 @@ use softswap_cli::{memory_limits, units};
 use softswap_engine::door::settings::{Config, MIN_MEMORY_BYTES};
 use softswap_sys::PAGE_SIZE;
 
-/// The kernel may kill its own sides although it could reclaim memory, so they are retried. softswap
-/// may not be killed: its limit holds all that it needs. If it had more than in a first run, it is
-/// retried with that.
+/// Maximum attempts of a run. The kernel may OOM-kill its own sides although it could reclaim memory, so
+/// these are retried. softswap must not be killed, because the limit covers all that it needs. Only if its
+/// budget was above that of a first run, it is retried with the first one.
 const ATTEMPTS: usize = 5;
 
-/// One way to run work, and its runs by rounds. After a failure it has fewer.
+/// Work under one set of conditions, with its runs by round. Has fewer runs after a failure.
 pub(super) struct Variant {
     pub(super) how: How,
-    /// Of softswap's side.
+    /// softswap's configuration.
     pub(super) config: Config,
     pub(super) runs: Vec<Run>,
     pub(super) kills: u64,
@@ -39,19 +39,19 @@ impl Variant {
         median(self.of(figure))
     }
 
-    /// Returns how many times a figure of `other` this is.
+    /// Returns the median ratio of a figure to that of `other`.
     pub(super) fn over(&self, other: &Variant, figure: fn(&Run) -> f64) -> f64 {
         over(&self.of(figure), &other.of(figure))
     }
 }
 
-/// A piece of work in all ways.
+/// Work in all variants.
 pub(super) struct Cell {
     pub(super) work: Work,
     pub(super) variants: Vec<Variant>,
 }
 
-/// Refuses a size of which some share is too little for the engine, or that is more than available.
+/// Refuses a size that exceeds available memory, or whose smallest share is too small for the engine.
 pub(super) fn check_size(name: &str, bytes: u64, shares: &[u32]) -> Result<(), Refusal> {
     let refuse = |why: String| Refusal::usage(format!("{name} {}: {why}", units::bytes(bytes)));
     let smallest = shares.iter().copied().min().unwrap_or(100);
@@ -61,7 +61,7 @@ pub(super) fn check_size(name: &str, bytes: u64, shares: &[u32]) -> Result<(), R
             units::bytes(MIN_MEMORY_BYTES)
         )));
     }
-    // The kernel's compressed pages, and the program without a limit, need DRAM too.
+    // The kernel's compressed pages and the run without a limit need DRAM, too.
     let (available, needed) = (memory_limits::available().bytes, bytes.saturating_mul(2));
     let (shown, is) = (units::bytes(needed), units::bytes(available));
     match available < needed {
@@ -75,7 +75,7 @@ fn whole_pages(bytes: u64) -> u64 {
 }
 
 impl Bench<'_> {
-    /// Returns the programs that this machine has, ready to use `bytes`.
+    /// Prepares the programs that this machine supports to use `bytes`.
     pub(super) fn ready(
         &self,
         programs: &[Program],
@@ -92,7 +92,7 @@ impl Bench<'_> {
         all
     }
 
-    /// Returns a program as work, after its first run.
+    /// Runs a program once without a limit and returns it as work.
     pub(super) fn program(&self, ready: Ready, threads: u32) -> Result<Work, Refusal> {
         let first = self
             .plain_run(&ready)
@@ -136,7 +136,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Runs work once. Returns `None` if its limit depends on a run that failed.
+    /// Runs a variant once. Returns `None` if its limit depends on a failed run.
     fn run_one(
         &mut self,
         cell: &mut Cell,
@@ -176,7 +176,7 @@ impl Bench<'_> {
         Some(whole_pages(ran.limits?.limit_bytes + ran.bounds.outside_bytes))
     }
 
-    /// Runs work within a limit until it is not killed.
+    /// Runs a variant within a limit, and retries it if it is OOM-killed.
     fn attempt(
         &mut self,
         cell: &mut Cell,
@@ -206,7 +206,7 @@ impl Bench<'_> {
     }
 }
 
-/// Returns the order of variants in a round. softswap with the DRAM of a side runs right after it.
+/// Returns the order of variants in a round. softswap with a kernel side's DRAM runs right after that side.
 fn in_turn(variants: &[Variant], round: usize) -> Vec<usize> {
     let hows: Vec<How> = variants.iter().map(|variant| variant.how).collect();
     let first = rotated(hows.len(), round).filter(|at| hows[*at].beside().is_none());
@@ -220,8 +220,8 @@ fn in_turn(variants: &[Variant], round: usize) -> Vec<usize> {
     order
 }
 
-/// Returns the limits of a run and of its retries. Budgets follow the peaks of earlier rounds, the
-/// same for all variants that run in the same way.
+/// Returns the limits of a run and of its retries. Budgets depend on the peaks of earlier rounds, and are
+/// equal for all variants under the same conditions.
 fn attempts(cell: &Cell, at: usize, limit_bytes: u64, round: usize) -> Vec<Limits> {
     let first = Limits::first(limit_bytes);
     let how = cell.variants[at].how;

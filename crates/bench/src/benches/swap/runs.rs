@@ -1,4 +1,4 @@
-//! One run of a pattern or of a whole program: on a side within a limit, or without one.
+//! One run of a pattern or a program, on a side within a limit or without a limit.
 
 use super::limits::Limits;
 use super::page_content;
@@ -17,14 +17,13 @@ use softswap_sys::child::SignalQueue;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The most time for warming up, over the time that is measured.
+/// Maximum time for warming up, as a multiple of the measured time.
 const MOST_WARM: f64 = 4.0;
-/// The share of pages that a hot set has; more if that were less than [`LEAST_HOT_OF_LIMIT`] of what
-/// fits.
+/// Share of hot pages. Larger if it were below [`LEAST_HOT_OF_LIMIT`] of the pages that fit.
 const HOT_SHARE: f64 = 0.1;
 const LEAST_HOT_OF_LIMIT: f64 = 0.3;
 
-/// What is run.
+/// A piece of work.
 #[derive(Clone)]
 pub(super) enum Work {
     Pattern {
@@ -54,7 +53,7 @@ impl Work {
         }
     }
 
-    /// Returns a description for people.
+    /// Returns a description for messages.
     pub(super) fn described(&self) -> String {
         let data = match self {
             Work::Pattern { data, .. } => format!(" of {} data", data.name()),
@@ -65,16 +64,16 @@ impl Work {
     }
 }
 
-/// What a run took.
+/// Figures of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
-    /// Of a program, or of one touch of a pattern.
+    /// Time of a program, or of one touch of a pattern.
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
-    /// Of touches of a pattern.
+    /// Latencies of a pattern's touches.
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
-    /// Of the output of a program.
+    /// Digest of a program's output.
     pub(super) digest: u64,
     pub(super) limits: Option<Limits>,
     pub(super) bounds: Bounds,
@@ -88,27 +87,27 @@ impl From<ProgramRun> for Run {
     }
 }
 
-/// Why a run has no result.
+/// Reason why a run has no result.
 pub(super) enum Failure {
-    /// Processes that the kernel killed because the group outgrew its limit.
+    /// Number of OOM kills in the cgroup.
     Killed(u64),
     Other(String),
 }
 
-/// State that all runs share.
+/// State shared by all runs.
 pub(super) struct Bench<'b> {
     pub(super) testbed: Testbed,
     pub(super) signals: &'b SignalQueue,
     library: PathBuf,
     sample: PathBuf,
     pub(super) working_set_bytes: u64,
-    /// For which a pattern is measured.
+    /// Measured time of a pattern.
     pub(super) seconds: f64,
     pub(super) damage: bool,
 }
 
 impl<'b> Bench<'b> {
-    /// Prepares `sides` below `under`. Removes those that this machine cannot have, with a note.
+    /// Prepares `sides` below `under`. Removes unsupported sides, with a note.
     pub(super) fn prepare(
         under: &Path,
         area_bytes: u64,
@@ -121,13 +120,13 @@ impl<'b> Bench<'b> {
         let sample = testbed.dir.join("sample");
         let pages = page_content::sample(notes).map_err(Refusal::own)?;
         fs::write(&sample, pages.as_flattened()).or_own(sample.display())?;
-        // So that the group of the first side is not charged for it.
+        // Reads the library into the page cache, so that the first side's cgroup is not charged for it.
         fs::read(&library).or_own(library.display())?;
         let (working_set_bytes, seconds, damage) = (0, 0.0, false);
         Ok(Bench { testbed, signals, library, sample, working_set_bytes, seconds, damage })
     }
 
-    /// Returns the memory of work, of which limits are shares.
+    /// Returns the memory of the work, to which shares refer.
     pub(super) fn whole_bytes(&self, work: &Work) -> u64 {
         match work {
             Work::Pattern { .. } => self.working_set_bytes,
@@ -135,7 +134,7 @@ impl<'b> Bench<'b> {
         }
     }
 
-    /// Returns softswap's default configuration, except for the reserve and what `asked` sets.
+    /// Returns softswap's default configuration with no reserve and with the settings of `asked`.
     fn config(&self, asked: &Config, memory_bytes: u64) -> Config {
         let areas = vec![AreaSpec::new(&self.testbed.dir)];
         Config { memory_bytes, areas, reserve_bytes: 0, ..asked.clone() }
@@ -154,7 +153,7 @@ impl<'b> Bench<'b> {
         asked: &Config,
         peak_bytes: u64,
     ) -> Result<ProgramRun, String> {
-        /// For the engine itself.
+        /// Reserve for the engine itself.
         const MORE_BYTES: u64 = 64 << 20;
         let counters = Counters::new().map_err(|error| error.to_string())?;
         let config = self.config(asked, peak_bytes + peak_bytes / 4 + MORE_BYTES);
@@ -165,7 +164,7 @@ impl<'b> Bench<'b> {
         Ok(ran)
     }
 
-    /// Runs work on a side, in a group of its limit.
+    /// Runs work on a side, in a cgroup with its limit.
     pub(super) fn limited_run(
         &mut self,
         work: &Work,
@@ -238,7 +237,7 @@ impl<'b> Bench<'b> {
             damage: self.damage,
             pattern,
             threads: threads as usize,
-            // As many as pages fit, so that those in memory are of this pattern.
+            // As many touches as pages fit, so that resident pages result from this pattern.
             warm_touches: limits.limit_bytes / PAGE_SIZE as u64,
             warm_seconds: self.seconds * MOST_WARM,
             seconds: self.seconds,

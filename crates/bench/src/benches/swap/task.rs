@@ -1,5 +1,5 @@
-//! The program that is measured, the same one on every side. It fills its memory, touches it in the
-//! order of a pattern, and compares every page at the end.
+//! The measured program, the same on every side. It fills its memory, touches it in the order of a pattern,
+//! and compares every page at the end.
 
 use super::latency::Latencies;
 use super::page_content::Contents;
@@ -19,7 +19,7 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-// Lines between the task and the benchmark.
+// Lines of the protocol between the task and the benchmark.
 const FILLED: &str = "filled";
 const CONTINUE: &str = "continue";
 const SAME: &str = "same";
@@ -34,18 +34,18 @@ pub(crate) struct TaskArgs {
 pub(crate) struct Task {
     pub(crate) pages: usize,
     pub(crate) data: Data,
-    /// Pages of a program, for data that is not incompressible.
+    /// File with pages of a program, for compressible and mixed data.
     pub(crate) sample: Option<PathBuf>,
-    /// Damages a page before the comparison, which must notice.
+    /// Damages a page before the comparison, which must detect it.
     pub(crate) damage: bool,
     pub(crate) pattern: Pattern,
     pub(crate) threads: usize,
-    /// Touches of all threads that are not counted, so that what came before does not count.
+    /// Unmeasured touches of all threads, which make the state independent of earlier work.
     pub(crate) warm_touches: u64,
-    /// The most time for them.
+    /// Maximum time for them.
     pub(crate) warm_seconds: f64,
     pub(crate) seconds: f64,
-    /// Of each thread.
+    /// Maximum touches of each thread.
     pub(crate) most_touches: u64,
     pub(crate) hot_share: f64,
     pub(crate) seed: u64,
@@ -62,7 +62,8 @@ pub(crate) struct Took {
 }
 
 impl Task {
-    /// Runs the task by `command`. Returns what the touches took, and the engine's counts meanwhile.
+    /// Runs the task with `command`. Returns the figures of the touches, and the engine's counters during
+    /// them.
     pub(crate) fn run(
         &self,
         command: Command,
@@ -86,8 +87,8 @@ impl Task {
     }
 
     fn perform(&self, region: &Region) -> Took {
-        // Sequential threads start at places of their own. After warming up they continue where they
-        // were, because the last pages are still in memory.
+        // Sequential threads start at different pages. After warming up they continue at their positions,
+        // because the last pages are still resident.
         let touches = |thread: usize, touched: u64| Touches {
             pattern: self.pattern,
             hot_share: self.hot_share,

@@ -1,5 +1,5 @@
-//! Where the sides run: a directory, the kernel's swap areas, and a memory control group for each
-//! run. The restorer makes all of it, so that it is removed however this process exits.
+//! Environment of the sides: a directory, the kernel's swap areas, and a memory cgroup for each run. The
+//! restorer creates all of it, so that it is removed however this process exits.
 
 use super::plan::Side;
 use super::watch::{GroupWatch, Outside};
@@ -21,56 +21,56 @@ use std::process::Command;
 
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
-/// For zswap. Decompressed pages are dirty, and some kernels (6.18 for one) cannot reclaim dirty
-/// pages that were read ahead and never touched: the group fills with them until the program is
-/// killed.
+/// Disables swap readahead for zswap. Decompressed pages are dirty, and some kernels (for example 6.18)
+/// cannot reclaim dirty pages that were read ahead and never touched. They fill the cgroup until the program
+/// is OOM-killed.
 const ZSWAP_PAGE_CLUSTER: &str = "0";
 const ZSWAP_COUNTED: &str = "what zswap packs counts within the limit here (control groups of \
      version 2), so softswap has the same DRAM as kernel_zswap and runs once beside it";
 
 pub(crate) struct Testbed {
     restorer: Restorer,
-    /// For all files; on the file system under test.
+    /// Directory for all files, on the file system under test.
     pub(crate) dir: PathBuf,
     file: PathBuf,
     zram: Option<String>,
-    /// As found on the machine; all sides but zswap's run with it.
+    /// Original value of the machine, used by all sides except zswap.
     page_cluster: String,
-    /// None if none can be made: then softswap runs alone, without one.
+    /// `None` if no cgroup can be created. softswap then runs alone, without a cgroup.
     groups: Option<Groups>,
 }
 
-/// Properties of control groups on this machine.
+/// Capabilities of cgroups on this machine.
 #[derive(Debug, Clone, Copy)]
 struct Groups {
     version: GroupVersion,
-    /// zswap's compressed pages count in them.
+    /// True if zswap's compressed pages are charged to the cgroup.
     count_zswap: bool,
 }
 
-/// A limit on what runs in it, and one swap area at most.
+/// Cgroup of a run, and at most one active swap area.
 pub(crate) struct Held {
     group: Option<MemoryGroup>,
     swap: Option<PathBuf>,
     watch: GroupWatch,
-    /// The limit, if the kernel exceeds it: it counts what zswap compresses while it makes room.
+    /// The limit, for kernels that exceed it: they charge zswap's compressed pages during reclaim.
     exceeded_limit_bytes: Option<u64>,
 }
 
-/// The kernel's account of a run's memory.
+/// The kernel's accounting of a run's memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Bounds {
-    /// `None` without a group.
+    /// `None` without a cgroup.
     pub(crate) peak_bytes: Option<u64>,
     pub(crate) oom_kills: u64,
-    /// Compressed pages in DRAM outside the group, or in it beyond the limit.
+    /// Compressed pages in DRAM outside the cgroup, or in it beyond the limit.
     pub(crate) outside_bytes: u64,
-    /// In the swap area of a side of the kernel's.
+    /// Pages in the swap area of a kernel side.
     pub(crate) swapped_bytes: u64,
 }
 
 impl Bounds {
-    /// Moves what the group had beyond its limit outside.
+    /// Counts usage beyond the limit as memory outside the cgroup.
     fn within(self, limit_bytes: u64) -> Bounds {
         let beyond_bytes = self.peak_bytes.map_or(0, |peak| peak.saturating_sub(limit_bytes));
         Bounds {
@@ -80,7 +80,7 @@ impl Bounds {
         }
     }
 
-    /// Fails if the group had more than its limit.
+    /// Fails if the cgroup exceeded its limit.
     pub(crate) fn check(&self, limit_bytes: u64) -> Result<(), String> {
         let limit = limit_bytes.next_multiple_of(PAGE_SIZE as u64);
         self.peak_bytes.filter(|peak| *peak > limit).map_or(Ok(()), |peak| {
@@ -91,8 +91,7 @@ impl Bounds {
 }
 
 impl Testbed {
-    /// Prepares `sides` below `under`, with areas of `bytes`. Removes sides that this machine cannot
-    /// have, with a note.
+    /// Prepares `sides` below `under`, with areas of `bytes`. Removes unsupported sides, with a note.
     pub(crate) fn prepare(
         under: &Path,
         bytes: u64,
@@ -118,7 +117,7 @@ impl Testbed {
             match testbed.try_area(side, bytes) {
                 Ok(area) => {
                     sides.push(side);
-                    // An area that stays on would serve the other sides, too.
+                    // An area that stays active would also be used by the other sides.
                     testbed.swap_off(area)?;
                 }
                 Err(why) => notes.push(format!("{} was left out: {why}", side.name())),
@@ -130,7 +129,7 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// Makes a group and joins it, which may not be allowed although groups can be made.
+    /// Creates a cgroup and joins it, because joining may be forbidden even if creating is allowed.
     fn try_a_group(&mut self) -> Result<Groups, String> {
         let group = self.make_group(1 << 30, true)?;
         let groups = Groups { version: group.version, count_zswap: group.counts_zswap() };
@@ -155,8 +154,8 @@ impl Testbed {
         self.groups.is_some_and(|groups| groups.count_zswap)
     }
 
-    /// Makes a side's area and turns it on: a container may have devices and settings, but no right
-    /// to swap.
+    /// Creates a side's area and activates it: a container may permit devices and settings, but forbid
+    /// swapon.
     fn try_area(&mut self, side: Side, bytes: u64) -> Result<Option<PathBuf>, String> {
         if side == Side::Softswap {
             return Ok(None);
@@ -172,7 +171,7 @@ impl Testbed {
         }
         if side == Side::KernelZswap {
             self.set_zswap("enabled", "N")?;
-            // Without lz4 it compresses with what it is set to.
+            // Without lz4, zswap uses its current compressor.
             let _ = self.set_zswap("compressor", zram::ALGORITHM);
         }
         let path = self.area_of(side).ok_or("it has no area")?;
@@ -201,7 +200,7 @@ impl Testbed {
         self.restorer.ask(&Act::Set { path, value: value.into() }).map(drop)
     }
 
-    /// Makes `side` the one that swaps, and a group of `limit_bytes`.
+    /// Activates `side` for swapping and creates a cgroup of `limit_bytes`.
     pub(crate) fn enter(&mut self, side: Side, limit_bytes: u64) -> Result<Held, Refusal> {
         let failed = |why| Refusal::own(format!("{}: {why}", side.name()));
         self.try_enter(side, limit_bytes).map_err(failed)
@@ -234,7 +233,7 @@ impl Testbed {
         Ok(Held { group, swap, watch, exceeded_limit_bytes: exceeds.then_some(limit_bytes) })
     }
 
-    /// Removes the group and turns the area off. Returns the kernel's account.
+    /// Removes the cgroup and deactivates the area. Returns the kernel's accounting.
     pub(crate) fn leave(&mut self, held: Held) -> Result<Bounds, Refusal> {
         let Held { group, swap, watch, exceeded_limit_bytes } = held;
         let peaks = watch.stop();
@@ -252,7 +251,7 @@ impl Testbed {
         Ok(exceeded_limit_bytes.map_or(bounds, |limit_bytes| bounds.within(limit_bytes)))
     }
 
-    /// Returns settings of the machine that the kernel's sides run with.
+    /// Returns the machine's settings for the kernel's sides.
     pub(crate) fn settings(&self) -> serde_json::Map<String, serde_json::Value> {
         let read = [
             ("swappiness", "/proc/sys/vm/swappiness"),
@@ -277,7 +276,7 @@ impl Testbed {
 }
 
 impl Held {
-    /// Returns a command that runs `program` in the group, with more in its environment.
+    /// Returns a command that runs `program` in the cgroup with additional environment variables.
     pub(crate) fn command(
         &self,
         environment: Vec<(OsString, OsString)>,
@@ -296,8 +295,8 @@ fn command_in(
         None => managed_program::command("env"),
         Some(group) => {
             let mut shell = managed_program::command("/bin/sh");
-            // The shell joins and then becomes the program. LD_PRELOAD is an argument of `env`, so
-            // that the shell runs without it.
+            // The shell joins and then executes the program. LD_PRELOAD is an argument of `env`, so the shell
+            // runs without it.
             shell.args(["-c", r#"echo $$ > "$0" && exec env "$@""#]);
             shell.arg(group.dir.join("cgroup.procs"));
             shell

@@ -1,4 +1,4 @@
-//! Touches of the pages of a region in the order of a pattern.
+//! Touches the pages of a region in the order of a pattern.
 
 use super::latency::Latencies;
 use super::plan::Pattern;
@@ -8,32 +8,31 @@ use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Of the accesses of a hot set, those to hot pages.
+/// Percentage of a hot set pattern's accesses that go to hot pages.
 const HOT_PERCENT: u64 = 90;
-/// Accesses of a hot set for each write among them.
+/// One access of a hot set pattern in four is a write.
 const WRITE_EVERY: u64 = 4;
-/// A prime larger than any number of pages: hot pages are scattered.
+/// A prime larger than any number of pages, which scatters hot pages.
 const STRIDE: u64 = 11_400_714_785_074_694_791;
 
-/// What one thread did.
+/// Result of one thread.
 pub(super) struct Touched {
     pub(super) touches: u64,
     pub(super) latencies: Latencies,
 }
 
-/// The order of one thread's touches.
+/// Order of one thread's touches.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Touches {
     pub(super) pattern: Pattern,
-    /// The share of pages that are hot.
     pub(super) hot_share: f64,
-    /// The first page of a sequential pattern.
+    /// First page of a sequential pattern.
     pub(super) first: u64,
     pub(super) seed: u64,
 }
 
 impl Touches {
-    /// Touches one word of page after page, until `time` is up or after `most_touches`.
+    /// Touches one word of each next page, until `time` is over or `most_touches` is reached.
     pub(super) fn run(&self, region: &Region, time: Duration, most_touches: u64) -> Touched {
         let pages = region.pages() as u64;
         let hot_pages = ((pages as f64 * self.hot_share) as u64).clamp(1, pages);
@@ -47,7 +46,7 @@ impl Touches {
                 Pattern::SequentialRead => ((self.first + at) % pages, false),
                 Pattern::SequentialWrite => ((self.first + at) % pages, true),
                 Pattern::HotSet => {
-                    // The lower bits choose the kind of page, the upper ones the page.
+                    // The lower bits select hot or any pages, the upper ones the page.
                     let within = if number % 100 < HOT_PERCENT { hot_pages } else { pages };
                     let is_write = (number >> 8).is_multiple_of(WRITE_EVERY);
                     (scattered(below(number, within), pages), is_write)
@@ -71,7 +70,7 @@ impl Touches {
     }
 }
 
-/// Maps the numbers in `0..pages` to each other, neighbours far apart.
+/// Permutes `0..pages` so that neighbors are far apart.
 fn scattered(number: u64, pages: u64) -> u64 {
     (u128::from(number) * u128::from(STRIDE) % u128::from(pages)) as u64
 }

@@ -1,9 +1,9 @@
-//! Reads the figures of a group, and of compressed pages outside it, again and again.
+//! Periodically reads the statistics of a cgroup, and of compressed pages outside it.
 //!
-//! The kernel's sides need this. Reclaim in a group decides by the group's statistics whether to
-//! deactivate pages. The kernel updates them every few seconds, or when they are read. A program that
-//! fills its group sooner has all its pages on the active list while the statistics say the
-//! opposite: nothing is scanned, and the program is killed with swap to spare.
+//! The kernel's sides need the reads. Reclaim in a cgroup decides by its statistics whether to deactivate
+//! pages, and the kernel updates them only every few seconds or when they are read. If a program fills its
+//! cgroup sooner, all its pages are on the active list while the statistics say the opposite. Then nothing is
+//! scanned, and the program is OOM-killed although swap is available.
 
 use crate::measure::restore::zram;
 use std::fs;
@@ -13,10 +13,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_millis(5);
-/// Readings of the group for each of memory outside, which changes slowly.
+/// Reads of the cgroup for each read of memory outside, which changes slowly.
 const OUTSIDE_EVERY: usize = 4;
 
-/// Where the kernel keeps compressed pages that it does not count in the group.
+/// Where the kernel stores compressed pages that are not charged to the cgroup.
 #[derive(Debug, Clone)]
 pub(super) enum Outside {
     Nowhere,
@@ -29,7 +29,7 @@ impl Outside {
         match self {
             Outside::Nowhere => 0,
             Outside::Zram(name) => zram::used_bytes(name),
-            // The same figure as pool_total_size, which not every kernel shows.
+            // Equal to pool_total_size, which not every kernel provides.
             Outside::Zswap => kib_of("/proc/meminfo", "Zswap:", 1) << 10,
         }
     }
@@ -42,16 +42,16 @@ fn kib_of(path: &str, first: &str, word: usize) -> u64 {
     line.and_then(|line| line.split_whitespace().nth(word)?.parse().ok()).unwrap_or(0)
 }
 
-/// The largest figures.
+/// Peak values.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Peaks {
-    /// More than before.
+    /// Increase since the start.
     pub(super) outside_bytes: u64,
-    /// In use of the swap area.
+    /// Used part of the swap area.
     pub(super) swapped_bytes: u64,
 }
 
-/// A thread that reads until this is dropped.
+/// Thread that samples until it is stopped.
 pub(super) struct GroupWatch {
     until: Sender<()>,
     thread: JoinHandle<Peaks>,

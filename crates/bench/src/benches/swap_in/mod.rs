@@ -1,8 +1,7 @@
-//! The gain of a program that touches random pages of four times its budget by the way of waiting for
-//! swap-ins.
+//! Run time by wait mode of a program that touches random pages of four times its budget.
 //!
-//! The whole path: a program of its own with the runtime preloaded, faults by SIGBUS, background
-//! reclaim, writes to disk. The modes take turns, with a fresh program each time.
+//! Measures the whole path: a separate program with the runtime preloaded, faults by SIGBUS, background
+//! reclaim, writes to disk. The modes take turns, with a new program each time.
 
 use super::swap::plan::{Data, Pattern};
 use super::swap::task::{Task, Took};
@@ -24,9 +23,9 @@ use softswap_engine::door::settings::{AreaSpec, Config, MIN_MEMORY_BYTES};
 use softswap_engine::store::io::poll::mode::Mode;
 use softswap_sys::PAGE_SIZE;
 
-/// A run ends after its touches, not after a time.
+/// No time limit: a run ends after its touches.
 const LONGEST_SECONDS: f64 = 1e6;
-/// The default region over the budget.
+/// Default size of the region divided by the budget.
 const REGION_OVER_BUDGET: u64 = 4;
 
 /// Measure a program that swaps, by how its swap-ins are waited for.
@@ -67,7 +66,7 @@ pub(crate) struct SwapInArgs {
     damage: bool,
 }
 
-/// A mode, and a number of threads.
+/// Wait mode and number of threads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Way {
     mode: Mode,
@@ -76,17 +75,17 @@ struct Way {
 
 struct TaskRun {
     took: Took,
-    /// While pages were touched.
+    /// Counters during the touches.
     stats: Stats,
     facts: Facts,
 }
 
-/// How the engine reached the swap file.
+/// The engine's access path to the swap file.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Facts {
     io_uring: bool,
     direct: bool,
-    /// Polled reads ask the device itself (IOPOLL).
+    /// True if polled reads poll the device itself (IOPOLL).
     device_polling: bool,
 }
 
@@ -104,7 +103,7 @@ pub(crate) struct Figures {
 pub(super) fn measure(args: &SwapInArgs) -> Result<Findings<Figures>, Refusal> {
     let region_bytes = args.region.unwrap_or(args.memory.saturating_mul(REGION_OVER_BUDGET));
     check(args.memory, region_bytes)?;
-    // Pages that leave again are written to other slots.
+    // Twice the region, because evicted pages are written to other slots.
     let dir = args.common.dir(region_bytes.saturating_mul(2))?;
     let (library, signals, mut log) = (library::find()?, signals()?, Log::start());
     let run = |way: &Way, round: usize| {

@@ -1,5 +1,5 @@
-//! Two programs that compete for DRAM, one with a hot set, one that streams: with one budget for
-//! both, and with half of it for each.
+//! Two programs that compete for DRAM, one with a hot set and one that streams: with one shared budget, and
+//! with half of it for each.
 
 use super::swap::programs::compiled;
 use crate::measure::failure::OrRefuse;
@@ -42,7 +42,7 @@ pub(crate) struct Figures {
     rows: Vec<Row>,
 }
 
-/// Pages a second of the hot set and of the stream.
+/// Pages per second of both programs.
 struct Rates {
     hot: f64,
     stream: f64,
@@ -81,7 +81,7 @@ pub(super) fn measure(args: &TreeArgs) -> Result<Findings<Figures>, Refusal> {
     Ok(log.findings("tree", Machine::without_device(), figures))
 }
 
-/// Runs both programs at once.
+/// Runs both programs concurrently.
 fn one_run(args: &TreeArgs, program: &Path, is_shared: bool) -> Result<Rates, Refusal> {
     let (budget, seconds) = (args.budget, args.seconds.as_secs_f64());
     let memory = match is_shared {

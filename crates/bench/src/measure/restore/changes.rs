@@ -1,4 +1,4 @@
-//! Changes to the machine, each noted so that it can be undone.
+//! Reversible changes to the machine.
 
 use super::{group, zram};
 use crate::measure::failure::OrRefuse;
@@ -18,19 +18,19 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Locked by the one restorer that may change swap. Every process may open it.
+/// File locked by the one restorer that may change swap. Every process may open it.
 const LOCK: &str = "/proc/swaps";
-/// Retries for the lock, for a group whose last process has not exited, and for an area whose pages
-/// are not freed yet.
+/// Retries for the lock, for a cgroup whose last process has not exited, and for an area whose pages are not
+/// freed yet.
 const ATTEMPTS: u32 = 1500;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A request to the restorer, one JSON object in a line.
+/// Request to the restorer, one JSON object per line.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Act {
-    /// Be the only restorer that changes swap.
+    /// Take the lock for changes of swap.
     HoldSwap,
-    /// Make a directory below this one.
+    /// Create a directory below this one.
     MakeDirectory {
         under: PathBuf,
     },
@@ -38,7 +38,7 @@ pub(crate) enum Act {
     AddZram {
         bytes: u64,
     },
-    /// Make a swap area in a file that has all its storage.
+    /// Create a swap area in a fully allocated file.
     MakeSwapFile {
         path: PathBuf,
         bytes: u64,
@@ -58,12 +58,12 @@ pub(crate) enum Act {
         path: PathBuf,
         value: String,
     },
-    /// Make a memory control group; the answer is its directory.
+    /// Create a memory cgroup; the answer is its directory.
     MakeGroup {
         limit_bytes: u64,
         may_swap: bool,
     },
-    /// Kill all processes in a group and remove it.
+    /// Kill all processes in a cgroup and remove it.
     RemoveGroup {
         path: PathBuf,
     },
@@ -81,16 +81,16 @@ enum Change {
         path: PathBuf,
         was: String,
     },
-    /// By a group of version 2 to its children.
+    /// Memory controller enabled by a v2 cgroup for its children.
     MemoryHandedDown(PathBuf),
     Group(PathBuf),
 }
 
-/// All changes so far, the latest last.
+/// All changes so far, in order.
 #[derive(Default)]
 pub(super) struct Changes {
     all: Vec<Change>,
-    /// Locked while this lives.
+    /// Lock on [`LOCK`], held until this is dropped.
     held: Option<File>,
 }
 
@@ -139,7 +139,7 @@ impl Changes {
 
     fn make_directory(&mut self, under: &Path) -> Answer {
         let path = under.join(format!("softswap-bench-{}", Uuid::new_v4()));
-        // It may hold swapped pages.
+        // Not accessible by others, because files in it may hold swapped pages.
         let made = fs::DirBuilder::new().mode(0o700).create(&path);
         made.or_text(format!("no directory can be made in {}", under.display()))?;
         self.all.push(Change::Directory(path.clone()));
@@ -160,7 +160,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Makes a group in the first directory that allows it.
+    /// Creates a cgroup in the first directory that permits it.
     fn make_group(&mut self, limit_bytes: u64, may_swap: bool) -> Answer {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let hierarchy = group::with_memory(hierarchies()).ok_or(
@@ -201,7 +201,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Undoes everything, and returns the failures.
+    /// Undoes all changes in reverse order, and returns the failures.
     pub(super) fn undo_all(mut self) -> Vec<String> {
         let mut failed = Vec::new();
         while let Some(change) = self.all.pop() {
@@ -254,7 +254,7 @@ fn make_file(path: &Path, bytes: u64) -> io::Result<()> {
 fn format(path: &Path) -> Result<(), String> {
     let mut storage = Storage::open(path).map_err(|error| error.to_string())?;
     let header = Header {
-        // At most 2^32 pages: the number of the last one fits.
+        // At most 2^32 pages, so the last page number fits.
         last_page: (storage.pages() - 1) as u32,
         bad_pages: Vec::new(),
         uuid: Uuid::new_v4().into_bytes(),

@@ -1,8 +1,7 @@
-//! Memory control groups of version 1 and 2: where they can be made, their limits, and the kernel's
-//! counts.
+//! Memory cgroups of version 1 and 2: possible parents, limits, and the kernel's counters.
 //!
-//! In version 2 a group has limits of memory only if its parent hands the controller down. A parent
-//! with processes cannot do that, except for the root.
+//! In version 2 a cgroup has memory limits only if its parent enables the controller for its children. Except
+//! for the root, a parent with processes cannot do that.
 
 use crate::measure::failure::OrRefuse;
 use softswap_cli::memory_limits::{GroupVersion, Hierarchy};
@@ -11,15 +10,15 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// How the names of all benches' groups begin.
+/// Common prefix of all benchmarks' cgroups.
 pub(crate) const PREFIX: &str = "softswap-bench-";
 const HANDED_DOWN: &str = "cgroup.subtree_control";
-/// Only groups of version 2 have it.
+/// File that exists only in version 2.
 const TO_HAND_DOWN: &str = "cgroup.controllers";
 const LIMIT: &str = "memory.max";
 const SWAP_LIMIT: &str = "memory.swap.max";
 
-/// Returns the one hierarchy that has the memory controller.
+/// Returns the hierarchy that has the memory controller.
 pub(crate) fn with_memory(hierarchies: Vec<Hierarchy>) -> Option<Hierarchy> {
     let has_memory = |hierarchy: &Hierarchy| match hierarchy.version {
         GroupVersion::One => true,
@@ -28,8 +27,8 @@ pub(crate) fn with_memory(hierarchies: Vec<Hierarchy>) -> Option<Hierarchy> {
     hierarchies.into_iter().find(has_memory)
 }
 
-/// Returns the directories in which a group may be made, the best first. Rights in a container or
-/// of an unprivileged user are only known by trying.
+/// Returns the directories in which a cgroup may be created, the best first. In a container or for an
+/// unprivileged user only an attempt shows whether it is permitted.
 pub(crate) fn parents(hierarchy: &Hierarchy) -> Vec<PathBuf> {
     let top = hierarchy.top.as_path();
     let around = match hierarchy.version {
@@ -39,7 +38,7 @@ pub(crate) fn parents(hierarchy: &Hierarchy) -> Vec<PathBuf> {
     [top].into_iter().chain(around.into_iter().flatten()).map(Path::to_path_buf).collect()
 }
 
-/// Lets groups in `parent` have limits of memory. Returns true if they could not before.
+/// Enables the memory controller for children of `parent`. Returns true if it was disabled before.
 pub(crate) fn hand_down_memory(parent: &Path) -> Result<bool, String> {
     if names_memory(&parent.join(HANDED_DOWN)) {
         return Ok(false);
@@ -56,7 +55,7 @@ pub(crate) fn hand_down_memory(parent: &Path) -> Result<bool, String> {
     Ok(true)
 }
 
-/// Undoes [`hand_down_memory`], unless another bench or a group with a limit would lose it.
+/// Undoes [`hand_down_memory`], unless another benchmark or a cgroup with a limit depends on it.
 pub(crate) fn keep_memory_back(parent: &Path) -> Result<(), String> {
     let file = parent.join(HANDED_DOWN);
     let left = |why: String| format!("`echo -memory > {}` is left to do: {why}", file.display());
@@ -79,7 +78,7 @@ fn names_memory(list: &Path) -> bool {
     names.split_whitespace().any(|name| name == "memory")
 }
 
-/// Limits a new group.
+/// Sets the limits of a new cgroup.
 pub(crate) fn hold_to(
     version: GroupVersion,
     dir: &Path,
@@ -97,7 +96,7 @@ pub(crate) fn hold_to(
             if may_swap {
                 return Ok(());
             }
-            // Fails if the kernel does not account for swap; then swappiness keeps it away.
+            // Fails if the kernel does not account for swap. Then swappiness 0 avoids swapping.
             let _ = set("memory.memsw.limit_in_bytes", &limit);
             set("memory.swappiness", "0")
         }
@@ -114,7 +113,7 @@ pub(crate) fn hold_to(
     }
 }
 
-/// A group with the kernel's counts.
+/// A cgroup, with access to the kernel's counters.
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryGroup {
     pub(crate) version: GroupVersion,
@@ -128,7 +127,7 @@ impl MemoryGroup {
         MemoryGroup { version, dir }
     }
 
-    /// Known in version 1, and in version 2 from Linux 5.19 on.
+    /// Returns the peak usage. Available in version 1, and in version 2 since Linux 5.19.
     pub(crate) fn peak_bytes(&self) -> Result<Option<u64>, String> {
         let text = match self.version {
             GroupVersion::One => self.read("memory.max_usage_in_bytes")?,
@@ -147,7 +146,7 @@ impl MemoryGroup {
         Ok(kills.and_then(|count| count.trim().parse().ok()).unwrap_or(0))
     }
 
-    /// Returns true if zswap's compressed pages count in the group: in version 2 from Linux 5.19 on.
+    /// Returns true if zswap's compressed pages are charged to the cgroup: in version 2 since Linux 5.19.
     pub(crate) fn counts_zswap(&self) -> bool {
         self.dir.join("memory.zswap.current").exists()
     }
@@ -175,7 +174,7 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         write(top.path(), &[(TO_HAND_DOWN, "cpu memory\n"), (HANDED_DOWN, "cpu\n")]);
         assert_eq!(hand_down_memory(top.path()), Ok(true));
-        // A file keeps what was written; the kernel's would say "cpu memory".
+        // A plain file keeps the written text; the kernel's file would contain "cpu memory".
         assert_eq!(read(top.path(), HANDED_DOWN), "+memory");
         write(top.path(), &[(HANDED_DOWN, "cpu memory\n")]);
         assert_eq!(hand_down_memory(top.path()), Ok(false));

@@ -1,10 +1,9 @@
-//! Changes of a benchmark to the machine (swap areas, zram, settings, control groups), and their
-//! reversal.
+//! Changes of a benchmark to the machine (swap areas, zram, settings, cgroups), and their reversal.
 //!
-//! A process of its own, the restorer, makes all of them. It undoes them in reverse order when its
-//! standard input ends, so they are undone however the benchmark exits, also by SIGKILL. The
-//! restorer is in a process group of its own and holds signals, so that signals of the terminal do
-//! not reach it. It never changes a device, swap area or control group that it has not made.
+//! A separate process, the restorer, makes all changes. It undoes them in reverse order when its standard
+//! input is closed, so they are undone however the benchmark exits, even by SIGKILL. The restorer has its own
+//! process group and blocks signals, so terminal signals do not affect it. It never changes a device, swap
+//! area or cgroup that it did not create.
 
 pub(crate) mod group;
 pub(crate) mod zram;

@@ -1,4 +1,4 @@
-//! The restorer's process, and requests to it.
+//! The restorer's process, and its client.
 
 use super::changes::{Act, Answer, Changes};
 use crate::measure::failure::OrRefuse;
@@ -23,7 +23,7 @@ pub(crate) fn restore() -> Result<ExitCode, Refusal> {
             .map_err(|error| format!("the restorer does not know {line:?}: {error}"))
             .and_then(|act| changes.perform(act));
         let text = serde_json::to_string(&answer).unwrap_or_default();
-        // If the benchmark has exited, the input has ended, too.
+        // If the benchmark has exited, the input is closed, too.
         let _ = writeln!(io::stdout(), "{text}");
     }
     match changes.undo_all() {
@@ -32,7 +32,7 @@ pub(crate) fn restore() -> Result<ExitCode, Refusal> {
     }
 }
 
-/// The restorer, seen from the benchmark. Everything is undone when it is dropped.
+/// Client of the restorer. All changes are undone on drop.
 pub(crate) struct Restorer {
     child: Child,
     to: Option<ChildStdin>,
@@ -50,7 +50,7 @@ impl Restorer {
         Ok(Restorer { child, to, from })
     }
 
-    /// Makes a change, and waits until it is made.
+    /// Requests a change and waits for its completion.
     pub(crate) fn ask(&mut self, act: &Act) -> Answer {
         let exited = || "the restorer of changes to the machine has exited".to_string();
         let text = serde_json::to_string(act).map_err(|error| error.to_string())?;

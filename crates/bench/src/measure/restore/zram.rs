@@ -1,4 +1,4 @@
-//! A zram device of the benchmark's own.
+//! A zram device created by the benchmark.
 
 use crate::measure::failure::OrRefuse;
 use softswap_cli::refusal::plain;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const CONTROL: &str = "/sys/class/zram-control";
 pub(crate) const ALGORITHM: &str = "lz4";
-/// Device managers open new devices for a moment.
+/// Retries while device managers briefly open new devices.
 const ATTEMPTS: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(50);
 

@@ -1,4 +1,4 @@
-//! `softswap bench policy`: counts and refusals.
+//! `softswap bench policy`: figures and refusals.
 
 use super::assert_refused;
 use crate::common::softswap;

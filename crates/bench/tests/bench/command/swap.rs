@@ -1,4 +1,4 @@
-//! `softswap bench swap`: with the kernel's sides, and that all changes are undone.
+//! `softswap bench swap`: runs with the kernel's sides, and reversal of all changes.
 
 use super::{assert_refused, has_zram, machine_alone, wait_until, zram_devices};
 use crate::common::{self, as_nobody, is_root, softswap, std_softswap};
@@ -7,27 +7,27 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Stdio;
 
-/// All sides, and softswap with another budget.
+/// All sides, and softswap with the same total DRAM.
 const SIDES: [&str; 5] =
     ["softswap", "softswap_same_dram", "kernel_file", "kernel_zram", "kernel_zswap"];
 
-/// The state that a bench of the kernel's swap changes on the machine.
+/// Machine state that a benchmark of the kernel's swap changes.
 #[derive(Debug, PartialEq, Eq)]
 struct Machine {
     zram: Vec<String>,
     swaps: String,
     zswap: Vec<String>,
     page_cluster: String,
-    /// Those whose restorer has exited; another bench may run.
+    /// Cgroups whose restorer has exited; another benchmark may be running.
     left_groups: Vec<String>,
-    /// Controllers that the root of version 2 hands down.
+    /// Controllers that the v2 root enables for its children.
     handed_down: String,
 }
 
 /// Mount points of version 1 and version 2.
 const GROUPS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
 
-/// The groups of all benches.
+/// Lists the cgroups of all benchmarks.
 fn groups() -> Vec<String> {
     let entries = GROUPS.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -49,7 +49,7 @@ impl Machine {
         let zswap = "/sys/module/zswap/parameters";
         let mut settings = names(zswap);
         settings.sort();
-        // Other areas may change meanwhile.
+        // Unrelated areas may change meanwhile.
         let swaps = read(Path::new("/proc/swaps"));
         Machine {
             zram: zram_devices(),
@@ -94,7 +94,7 @@ fn softswap_is_measured_with_the_kernels_swap_and_all_changes_are_undone() {
     let (dir, before) = (tempfile::tempdir().unwrap(), Machine::now());
     let options = ["--no-programs", "--patterns", "random_read,hot_set"];
     let found = json_of(&mut swap(dir.path(), &options));
-    // Another bench may run.
+    // Another benchmark may be running.
     wait_until("something stays", || Machine::now() == before);
     assert_empty(dir.path());
     assert_swap_figures_are_plausible(&found, &SIDES);
@@ -151,7 +151,7 @@ fn a_program_is_measured_with_the_dram_that_the_kernels_sides_had_too() {
     };
     for rival in ["kernel_file", "kernel_zram", "kernel_zswap"] {
         let theirs = row_of(rival, Value::Null);
-        // The kernel may kill its own sides.
+        // The kernel may OOM-kill its own sides.
         if theirs["came_through"] != true {
             continue;
         }
@@ -176,7 +176,7 @@ fn without_rights_softswap_is_measured_alone() {
     common::set_mode(dir.path(), 0o777);
     let mut command = as_nobody(home.path());
     if is_root() {
-        // Beside the copy of the command.
+        // The library is next to the copied command.
         let library = common::bin_dir().join("libsoftswap.so");
         std::fs::copy(library, home.path().join("libsoftswap.so")).unwrap();
     }
@@ -186,7 +186,7 @@ fn without_rights_softswap_is_measured_alone() {
     let found = json_of(&mut command);
     assert_swap_figures_are_plausible(&found, &["softswap"]);
     let notes = found["notes"].to_string();
-    // All at once without a group, which some users may have.
+    // Either all sides together without a cgroup, or one by one: some users may create cgroups.
     assert!(
         ["the kernel's sides were", "kernel_file was"]
             .iter()

@@ -1,4 +1,4 @@
-//! Conversion of the engine's recording to a trace.
+//! Converts the engine's recording to a trace.
 
 use super::{Content, Event, Recorded, UNIT_BYTES, WHOLE};
 use softswap_engine::base::access::Access;
@@ -6,19 +6,19 @@ use softswap_engine::core::recorder::{Event as Noted, HEADER_WORDS, MAGIC};
 use softswap_sys::PAGE_SIZE;
 use std::collections::BTreeMap;
 
-/// The most pages kept of a gap between touched pages.
+/// Maximum length of a gap between touched pages in a trace. Longer gaps are shortened.
 const MOST_GAP_PAGES: u64 = 16;
 
-/// The part of a recording that becomes the trace.
+/// Selects the part of a recording that becomes the trace.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
-    /// Touches before it. The trace begins with the pages that exist after them.
+    /// Number of touches to skip. The trace begins with the pages that exist after them.
     pub(crate) skip: usize,
-    /// The most touches in it.
+    /// Maximum number of touches.
     pub(crate) most: usize,
 }
 
-/// Converts the words of a recording. Returns `None` if they are none.
+/// Converts the words of a recording. Returns `None` if they are not a recording.
 pub(crate) fn convert(words: impl Iterator<Item = u64>, part: Part) -> Option<Recorded> {
     let mut words = words;
     let header = [words.next()?, words.next()?];
@@ -31,16 +31,16 @@ pub(crate) fn convert(words: impl Iterator<Item = u64>, part: Part) -> Option<Re
     Some(script.finish(part))
 }
 
-/// All events, with a number for each content that does not depend on its page.
+/// All events. Pages are identified by content numbers, which stay the same when a page moves.
 #[derive(Default)]
 struct Script {
-    /// The content of each page of the window: moved pages keep theirs.
+    /// Content number of each moved page of the window.
     owners: BTreeMap<u64, u64>,
-    /// The last touch of a content, and its sizes.
+    /// Last touch of each content, and its sizes.
     last: BTreeMap<u64, (usize, Content)>,
     events: Vec<(u64, Event)>,
     cpu_ns: Vec<(usize, u64)>,
-    /// The next number for a content whose page's own number has moved.
+    /// Next number for new content at an address whose original content has moved.
     next: u64,
 }
 
@@ -83,7 +83,7 @@ impl Script {
                 let number = self.number(page);
                 self.owners.insert(to, number);
                 self.next += 1;
-                // The old page gets another content.
+                // The old address gets a new content number.
                 self.owners.insert(page, (1 << 40) + self.next);
             }
         }
@@ -127,7 +127,7 @@ impl Script {
     }
 }
 
-/// Returns the pages that exist after these events, in the order of their last touches.
+/// Returns the pages that exist after these events, ordered by their last touch.
 fn at_beginning(events: &[(u64, Event)]) -> Vec<(u64, Event)> {
     let mut there: BTreeMap<u64, (usize, Content)> = BTreeMap::new();
     for (at, (number, event)) in events.iter().enumerate() {
@@ -145,7 +145,7 @@ fn at_beginning(events: &[(u64, Event)]) -> Vec<(u64, Event)> {
     in_order.into_iter().map(|(number, (_, content))| (number, touch(content))).collect()
 }
 
-/// Returns new numbers in the same order with short gaps only, and their count.
+/// Renumbers pages in the same order with shortened gaps. Returns the new numbers and their count.
 fn without_gaps(numbers: impl Iterator<Item = u64>) -> (BTreeMap<u64, u32>, u32) {
     let mut all: BTreeMap<u64, u32> = numbers.map(|number| (number, 0)).collect();
     let (mut next, mut last) = (0, None);
@@ -157,7 +157,7 @@ fn without_gaps(numbers: impl Iterator<Item = u64>) -> (BTreeMap<u64, u32>, u32)
     (all, next)
 }
 
-/// Merges frees of neighbours.
+/// Merges frees of adjacent pages.
 fn joined(events: impl Iterator<Item = Event>) -> Vec<Event> {
     let mut all: Vec<Event> = Vec::new();
     for event in events {

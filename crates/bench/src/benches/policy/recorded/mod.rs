@@ -6,24 +6,24 @@ pub(crate) mod convert;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
 
-/// The first bytes of a file.
+/// Magic number of the file format.
 const MAGIC: &[u8; 8] = b"touches2";
-/// The unit of sizes.
+/// Unit of compressed sizes.
 pub(crate) const UNIT_BYTES: usize = 64;
-/// An incompressible page in units.
+/// Size of an incompressible page in units.
 pub(crate) const WHOLE: u8 = 64;
-/// Limits of what is read, larger than any trace.
+/// Limits for files that are read, larger than any trace.
 const MOST_BYTES: u64 = 1 << 30;
 const MOST_EVENTS: usize = 1 << 26;
 const MOST_PAGES: u32 = 1 << 24;
-/// Small files matter more than the time to write them.
+/// Best compression: small files matter more than the time to write them.
 const ZSTD_LEVEL: i32 = 22;
-/// Kinds of events: a touch that writes, a touch with a new content, pages that are freed.
+/// Kinds of events: a touch that writes, a touch with new content, freed pages.
 const WRITES: u8 = 1;
 const TELLS: u8 = 2;
 const GONE: u8 = 4;
 
-/// Compressed sizes of a page in units of [`UNIT_BYTES`]: zero if all its words are equal.
+/// Compressed sizes of a page in units of [`UNIT_BYTES`]; zero if all its words are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Content {
     pub(crate) lz4: u8,
@@ -32,26 +32,26 @@ pub(crate) struct Content {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A page was touched. Its content when it is evicted, if that differs from before.
+    /// A touch of a page, with the content at its eviction if that has changed.
     Touch { page: u32, is_write: bool, content: Option<Content> },
     /// Pages were freed.
     Gone { page: u32, pages: u32 },
 }
 
-/// A program's touches.
+/// Recorded touches of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Recorded {
-    /// Page numbers are below this.
+    /// Upper bound of page numbers.
     pub(crate) pages: u32,
-    /// The first events that describe the pages at the beginning.
+    /// Number of initial events, which describe the pages at the start of the trace.
     pub(crate) before: u32,
-    /// Processor time that the program used, without faults, after these.
+    /// CPU time of the program after the initial events, without faults.
     pub(crate) cpu_us: u32,
     pub(crate) events: Vec<Event>,
 }
 
 impl Recorded {
-    /// Returns the bytes of a file.
+    /// Serializes the trace to the file format.
     pub(crate) fn to_bytes(&self) -> io::Result<Vec<u8>> {
         let columns = postcard::to_stdvec(&Columns::from(self)).map_err(io::Error::other)?;
         let mut bytes = MAGIC.to_vec();
@@ -68,7 +68,7 @@ impl Recorded {
         self.events.iter().filter_map(touched).collect()
     }
 
-    /// Reads the bytes of a file. Fails if they are damaged or larger than any trace.
+    /// Parses a file. Fails if it is damaged or larger than any trace.
     pub(crate) fn from_bytes(bytes: &[u8]) -> io::Result<Recorded> {
         let bad = |why| io::Error::new(io::ErrorKind::InvalidData, why);
         let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| bad("it is no recorded trace"))?;
@@ -89,7 +89,7 @@ struct Columns {
     before: u32,
     cpu_us: u32,
     kinds: Vec<u8>,
-    /// Page numbers, less the one before.
+    /// Differences of successive page numbers.
     steps: Vec<i64>,
     lz4: Vec<u8>,
     zstd: Vec<u8>,
@@ -122,7 +122,7 @@ impl From<&Recorded> for Columns {
 }
 
 impl Columns {
-    /// Returns `None` if the columns do not match, or a page is out of range.
+    /// Returns `None` if the columns are inconsistent or a page is out of range.
     fn to_recorded(&self) -> Option<Recorded> {
         let Columns { pages, before, cpu_us, .. } = *self;
         let count = self.kinds.len();

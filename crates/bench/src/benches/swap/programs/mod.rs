@@ -1,4 +1,4 @@
-//! Whole programs: their files, and their runs.
+//! Whole programs: preparation and runs.
 
 use crate::measure::failure::OrRefuse;
 use crate::measure::managed_program::Counters;
@@ -17,11 +17,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How often the peak of a program is read.
+/// Interval between reads of a program's peak memory.
 const INTERVAL: Duration = Duration::from_millis(5);
-/// A program that runs longer is killed.
+/// Time after which a program is killed.
 const LONGEST: Duration = Duration::from_secs(900);
-/// Of a tick of /proc.
+/// Clock ticks of /proc per second.
 const TICKS_PER_S: f64 = 100.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -41,30 +41,30 @@ pub(crate) enum Program {
     GraphWalk,
 }
 
-/// A program that can be started.
+/// A prepared program.
 #[derive(Clone)]
 pub(crate) struct Ready {
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     pub(crate) arguments: Vec<OsString>,
-    /// What it reads; brought into the page cache before every run.
+    /// Input file, read into the page cache before every run.
     pub(crate) input: Option<PathBuf>,
 }
 
-/// Figures of a run.
+/// Figures of a program's run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProgramRun {
     pub(crate) seconds: f64,
     pub(crate) cpu_seconds: f64,
-    /// Of its output.
+    /// Digest of the output.
     pub(crate) digest: u64,
-    /// The most DRAM that it had.
+    /// Peak resident memory.
     pub(crate) peak_bytes: u64,
 }
 
 impl Program {
-    /// Makes the program ready to use about `bytes`, with its files in `dir`. Fails if something is
-    /// missing on this machine.
+    /// Prepares the program to use about `bytes`, with its files in `dir`. Fails if this machine lacks a
+    /// requirement.
     pub(crate) fn make_ready(self, dir: &Path, bytes: u64) -> Result<Ready, String> {
         let ready = |path, arguments, input| Ready { name: self.name(), path, arguments, input };
         let goal = OsString::from(bytes.to_string());
@@ -89,7 +89,7 @@ impl Program {
             }
             Program::GraphWalk => {
                 let path = compiled(dir, "graph_walk", include_str!("graph_walk.c"))?;
-                // So few that a disk serves them in seconds.
+                // Few enough steps that a disk serves them in seconds.
                 let steps = (bytes / 8192).to_string();
                 ready(path, vec![goal, steps.into()], None)
             }
@@ -98,7 +98,7 @@ impl Program {
 }
 
 impl Ready {
-    /// Returns the same program with another number of threads, if it has an option for it.
+    /// Returns the program with another number of threads, or `None` if it has no option for that.
     pub(super) fn on_threads(&self, threads: u32) -> Option<Ready> {
         let is_parallel = |a: &OsString| a.to_str().is_some_and(|a| a.starts_with(PARALLEL));
         let at = self.arguments.iter().position(is_parallel)?;
@@ -107,7 +107,7 @@ impl Ready {
         Some(ready)
     }
 
-    /// Runs the program by `command`, which lacks its arguments only.
+    /// Runs the program with `command`, to which only the arguments are added.
     pub(crate) fn run(
         &self,
         mut command: Command,
@@ -151,7 +151,7 @@ impl Ready {
     }
 }
 
-/// Reads the output to its end, and waits. Returns a digest of the output.
+/// Reads all output, waits for the exit, and returns a digest of the output.
 fn output_and_status(child: &mut Child) -> io::Result<(u64, std::process::ExitStatus)> {
     let (mut hasher, mut room) = (DefaultHasher::new(), vec![0; 1 << 16]);
     if let Some(mut output) = child.stdout.take() {
@@ -165,7 +165,7 @@ fn output_and_status(child: &mut Child) -> io::Result<(u64, std::process::ExitSt
     Ok((hasher.finish(), child.wait()?))
 }
 
-/// Returns the most that a process has had in DRAM so far.
+/// Returns a process's peak resident memory.
 fn peak_of(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -173,15 +173,15 @@ fn peak_of(pid: u32) -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// Returns the processor time of children of this process that have exited.
+/// Returns the CPU time of this process's children that have been reaped.
 fn children_cpu_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // After the name, which may hold any character: cutime cstime.
+    // Fields after the name, which may contain any character: cutime cstime.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().skip(13);
     fields.take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS_PER_S
 }
 
-/// Returns the interpreter itself: python3 on PATH may be a script that starts it.
+/// Returns the interpreter itself: python3 on PATH may be a wrapper script.
 fn python() -> Result<PathBuf, String> {
     const WAY_OUT: &str = "install it (`apt install python3`)";
     let script = "import os, sys; print(os.path.realpath(sys.executable))";
@@ -205,7 +205,7 @@ fn gnu_sort() -> Result<PathBuf, String> {
 const LINE_BYTES: u64 = 1024;
 const BYTES_PER_LINE: u64 = LINE_BYTES + 80;
 
-/// Writes numbers without pattern and a text that all lines share.
+/// Writes lines with random numbers and a shared text.
 fn write_lines(mut file: BufWriter<File>, bytes: u64) -> io::Result<()> {
     let shared = "and words that all lines share ".repeat(31);
     for number in noise(11).take((bytes / BYTES_PER_LINE) as usize) {
@@ -215,12 +215,12 @@ fn write_lines(mut file: BufWriter<File>, bytes: u64) -> io::Result<()> {
     file.flush()
 }
 
-/// Memory that sort needs for a line of random text, measured: the line and 60 bytes.
+/// Memory that sort needs for a line of random text: the line and 60 bytes (measured).
 const BYTES_PER_TEXT_LINE: u64 = TEXT_LINE_BYTES + 60;
 const TEXT_LINE_BYTES: u64 = 41;
 
-/// Writes random hexadecimal digits and the line's number: half of each byte is noise, which zstd
-/// compresses and LZ4 does not.
+/// Writes lines of random hexadecimal digits with the line number. Half of each byte is random, so zstd
+/// compresses it and LZ4 does not.
 fn write_text(mut file: BufWriter<File>, bytes: u64) -> io::Result<()> {
     let mut digits = noise(12);
     for number in 0..bytes / BYTES_PER_TEXT_LINE {
@@ -232,7 +232,7 @@ fn write_text(mut file: BufWriter<File>, bytes: u64) -> io::Result<()> {
 
 const PARALLEL: &str = "--parallel=";
 
-/// Returns arguments with a buffer that holds everything, so that sort needs no temporary files.
+/// Returns arguments with a buffer large enough that sort needs no temporary files.
 fn sort_arguments(input: &Path, bytes: u64) -> Vec<OsString> {
     let dir = input.parent().unwrap_or(Path::new("/"));
     vec![
@@ -244,7 +244,7 @@ fn sort_arguments(input: &Path, bytes: u64) -> Vec<OsString> {
     ]
 }
 
-/// Compiles a program of a text in C.
+/// Compiles a C program from its source text.
 pub(crate) fn compiled(dir: &Path, name: &str, text: &str) -> Result<PathBuf, String> {
     let (path, source) = (dir.join(name), dir.join(format!("{name}.c")));
     fs::write(&source, text).or_text(source.display())?;

@@ -1,5 +1,4 @@
-# A large numeric sort: rows of numbers, put into the order of their first
-# ones. With NumPy where it is there, else with arrays.
+# A large numeric sort of rows by their first number. Uses NumPy if available, else arrays.
 import array
 import hashlib
 import sys
@@ -7,7 +6,7 @@ import sys
 ROW = 128  # numbers in a row, of eight bytes
 
 rows = int(sys.argv[1]) // (2 * 8 * ROW)
-# What a hash makes of a word: incompressible, the same in every run.
+# Hash output: incompressible, and the same in every run.
 noise = hashlib.shake_128(b"numbers").digest(rows * ROW * 8)
 try:
     import numpy
