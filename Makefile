@@ -4,13 +4,13 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
 INSTALL ?= install
-# Strips what it installs; `make install INSTALL_PROGRAM=install` keeps symbols and debug information.
+# Strips binaries. `make install INSTALL_PROGRAM=install` keeps symbols and debug information.
 INSTALL_PROGRAM ?= $(INSTALL) -s
-# Where cargo puts what it builds.
+# Output directory of cargo.
 TARGET_DIR ?= $(or $(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET_DIR)/release
 
-# Where the linker and the loader look for libraries: Debian has a folder for each architecture.
+# Library directory of the linker and the loader. Debian has one for each architecture.
 LIBDIR ?= $(PREFIX)/lib
 
 bindir := $(DESTDIR)$(PREFIX)/bin
@@ -27,14 +27,14 @@ version := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
 completions := bash-completion/completions/softswap zsh/site-functions/_softswap \
   fish/vendor_completions.d/softswap.fish
 
-# The pinned compiler may be there by another name only.
+# rustup may know the pinned compiler under another name.
 toolchain := $(shell tests/toolchain.sh)
 ifneq ($(toolchain),)
 export RUSTUP_TOOLCHAIN := $(toolchain)
 endif
 
-# What is built names its sources as if they lay in one place on every machine: panics, asserts
-# in C and debug information would tell whose home they were built in. `paths` are FROM=TO.
+# Binaries contain the same source paths on every machine. Otherwise panics, asserts in C and debug
+# information would reveal the build directory. `paths` are FROM=TO.
 cargo_home := $(or $(CARGO_HOME),$(HOME)/.cargo)
 sysroot := $(shell RUSTUP_TOOLCHAIN="$(toolchain)" rustc --print sysroot 2>/dev/null)
 paths = $(CURDIR)=. $(cargo_home)/registry/src=crates.io $(cargo_home)=cargo \
@@ -70,14 +70,14 @@ bench: build ## measure what softswap costs here: BENCH=faults, or what `softswa
 
 doc: ## build the documentation of the code, also of what is private
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --workspace --exclude softswap --document-private-items
-	# By itself: the runtime's library has the same name.
+	# Separate run: the runtime's library has the same name.
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps -p softswap --all-features --target-dir "$(TARGET_DIR)/library"
 
 demo: build ## run a real program in a quarter of the memory it needs
 	SOFTSWAP_BIN_DIR="$(abspath $(RELEASE))" examples/demo.sh
 
-# SOFTSWAP_FAULTS=N, SOFTSWAP_TREE_TURNS=N and SOFTSWAP_TURNS=N choose how many faults of devices,
-# turns of trees and faults of clusters; CONTRIBUTING.md has the other variables.
+# SOFTSWAP_FAULTS=N, SOFTSWAP_TREE_TURNS=N and SOFTSWAP_TURNS=N set the number of device faults, rounds of
+# process trees and cluster faults. CONTRIBUTING.md lists the other variables.
 test-long: ## run every test in all ways and as all users, with guests and many repetitions (a day; root)
 	tests/run.sh long
 
@@ -109,8 +109,7 @@ searched := /usr/lib /usr/lib/% /usr/lib64 /usr/local/lib
 comma := ,
 rpath = $(if $(filter $(searched),$(LIBDIR)),, -Wl$(comma)-rpath$(comma)$${libdir})
 
-# Builds only where nothing is built yet, so that `sudo make install` after
-# `make` needs no toolchain for root.
+# Does not build, so that `sudo make install` after `make` needs no toolchain for root.
 install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
 	@test -x "$(RELEASE)/softswap" && test -x "$(RELEASE)/softswap-bench" && \
 	  test -x "$(RELEASE)/softswap-remote" && \
@@ -135,7 +134,7 @@ install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
 	done
 	$(INSTALL) -m 644 "$(RELEASE)/share/man/man1/"*.1 "$(share)/man/man1/"
 	$(foreach file,$(completions),$(INSTALL) -D -m 644 "$(RELEASE)/share/$(file)" "$(share)/$(file)" &&) :
-# The loader finds a library in what this lists; a package does it when it is installed.
+# Updates the loader's cache. Packages do this during their installation.
 	@test -n "$(DESTDIR)" || ldconfig 2>/dev/null || :
 	@test -n "$(DESTDIR)" || ldconfig -p 2>/dev/null | grep -qF "$(LIBDIR)/libsoftswap_c.so" || \
 	  echo "make: programs in C find libsoftswap_c.so if they are linked with -Wl,-rpath,$(LIBDIR)"
@@ -165,7 +164,7 @@ uninstall: ## remove what install put there
 	  $(foreach file,$(notdir $(documents)),"$(docdir)/$(file)")
 	-rmdir "$(libdir)" "$(includedir)" "$(docdir)" 2>/dev/null
 
-# Stops before a long build if a tool is missing.
+# Fails before a long build if a tool is missing.
 needs = @command -v $(1) >/dev/null || { echo "make: $(1) is missing; get it by \`$(2)\`" >&2; exit 1; }
 tools-deb:
 	$(call needs,dh,sudo apt install debhelper)
@@ -184,9 +183,8 @@ deb: tools-deb build ## build the Debian packages into dist/ (needs debhelper)
 	mv "$(RELEASE)"/deb/*.deb dist/
 	packaging/paths.sh $$(find "$(RELEASE)/deb/softswap/debian/tmp" -type f)
 
-# pip installs what lies in `scripts` and `data` as `make install` does. The wheel is tagged with
-# the C library that it was built with, or 2.34, after which there is nothing newer that it asks
-# for; auditwheel says whether that is so.
+# pip installs the contents of `scripts` and `data` like `make install`. The wheel's tag is the build
+# machine's glibc version, at most 2.34, because the library uses no newer symbols; auditwheel checks that.
 data := crates/python/softswap.data
 glibc = $(shell getconf GNU_LIBC_VERSION | sed 's/.* //')
 MANYLINUX ?= manylinux_$(subst .,_,$(shell printf '2.34\n$(glibc)\n' | sort -V | head -1))

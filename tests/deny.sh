@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Licences, duplicates, sources and known weaknesses of what is built in
-# (cargo-deny, deny.toml). What cannot be looked at is said to be skipped.
+# Checks licences, duplicates, sources and known vulnerabilities of dependencies (cargo-deny, deny.toml).
+# Checks that cannot run are reported as skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

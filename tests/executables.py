@@ -28,21 +28,21 @@ OUTPUT = TARGET / "test-output"
 TIMES = TARGET / "test-times.json"
 NOBODY = 65534
 
-# Only a hang reaches these.
+# Limits against hangs.
 LIMIT_S = 1500
 LONG_LIMIT_S = 8 * 3600
 
-# Executables of which each module is a part.
+# Executables that are split by module.
 BY_MODULE = {("cli", "cli"), ("bench", "bench"), ("remote", "remote"), ("softswap", "softswap")}
 
-# Start first as long as no times are known.
+# Started first while no run times are known.
 SLOW = (
     "cli::programs", "remote::clusters", "cli::abi", "cli::remote", "bench::shape", "cli::budget",
     "engine::engine", "cli::tree_turns", "cli::shared_area", "cli::transfers", "cli::started",
 )
 
-# Parts that share a name here never run at the same time: they change the machine's swap areas,
-# or use enough servers to slow each other down.
+# Parts with the same name here never run concurrently: they change the machine's swap areas, or use enough
+# servers to slow each other down.
 EXCLUSIVE = {
     "bench::command": "swap areas",
     "cli::swap_device": "swap areas",
@@ -52,7 +52,7 @@ EXCLUSIVE = {
     "remote::clusters": "cluster",
 }
 
-# Where there are two users, the one that runs a part by default; --long has both run it.
+# The user that runs a part if two are available. With --long both run it.
 ONE_USER = {
     "bench::command": 0,
     "bench::extents": NOBODY,
@@ -80,11 +80,11 @@ ONE_USER = {
     "sys::softswap_sys": NOBODY,
 }
 ROOT_ONLY_CRATES = ("remote", "manual", "view", "capi")
-# Each user runs the boundary's cases in another way.
+# Ways in which each user runs the ABI cases.
 ABI_WAYS = {0: "8M", NOBODY: "wakes"}
 LONG_ABI_WAYS = {0: "8M,64M,no-move,no-io-uring,protection,wakes,sleeps", NOBODY: "8M,wakes"}
 RESULT = re.compile(r"^test result: .*?(\d+) passed; (\d+) failed;", re.MULTILINE)
-# Check the test programs themselves, plainly.
+# Checks of the test programs themselves, without softswap.
 PLAIN_PROGRAMS = "cli::programs (plain)"
 OF_TESTS = (
     "every_case_of_every_program_notices",
@@ -214,7 +214,7 @@ def prepare(parts, place, is_long):
     subprocess.run(["chmod", "-R", "a+rX", place], check=True)
 
 
-# The sessions that run now, and whether no more are to be started.
+# Running sessions, and an event that stops further starts.
 running, is_ended = set(), threading.Event()
 
 
@@ -270,7 +270,7 @@ def run_all(parts, limit_s):
                 changed.notify_all()
                 tell(part)
 
-    # One more than CPUs, as parts wait for disks and servers for a fifth of their time.
+    # One more than CPUs, because parts wait for disks and servers about a fifth of their time.
     workers = [threading.Thread(target=work) for _ in range((os.cpu_count() or 1) + 1)]
     for worker in workers:
         worker.start()

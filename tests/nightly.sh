@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What only a nightly compiler can do, by hand: `nightly.sh miri`, `nightly.sh
-# tsan`, `nightly.sh fuzz TARGET SECONDS`.
+# Checks that need a nightly compiler, run manually: `nightly.sh miri`, `nightly.sh tsan`, `nightly.sh fuzz
+# TARGET SECONDS`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,10 +23,9 @@ needs() {
     done
 }
 
-# Miri runs the engine's leaves, which make no system calls: their arithmetic,
-# their unsafe-free tables, their locks. Property tests make few cases, because
-# it is some hundred times slower. Left out: whatever maps memory, opens files,
-# or asks the kernel (page tables, pool, codec, I/O), which Miri cannot.
+# Miri runs the engine's modules that make no system calls: arithmetic, tables, locks. Property tests run few
+# cases, because Miri is some hundred times slower. Excluded: modules that map memory, open files or call the
+# kernel (page tables, pool, codec, I/O).
 miri() {
     needs Miri miri rust-src
     local leaves=(base::average base::likelihood codec::same_filled codec::packed_slot
@@ -36,10 +35,10 @@ miri() {
         cargo +nightly miri test -p softswap-engine --lib -- "${leaves[@]}"
 }
 
-# ThreadSanitizer watches the tests of the engine and of `crates/shared`, those through SimDevice among
-# them. Left out: tests that take faults in a SIGBUS handler while a signal is
-# held back by the sanitizer until the thread makes a call (`faults`), and the
-# sys crate, whose memory the kernel changes behind the sanitizer's back.
+# ThreadSanitizer runs the tests of the engine and of `crates/shared`, including those with SimDevice.
+# Excluded: tests that handle faults in a SIGBUS handler, because the sanitizer delays signals until the
+# thread makes a call (`faults`), and the sys crate, whose memory the kernel changes without the sanitizer's
+# knowledge.
 tsan() {
     needs ThreadSanitizer rust-src
     RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR="$target/tsan" \
@@ -55,10 +54,10 @@ fuzz() {
         echo "which one? TARGET=NAME, and NAME is one of: $(ls fuzz/corpus | xargs)" >&2
         return 2
     }
-    # New inputs are kept apart: the corpus that is checked in stays small.
+    # New inputs are stored separately, so that the committed corpus stays small.
     mkdir -p "fuzz/found/$1"
     cd fuzz
-    # Counters of a snapshot are never freed, by design.
+    # A snapshot's counters are never freed, by design.
     cargo +nightly fuzz run --features libfuzzer --target-dir "$target/fuzz" "$1" \
         "found/$1" "corpus/$1" -- -max_total_time="${2:-60}" -detect_leaks=0
 }

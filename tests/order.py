@@ -24,11 +24,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 TESTS = re.compile(r"(^|_)(tests|model)$")
-# What is no code: comments, strings and characters, but no lifetimes.
+# Comments, strings and characters (but not lifetimes), which are removed.
 NO_CODE = re.compile(
     r"""//[^\n]*|/\*.*?\*/|\br(#*)".*?"\1|"(?:\\.|[^"\\])*"|'(?:\\[^']+|[^'\\\n]|\\')'""", re.S
 )
-# The attribute of what is only built for tests or for loom.
+# Attribute of items that are built only for tests or loom.
 UNBUILT = re.compile(r"""#\[cfg\((?:all\((?:[\w= ]+,\s*)*)?(?:test\b|feature = "loom")[^\]]*\]""")
 ITEM = re.compile(
     r"\b(?:fn|struct|enum|union|trait|type|const|static|macro_rules!)\s+(?:mut\s+)?(\w+)"
@@ -45,13 +45,13 @@ class Module:
 
     name: tuple
     code: str
-    # The file that it is in, by its name.
+    # The file that contains the module, by name.
     file: tuple
-    # What `use` calls by a name of its own here, and where those paths lead.
+    # Local names introduced by `use`, with their paths.
     names: dict = field(default_factory=dict)
-    # What `use path::*` opens.
+    # Paths of `use path::*`.
     globs: list = field(default_factory=list)
-    # The paths of `use` lines that are not re-exports.
+    # Paths of `use` lines that are not re-exports.
     used: list = field(default_factory=list)
     items: set = field(default_factory=set)
     children: list = field(default_factory=list)

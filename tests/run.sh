@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `run.sh`: everything that must hold before a change goes in: format, order, lints, the models
-# of the lock-free parts, and the tests (tests/executables.py chooses the users).
-# `run.sh long`: before a release, all of it in all ways, and with many repetitions.
+# `run.sh`: all checks required before a merge: format, order, lints, models of the lock-free parts, and the
+# tests (tests/executables.py chooses the users). `run.sh long`: before a release, everything in all ways,
+# with many repetitions.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/.."
@@ -20,7 +20,7 @@ summarise() {
         echo "FAILED: $current_step" >&2
         grep -E '^test .* FAILED$|^failed ' "$log" >&2 || true
     }
-    # A step that was skipped has passed nothing.
+    # Skipped steps do not count as passed.
     grep -E '^(skipped: |guest test SKIPPED: )' "$log" || true
     awk '/^test result:/ { passed += $4; failed += $6 }
          /^(skipped: |guest test SKIPPED: )/ { skipped++ }
@@ -58,14 +58,14 @@ install_packages() {
 
 install_what_is_missing() {
     local missing=()
-    # The C library's headers come with libc6-dev, which gcc only recommends.
+    # The C library's headers are in libc6-dev, which gcc only recommends.
     command -v gcc >/dev/null && [ -e /usr/include/stdio.h ] || missing+=(gcc libc6-dev)
     command -v python3 >/dev/null || missing+=(python3)
     ! is_root || command -v setpriv >/dev/null || missing+=(util-linux)
     ! is_root || command -v man >/dev/null || missing+=(man-db)
-    # What `softswap top` is driven in.
+    # Terminal for the tests of `softswap top`.
     ! is_root || command -v tmux >/dev/null || missing+=(tmux)
-    # The cluster that keeps pages.
+    # Server for the tests of clusters.
     ! is_root || command -v redis-server >/dev/null || missing+=(redis-server)
     ! is_root || command -v openssl >/dev/null || missing+=(openssl)
     [ "${#missing[@]}" -eq 0 ] || install_packages "${missing[@]}"
@@ -90,7 +90,7 @@ step "what the documents name" tests/names.py
 step "versions" tests/versions.py
 step "lints" cargo clippy --workspace --all-targets -- -D warnings
 step "dependencies (cargo-deny)" counted tests/deny.sh
-# The tests start softswap, which preloads the library beside it.
+# The tests start softswap, which preloads the library from its own directory.
 step "build" cargo build --workspace
 step "tests: build" cargo test --workspace --no-run
 case ${1:-} in

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Prints the toolchain to use where rustup knows the pinned compiler only by
-# another name: `stable`, if it is of that very version. Prints nothing
-# otherwise, and rust-toolchain.toml decides.
+# Prints `stable` if that is the pinned compiler's version but rustup does not know it by its number.
+# Otherwise prints nothing, and rust-toolchain.toml selects the toolchain.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# The wheel given, or that in dist/, as somebody gets it who has neither root nor a compiler:
-# installed into a fresh environment; as root by uid 65534. pip fetches NumPy, and what is built
-# on it: tests of ours with each, and those of NumPy's own that take arrays, with all arrays in a
-# pool.
+# Tests the given wheel, or that in dist/, for a user without root and without a compiler: installs it into a
+# new environment, as uid 65534 if run by root. pip downloads NumPy and libraries based on it. Runs softswap's
+# tests with each, and NumPy's own array tests with all arrays in a pool.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 cp "$wheel" crates/python/tests/*.py "$work/"
 chmod 755 "$work"
 mkdir -m 1777 "$work/home"
-# The system's, if there is one: another may lie at root's home.
+# Prefer the system's Python: another may be in root's home directory.
 python=$(PATH=/usr/bin:/bin:$PATH command -v python3)
 
 as_user=()
@@ -29,7 +28,7 @@ inside "$python" test_wheel.py
 inside "$python" -m pip install --quiet --disable-pip-version-check \
     scipy pandas pyarrow pytest hypothesis
 inside "$python" test_libraries.py
-# Sorting, files, pickling, FFT, linear algebra; not what needs gigabytes, nor forks.
+# Sorting, files, pickling, FFT, linear algebra; without tests that need gigabytes or fork.
 numpy=$(inside "$python" -c 'import os, numpy; print(os.path.dirname(numpy.__file__))')
 core=$numpy/_core/tests
 [ -d "$core" ] || core=$numpy/core/tests

@@ -1,4 +1,4 @@
-//! What is read from files and devices that are to be swap areas.
+//! Parsers of data in swap areas: headers, existing content, and extents.
 
 use crate::numbers;
 use softswap_engine::store::swap::contents::recognise;
@@ -6,8 +6,7 @@ use softswap_engine::store::swap::header::{HEADER_OFFSET, Header, label_field};
 use softswap_sys::fiemap::{self, FileExtent};
 use softswap_sys::{PAGE_SIZE, file_layout};
 
-/// A header that is understood keeps its promises, and what is written again is
-/// read again.
+/// Checks the invariants of a parsed header, and that a written header is parsed again.
 pub(crate) fn header(input: &[u8]) {
     let Some((size, head)) = input.split_first_chunk::<2>() else { return };
     let storage_pages = 1_u64 << (size[0] % 40) | u64::from(size[1]);
@@ -27,7 +26,7 @@ pub(crate) fn header(input: &[u8]) {
     assert_eq!(Header::parse(&page, storage_pages), Ok(found));
 }
 
-/// What is recognised is there, wherever the input is laid.
+/// Checks that content detected at any offset is present in the input.
 pub(crate) fn contents(input: &[u8]) {
     let Some((at, bytes)) = input.split_first_chunk::<2>() else { return };
     let mut head = vec![0; usize::from(u16::from_le_bytes(*at))];
@@ -37,8 +36,7 @@ pub(crate) fn contents(input: &[u8]) {
     }
 }
 
-/// Whatever a file system says of a file, the pieces that are taken over lie in
-/// order, and add up.
+/// Checks that accepted extents are sorted and add up, for any answer of a file system.
 pub(crate) fn extents(input: &[u8]) {
     let mut numbers = numbers(input);
     let Some(file_bytes) = numbers.next() else { return };
@@ -47,7 +45,7 @@ pub(crate) fn extents(input: &[u8]) {
     while let (Some(gap), Some(physical), Some(length), Some(flags)) =
         (numbers.next(), numbers.next(), numbers.next(), numbers.next())
     {
-        // Most follow each other, and some lie anywhere.
+        // Most extents follow each other; some have an arbitrary position.
         let end = found.last().map_or(0, FileExtent::end);
         let logical = if flags & 0x4000_0000 == 0 { end.wrapping_add(gap) } else { gap };
         let next = FileExtent::new(logical, physical, length, flags as u32);

@@ -1,5 +1,5 @@
-//! A page comes back as it was whatever packed it, in whatever room there was;
-//! and any bytes are judged as packed ones without a write beside the page.
+//! A page survives compression and decompression with any codec and buffer size. Decompressing arbitrary
+//! bytes never writes outside the page.
 
 use softswap_engine::codec::{Codec, MAX_PACKED_BYTES, Packer, Scratch, compress, decompress};
 use softswap_sys::zstd::LEVELS;
@@ -8,17 +8,17 @@ use std::ops::Range;
 use std::sync::Arc;
 
 const PAGE_BYTES: usize = 4096;
-/// More than a page that does not pack at all takes.
+/// Larger than the output for an incompressible page.
 const AMPLE_BYTES: usize = 2 * PAGE_BYTES;
 const UNTOUCHED: u8 = 0xA5;
 
 thread_local! {
-    /// Address space that is reserved is never given back: one for all inputs,
-    /// which also shows what one page leaves to the next.
+    /// Shared by all inputs, because its address space is never released. This also detects state left by a
+    /// previous page.
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::new(Arc::default()).unwrap());
 }
 
-/// The input over and over, so that short ones have much to be packed.
+/// Fills a page by repeating the input, so that short inputs are compressible.
 fn page_of(input: &[u8]) -> [u8; PAGE_BYTES] {
     let mut bytes = input.iter().cycle();
     std::array::from_fn(|_| bytes.next().copied().unwrap_or(0))
@@ -40,7 +40,7 @@ fn assert_untouched_but(bytes: &[u8], touched: Range<usize>) {
     assert!(beside.iter().all(|part| part.iter().all(|byte| *byte == UNTOUCHED)));
 }
 
-/// Unpacks into the middle of three pages and looks at the others.
+/// Decompresses into the middle of three pages and checks that the other two are unchanged.
 fn unpack(codec: Codec, packed: &[u8], scratch: &mut Scratch) -> Option<[u8; PAGE_BYTES]> {
     let mut pages = [UNTOUCHED; 3 * PAGE_BYTES];
     let target = pages[PAGE_BYTES..].first_chunk_mut().unwrap();

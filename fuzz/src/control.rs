@@ -4,8 +4,8 @@ use crate::text;
 use softswap_engine::door::control_protocol::{Answer, MAX_REQUEST_BYTES, Request, Snapshot};
 use softswap_engine::door::live_settings::{parse_sleep, show_sleep};
 
-/// A request that is understood is written as one that is understood alike; what
-/// is said of one that is not is a line, and no answer is taken for another.
+/// Checks that a parsed request is written as an equivalent one, that an error is a single line, and that
+/// different answers are not confused.
 pub(crate) fn run(input: &[u8]) {
     match Request::parse(input) {
         Ok(request) => {

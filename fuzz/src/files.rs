@@ -1,9 +1,9 @@
-//! Files of other programs: core files, programs, traces.
+//! Parsers of foreign files: core files, executables, traces.
 
 use softswap_bench::parsers;
 use softswap_sys::PAGE_SIZE;
 
-/// What a core file is said to hold is in it.
+/// Checks that the reported memory of a core file is within the file.
 pub(crate) fn core(input: &[u8]) {
     match parsers::core(input) {
         Some(Ok(runs)) => {
@@ -18,7 +18,7 @@ pub(crate) fn core(input: &[u8]) {
     }
 }
 
-/// A loader is named in the file, or there is a reason why there is none.
+/// Checks that the loader's name occurs in the file, or that a reason is returned.
 pub(crate) fn elf(input: &[u8]) {
     match softswap_cli::parsers::loader(input) {
         Ok(loader) => {
@@ -29,7 +29,7 @@ pub(crate) fn elf(input: &[u8]) {
     }
 }
 
-/// A recorded trace touches only pages that it has.
+/// Checks that a recorded trace touches only its own pages.
 pub(crate) fn trace(input: &[u8]) {
     let Some((pages, touches)) = parsers::trace(input) else { return };
     assert!(touches.iter().all(|page| *page < pages));

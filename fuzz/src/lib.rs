@@ -1,9 +1,8 @@
-//! What arbitrary bytes do to whatever reads bytes that others wrote.
+//! Fuzz targets for the parsers of untrusted data.
 //!
-//! Each target is a function that takes any input and panics where a reader
-//! breaks its word. The test in `tests/bounded.rs` runs them over the corpus and
-//! over inputs made from it, for a bounded time and with any compiler; `make fuzz
-//! TARGET=name` hands one to libFuzzer.
+//! Each target is a function that accepts any input and panics if a parser violates its contract. The test in
+//! `tests/bounded.rs` runs the targets over the corpus and over derived inputs, for a limited time and with
+//! any compiler. `make fuzz TARGET=name` runs one with libFuzzer.
 #![forbid(unsafe_code)]
 
 mod areas;
@@ -14,7 +13,7 @@ mod options;
 mod packed;
 mod proc_files;
 
-/// A target: its name, which is also its folder in the corpus, and what it does.
+/// A target: its name, which is also its directory in the corpus, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
 macro_rules! targets {
@@ -29,43 +28,43 @@ macro_rules! targets {
 }
 
 targets! {
-    /// Pages packed and unpacked.
+    /// Compression and decompression of pages.
     codec => codec::run;
-    /// Several parts in one page.
+    /// Several compressed pages in one slot.
     packed => packed::run;
     /// The header of a swap area.
     header => areas::header;
-    /// What a file or device holds already.
+    /// Existing content of a file or device.
     contents => areas::contents;
     /// Requests and answers on the control socket.
     control => control::run;
     /// Sizes, shares, times, and the options of swap areas.
     sizes => options::sizes;
-    /// Configuration files and the variables that the command hands on.
+    /// Configuration files, and the variables that the command passes on.
     settings => options::settings;
-    /// What the kernel says in /proc as text.
+    /// Text files in /proc.
     proc_texts => proc_files::texts;
     /// Page maps of processes.
     page_map => proc_files::page_map;
-    /// Where file systems keep files.
+    /// Extents reported by file systems.
     extents => areas::extents;
     /// Core files.
     core => files::core;
-    /// Programs.
+    /// Executables.
     elf => files::elf;
-    /// Traces of memory.
+    /// Recorded traces of memory accesses.
     trace => files::trace;
 }
 
-/// The input as text; what is none becomes replacement characters.
+/// Returns the input as text, with invalid UTF-8 replaced.
 fn text(input: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(input)
 }
 
-/// Numbers from the input, of all magnitudes.
+/// Returns numbers of all magnitudes from the input.
 fn numbers(input: &[u8]) -> impl Iterator<Item = u64> {
     input.as_chunks::<9>().0.iter().map(|[kind, number @ ..]| {
-        // Most bits of a number from the wild are zeroes.
+        // Real numbers mostly have leading zero bits.
         u64::from_le_bytes(*number) >> (u32::from(*kind) % 64)
     })
 }

@@ -1,4 +1,4 @@
-//! What people write: sizes, shares, options of swap areas, configuration files.
+//! Parsers of user input: sizes, shares, options of swap areas, configuration files.
 
 use crate::text;
 use softswap_cli::parsers;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
-/// What is understood is shown as it may be given.
+/// Checks that a parsed value is displayed in a form that is parsed to the same value.
 fn comes_back<T: FromStr + Display + PartialEq + Debug>(text: &str) {
     if let Ok(value) = text.parse::<T>() {
         let shown = value.to_string();
@@ -18,7 +18,7 @@ fn comes_back<T: FromStr + Display + PartialEq + Debug>(text: &str) {
     }
 }
 
-/// Each line as all that a line can be.
+/// Parses each line as every kind of value.
 pub(crate) fn sizes(input: &[u8]) {
     for line in text(input).lines() {
         if let Some(bytes) = parsers::size(line) {
@@ -45,8 +45,8 @@ pub(crate) fn sizes(input: &[u8]) {
     }
 }
 
-/// The input as a configuration file, and as variables. A configuration that is
-/// understood is handed on as it is.
+/// Parses the input as a configuration file and as variables. A parsed configuration must be passed on
+/// unchanged.
 pub(crate) fn settings(input: &[u8]) {
     let text = text(input);
     match parsers::settings_file(&text) {

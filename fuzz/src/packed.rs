@@ -1,11 +1,11 @@
-//! Whatever a slot gives back, a packed page's parts lie within it, one after
-//! the other, and adding to it never overwrites what is there.
+//! For any content of a slot, its parts are within the page and do not overlap. Adding a part never
+//! overwrites existing ones.
 
 use softswap_engine::codec::packed_slot::{self, MAX_PARTS, SlotPacker};
 
 const PAGE_BYTES: usize = 4096;
 
-/// A page with what the input begins and ends with where the format looks.
+/// Builds a page with the input's halves at its start and its end, where the format stores its tables.
 fn page_of(input: &[u8]) -> [u8; PAGE_BYTES] {
     let mut page = [0; PAGE_BYTES];
     let front = input.len().min(PAGE_BYTES) / 2;
@@ -25,7 +25,7 @@ pub(crate) fn run(input: &[u8]) {
         end = bytes.as_ptr_range().end as usize;
         assert!(end <= page.as_ptr_range().end as usize);
     }
-    // The same bytes as parts to be added.
+    // The same bytes as parts that are added.
     let (mut page, mut packer) = ([0; PAGE_BYTES], SlotPacker::default());
     let mut added = Vec::new();
     for bytes in input.split(|byte| *byte == b'\n') {

@@ -1,5 +1,5 @@
-//! What the kernel says in /proc. It writes no nonsense; file names and names of
-//! processes, which anybody chooses, stand in the middle of it.
+//! Parsers of /proc. The kernel's format is reliable, but it contains file names and process names, which
+//! users choose.
 
 use crate::text;
 use softswap_bench::parsers as bench;
@@ -9,7 +9,7 @@ use std::io;
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 
-/// The input as each of the texts.
+/// Parses the input as each of the texts.
 pub(crate) fn texts(input: &[u8]) {
     let text = text(input);
     let ranges = bench::private_writable(&text);
@@ -32,8 +32,8 @@ pub(crate) fn texts(input: &[u8]) {
     assert!(pinners <= input.len() / "a b c d e /dev/".len());
 }
 
-/// Maps in front of an empty line, behind it the page map that the kernel hands
-/// out from wherever it is asked, and then no more.
+/// The input before an empty line is a `maps` file. The rest is the page map, returned in order by reads at
+/// any position, until it is used up.
 pub(crate) fn page_map(input: &[u8]) {
     let end = input.windows(2).position(|two| two == b"\n\n").unwrap_or(input.len());
     let ranges = bench::private_writable(&text(&input[..end]));

@@ -1,10 +1,7 @@
-//! Every target over its corpus, and over inputs that are made from it: cut,
-//! repeated, changed here and there, two joined. Half a second each, or as long as
-//! SOFTSWAP_FUZZ_SECONDS says: `make fuzz` searches longer, and looks where the
-//! code has not been yet.
+//! Runs every target over its corpus, and over derived inputs: truncated, repeated, mutated, concatenated.
+//! Half a second each, or SOFTSWAP_FUZZ_SECONDS. `make fuzz` searches longer and is guided by coverage.
 //!
-//! An input that breaks something is made as small as can be, and written to
-//! `fuzz/found`: mend what it breaks, and put it into the corpus.
+//! A failing input is minimized and written to `fuzz/found`. Fix the defect and add the input to the corpus.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -42,7 +39,7 @@ enum Edit {
     Join(Vec<u8>, Index, Index),
 }
 
-/// What numbers and texts have at their edges.
+/// Boundary values of numbers and texts.
 fn spice() -> impl Strategy<Value = Vec<u8>> {
     let number = prop_oneof![
         select(vec![0_u64, 1, 0x7f, 0xff, 0x7fff, 0xffff, 4095, 4096, 0x7fff_ffff, 0xffff_ffff]),
@@ -103,7 +100,7 @@ fn hunt((name, run): Target, until: Instant) -> Result<u32, String> {
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     let mut tried = 0;
     while tried == 0 || Instant::now() < until {
-        // Each round begins with another random number.
+        // Each round starts with another random seed.
         let outcome = TestRunner::new(config.clone()).run(&made, |input| {
             run(&input);
             Ok(())

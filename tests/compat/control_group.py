@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 MOUNTS = "/proc/self/mounts"
-# Between two looks.
+# Interval between samples.
 LOOK_S = 0.02
 UNLIMITED = 1 << 50
 

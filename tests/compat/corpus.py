@@ -15,12 +15,12 @@ class Program:
     packages: list
     version: str
     script: str
-    # The budget as a share of what the program takes without one.
+    # Budget as a share of the program's memory without a budget.
     share: float = 0.5
     limit: int = 300
-    # What stays outside the budget, in a user's words.
+    # User-visible description of memory outside the budget.
     unmanaged: str = "-"
-    # Packages from PyPI; `$PYTHON` in the script is the Python that has them.
+    # Packages from PyPI; `$PYTHON` in the script is the Python in which they are installed.
     wheels: list = field(default_factory=list)
 
 
@@ -293,10 +293,10 @@ LC_ALL=C.UTF-8 run sort --parallel=2 -S 200M text | sha256sum
     Program("zstd", ["zstd"], "zstd --version", MAKE_TEXT + """
 run zstd -q -T2 -6 --long=27 -c text >text.zst
 zstd -q -dc --long=27 text.zst | sha256sum; sha256sum text.zst
-""", share=0.8),  # as xz
+""", share=0.8),  # like xz
     Program("xz", ["xz-utils"], "xz --version", MAKE_TEXT + """
 run xz -T2 -3 -c text | sha256sum
-""", share=0.8),  # its tables are met at random
+""", share=0.8),  # its tables are accessed at random
     Program("perl", ["perl"], "perl -e 'print $^V'", """
 PERL_HASH_SEED=0 run perl -e 'srand 7; my %h; $h{rand()} = "x" x 100 . $_ for 1..400000;
     my $s = 0; $s = ($s * 31 + ord substr $h{$_}, -1) % 1000003 for sort keys %h; print "$s\\n"'

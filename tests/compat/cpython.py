@@ -12,16 +12,16 @@ from pathlib import Path
 
 from machine import MIB, Result, install, last_lines, run, skipped
 
-# Debian leaves some modules out: those are run by another Python, if there is one.
+# Debian omits some modules. Another Python runs these, if available.
 PYTHONS = ["/usr/bin/python3", shutil.which("python3")]
 PACKAGES = ["python3", "libpython3.11-testsuite"]
 BUDGET = 64 * MIB
-# Sockets to the hypervisor: some let one wait for ever.
+# Sockets to the hypervisor: some wait forever.
 LEFT_OUT = ["*VSOCK*"]
-# It does nothing unless it may use the network, of which it takes the loopback.
+# Skipped unless network use is enabled. It uses only the loopback interface.
 USES = {"test_socketserver": ["-u", "network"]}
-# Seconds for a module plain: the machine may be busy, and some take minutes. Managed it
-# has at least a quarter of that, and so many times what it took plain.
+# Time limit in seconds for a module without softswap: the machine may be busy, and some modules take minutes.
+# Managed runs get at least a quarter of it, or TIMES times the plain run time.
 LIMIT = 1200
 TIMES = 6
 REPEATS = 2
@@ -69,7 +69,7 @@ def outcomes(module, softswap, folder, managed, limit=LIMIT, names=()):
         bad = case.find("failure") is not None or case.find("error") is not None
         left_out = case.find("skipped") is not None or case.get("result") == "skipped"
         verdict = "failed" if bad else "skipped" if left_out else "passed"
-        # Subtests share a name: one that failed decides.
+        # Subtests share a name: one failure decides.
         if tests.get(case.get("name")) != "failed":
             tests[case.get("name")] = verdict
     return outcome, tests
@@ -95,7 +95,7 @@ def examine(module, softswap, folder):
     first = worse = without(after, good)
     for _ in range(REPEATS):
         if worse:
-            # What fails plain now is no sign of anything either.
+            # A test that now also fails without softswap proves nothing.
             alone = outcomes(module, softswap, folder, False, limit, worse)[1]
             again = outcomes(module, softswap, folder, True, limit, worse)[1]
             worse = without(again, [name for name in worse if alone.get(name) == "passed"])

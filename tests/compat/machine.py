@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MIB = 1 << 20
-# Smaller budgets than this leave a run of the engine nothing to work with.
+# The engine needs at least this budget.
 SMALLEST_BUDGET = 16 * MIB
 
 
@@ -26,7 +26,7 @@ class Result:
     known: str = ""
     skipped: str = ""
     note: str = ""
-    # How often it ran, each way.
+    # Number of runs with and without softswap.
     runs: int = 1
 
 
@@ -36,7 +36,7 @@ def skipped(why):
 
 @functools.cache
 def apt(*words):
-    # Services are started by the tests, and by nobody else.
+    # Only the tests start services.
     env = dict(os.environ, DEBIAN_FRONTEND="noninteractive", RUNLEVEL="1")
     subprocess.run(["apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=300",
                     *words], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -75,7 +75,7 @@ def wheel_version(python, name):
     return subprocess.run([str(python), "-c", look, name], capture_output=True, text=True).stdout.strip()
 
 
-# Tools that people often have from elsewhere.
+# Tools that are often installed from other sources.
 COMMANDS = {"golang-go": "go", "cargo": "cargo"}
 
 
@@ -91,7 +91,7 @@ def is_installed(package):
 class Outcome:
     """What came of one run."""
 
-    status: int | None  # None: it took too long
+    status: int | None  # None: timed out
     output: bytes
     errors: bytes
     seconds: float
@@ -145,7 +145,7 @@ class Softswap:
 
     def __init__(self, bin_dir, swap_dir):
         self.command = Path(bin_dir).resolve() / "softswap"
-        # Bounded: a stressor that takes all it can get must not fill the machine's disk.
+        # Limited, so that a stressor that allocates without bound does not fill the disk.
         self.swap = f"{swap_dir}:4G"
 
     def wrap(self, command, budget_bytes, report=None):

@@ -51,7 +51,7 @@ def main():
         signal.signal(number, lambda number, _: os.kill(child, number))
     peaks, ended, looks = {}, 0, 0
     while not ended:
-        # Often at first, and no more than is due of a long run.
+        # Sample more often at first; later the cost must stay low.
         if looks < 20 or looks % 4 == 0:
             for pid, peak in peaks_below(child).items():
                 peaks[pid] = max(peak, peaks.get(pid, 0))

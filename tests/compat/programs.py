@@ -13,7 +13,7 @@ from corpus import PROGRAMS
 from machine import (SMALLEST_BUDGET, Result, install, install_wheels, last_lines, read_reports,
                      run, show_bytes, skipped, wheel_version)
 
-# Python packages stay installed, beside what else is built.
+# Installed Python packages are kept in the target directory.
 WHEELS = Path("target/compat/python").resolve()
 
 PREAMBLE = """
@@ -78,12 +78,12 @@ def examine(program, softswap, folder, rounds):
     if plain.status != 0 or not peak:
         return skipped(f"fails without softswap: {plain.ended}: {last_lines(plain)}")
     budget = max(SMALLEST_BUDGET, int(peak * program.share))
-    # The report is of the first process: of others nobody knows what has left.
+    # The report covers only the first process. It is unknown how much the others evicted.
     has_left = reported(plain, "first_peak_bytes") < peak * 0.8
     times, wrong = ([spent(plain)], []), ""
     for number in range(rounds):
         if number > 0:
-            # In turns, so that what else the machine does falls on both.
+            # Alternate, so that other load on the machine affects both.
             again = measure(program, softswap, folder, None)
             if (again.status, again.output) != (plain.status, plain.output):
                 return skipped("does not print the same twice without softswap")

@@ -11,7 +11,7 @@ from machine import MIB, Result, install, run, skipped
 
 PACKAGES = ["stress-ng"]
 BUDGET = 128 * MIB
-# Not among them are those that fill the disk under /tmp (resources, forkheavy).
+# Excludes stressors that fill the disk under /tmp (resources, forkheavy).
 STRESSORS = {
     "memory": """bigheap brk madvise malloc memfd memrate memthrash mincore mlock mmap mmapaddr
         mmapfork mmapfixed mmaphuge mmapmany mprotect mremap msync munmap pageswap physpage
@@ -28,8 +28,8 @@ STRESSORS = {
 }
 
 
-# What is refused under softswap as some system refuses it, and why. One that is here
-# and holds all the same is an error: the list says no more than is so.
+# Calls that softswap refuses in a way that some systems do, with the reason. An entry that works nevertheless
+# is an error.
 KNOWN = {
     "userfaultfd": "managed memory cannot be registered once more (EBUSY)",
 }
@@ -43,8 +43,8 @@ def stress(name, softswap, folder, seconds, managed):
     work = tempfile.mkdtemp(dir=folder)
     command = ["stress-ng", f"--{name}", "1", "--timeout", f"{seconds}s", "--verify",
                "--temp-path", work, "--metrics-brief"]
-    # Some take all memory there is if nobody stops them. Each is a forked child, which
-    # cannot write to the swap area: what it changes must fit into its budget, packed.
+    # Limits for stressors that otherwise allocate all memory. Each is a forked child, which cannot write to
+    # the swap area, so its modified memory must fit in its budget when compressed.
     limits = {"bigheap": ["--bigheap-growth", "1m"], "vm": ["--vm-bytes", "256m"],
               "stream": ["--stream-l3-size", "4m"], "mmap": ["--mmap-bytes", "192m"],
               "hdd": ["--hdd-bytes", "128m"],
@@ -56,7 +56,7 @@ def stress(name, softswap, folder, seconds, managed):
     return run(command, cwd=work, limit=6 * seconds + 60)
 
 
-# What its manual says of its exit status.
+# Meaning of the exit status, from the manual.
 MEANINGS = {0: "holds", 2: "fails", 3: "cannot run here", 4: "not implemented",
             5: "killed by a signal", 7: "metrics not trustworthy"}
 
@@ -65,7 +65,7 @@ def verdict(outcome):
     if outcome.status is None or outcome.status not in MEANINGS:
         return outcome.ended
     text = outcome.output + outcome.errors
-    # Status 0 is also that of one that has not run at all.
+    # Status 0 may also mean that the stressor did not run.
     if outcome.status == 0 and re.search(rb"skipped|skipping stressor|not implemented", text):
         return "cannot run here"
     return MEANINGS[outcome.status]

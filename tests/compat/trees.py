@@ -16,7 +16,7 @@ from control_group import ControlGroup
 from machine import MIB, Result, install, install_wheels, last_lines, run, show_bytes, skipped
 from programs import WHEELS
 
-# Beside the budget, for each process: its code, its libraries, what the kernel has for it.
+# Outside the budget, per process: code, libraries, kernel memory.
 BESIDE_BYTES = 4 * MIB
 
 PREAMBLE = """
@@ -35,7 +35,7 @@ class Tree:
     name: str
     packages: list
     budget_mib: int
-    # So many processes live at once, with `softswap run`.
+    # Number of concurrent processes, including `softswap run`.
     processes: int
     script: str
     limit: int = 900
@@ -81,7 +81,7 @@ if __name__ == "__main__":
         print(*line)
 """
 
-# The load writes to keys of its own, which the comparison leaves out.
+# The load writes to separate keys, which the comparison omits.
 REDIS_FILL = """
 import random, sys
 rng = random.Random(7)
@@ -114,7 +114,7 @@ POSTGRES = """
 create table t as select i, md5(i::text) as hash, repeat(md5((i * 7)::text), 3) as pad from generate_series(1, 250000) i;
 """
 
-# Without its compiler: each process had 8 MiB of relocations of LLVM, which no budget covers.
+# Without JIT: each process had 8 MiB of LLVM relocations, which no budget covers.
 POSTGRES_WORK = """
 set work_mem = '200MB';
 set max_parallel_workers_per_gather = 0;
@@ -173,7 +173,7 @@ signal.signal(signal.SIGTERM, lambda *_: [os.kill(pid, 15) for pid in children])
 print(sorted(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children))
 """
 
-# A connection for each of the server's children, all at once.
+# One connection for each of the server's children, all concurrently.
 PREFORK_CLIENT = """
 import socket
 clients = [socket.socket(socket.AF_UNIX) for _ in range(8)]
@@ -188,7 +188,7 @@ for turn in range(60):
         print(*(answer.decode().strip() for answer in answers))
 """
 
-# Debian's sources of a package, from lists of their own.
+# Debian's sources of a package, from separate package lists.
 MAKE = r"""
 lists=$PWD/lists; mkdir -p $lists/partial apt
 cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2>/dev/null | sed -n 's/^deb /deb-src /p' >apt/all.list

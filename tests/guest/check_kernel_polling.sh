@@ -1,8 +1,7 @@
-# What the kernel's own polling does here, without softswap: the ground that
-# the checks of softswap's polling stand on.
+# The kernel's own polling without softswap, on which the checks of softswap's polling depend.
 #
 #   polled   an NVMe controller with a poll queue
-#   plain    one whose single queue pair leaves no room for a poll queue
+# plain    a controller whose single queue pair leaves no room for a poll queue
 #   nullb1   a null_blk with a poll queue
 #   nullb0   one without
 
@@ -28,7 +27,7 @@ poll_queues_are_there() {
     [ "$found" = "polled 1, plain 0, nullb1 1, nullb0 0" ]
 }
 
-# The control: without it, an unchanged count would prove nothing.
+# Control: without it, an unchanged count would prove nothing.
 interrupts_are_counted() {
     iopoll "/dev/$polled_disk" write "$READS" || return
     interrupts_of "$polled" iopoll "/dev/$polled_disk" interrupt "$READS"
@@ -36,8 +35,7 @@ interrupts_are_counted() {
     [ "$status" -eq 0 ] && [ "$counted" -ge "$READS" ]
 }
 
-# A file system lies on the same controller. Its own writes interrupt, so they
-# are out of the way first, here and below.
+# A file system is on the same controller. Its writes raise interrupts, so sync first, here and below.
 polled_reads_raise_none() {
     sync || return
     interrupts_of "$polled" iopoll "/dev/$polled_disk" polled "$READS"
@@ -45,7 +43,7 @@ polled_reads_raise_none() {
     [ "$status" -eq 0 ] && polled_instead
 }
 
-# The file system passes the poll on.
+# The file system supports polling.
 polled_file_reads_raise_none() {
     iopoll /swap/blocks write "$READS" && sync || return
     interrupts_of "$polled" iopoll /swap/blocks polled "$READS"
@@ -54,7 +52,7 @@ polled_file_reads_raise_none() {
     [ "$status" -eq 0 ] && polled_instead
 }
 
-# Old kernels wait for the interrupt instead, new ones refuse.
+# Old kernels wait for the interrupt instead; new ones fail.
 without_a_poll_queue() {
     iopoll "$1" write "$READS" || return
     interrupts_of "$plain" iopoll "$1" polled "$READS"

@@ -1,8 +1,7 @@
-# softswap's own polling. Emulated: what counts here is what is polled and what
-# interrupts, not how fast it is.
+# softswap's polling. Under emulation only the counts of polls and interrupts matter, not the speed.
 
-# bench DISK VARIANT [SECONDS]: its JSON without spaces in /tmp/polling, the
-# interrupts of the controller in $counted.
+# bench DISK VARIANT [SECONDS]: writes its JSON without spaces to /tmp/polling, and the controller's
+# interrupts to $counted.
 bench() {
     bench_disk=$1 bench_variant=$2
     interrupts_of "${1%n*}" softswap bench io "/dev/$1" --only "$2" --no-fio --rounds 1 \
@@ -13,7 +12,7 @@ bench() {
         "$(of_mode hit) seen, $(of_mode slept) slept on, $counted interrupts"
 }
 
-# of_mode COUNTER: of the variant measured last.
+# of_mode COUNTER: prints a counter of the last variant.
 of_mode() {
     sed "s/.*\"$bench_variant\":{\([^}]*\)}.*/\1/; s/.*\"$1\":\([0-9]*\).*/\1/" /tmp/polling
 }
@@ -32,7 +31,7 @@ no_interrupt_when_polling() {
     polls_the_device "$polled_disk" && polled_instead
 }
 
-# The same disk by interrupt: the control.
+# Control: the same disk with interrupts.
 interrupts_when_told_to() {
     bench "$polled_disk" interrupt || return
     [ "$(of_mode polled)" -eq 0 ] && [ "$counted" -ge "$(of_mode considered)" ]

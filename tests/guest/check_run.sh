@@ -1,6 +1,6 @@
-# softswap runs whole programs on this kernel, whose data must come back.
+# softswap runs whole programs on this kernel, whose data must be correct.
 
-# From here on UFFDIO_MOVE exists.
+# Kernels with UFFDIO_MOVE.
 kernel_is 6 8 && moves=true || moves=false
 
 doctor_agrees() {
@@ -16,13 +16,13 @@ figure() {
     sed -n "s/^ *\"$1\": \(.*[^,]\),*\$/\1/p" /tmp/report.json
 }
 
-# says KEY PATTERN: of the report.
+# says KEY PATTERN: checks a figure of the report.
 says() {
     figure "$1" | grep -qx "$2" || { echo "the report's $1 is not $2 but $(figure "$1")"; return 1; }
 }
 
-# swaps USER SWAP_DIR [OPTION...]: the program must come to the same data, from
-# disk, by the way that this kernel allows.
+# swaps USER SWAP_DIR [OPTION...]: the program must compute the same result with pages from disk, with the
+# mechanisms of this kernel.
 swaps() {
     user=$1 dir=$2
     shift 2

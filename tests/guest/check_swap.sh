@@ -1,35 +1,35 @@
-# softswap beside the kernel's swap in control groups of version 2, which the
-# host may not have. What it measures means nothing here.
+# Compares softswap with the kernel's swap in v2 cgroups, which the host may lack. The measured times are
+# meaningless.
 
 groups=/sys/fs/cgroup
 
 bench_swap="softswap bench swap --quick --rounds 1 --no-programs --swap /swap --json -"
-# The smallest that there is.
+# The smallest run.
 one_pattern="--patterns random_read --threads 1 --working-set 48M"
 
 handed_down() { cat "$groups/cgroup.subtree_control"; }
 
 groups_of_benches() { find "$groups" -name 'softswap-bench-*' 2>/dev/null; }
 
-# as_before HANDED_DOWN: nothing of a bench is left.
+# as_before HANDED_DOWN: checks that the benchmark left no changes.
 as_before() {
     [ -z "$(groups_of_benches)" ] || { echo "left: $(groups_of_benches)"; return 1; }
     [ "$(handed_down)" = "$1" ] || { echo "handed down: '$(handed_down)', before '$1'"; return 1; }
 }
 
-# swaps_in_groups COMMAND...: it finds version 2, and leaves it as it was.
+# swaps_in_groups COMMAND...: checks that the command uses v2 cgroups and leaves no changes.
 swaps_in_groups() {
     before=$(handed_down)
     "$@" >/tmp/swap.json && as_before "$before" && finds '"cgroup_version": "2"'
 }
 
-# finds PATTERN: in the JSON.
+# finds PATTERN: searches the JSON.
 finds() {
     grep "$1" /tmp/swap.json || { echo "there is no $1 in:"; cat /tmp/swap.json; return 1; }
 }
 
-# keeps_within SIDE COUNT: it has so many rows, and each group held something and no
-# more than it might. zswap passes the limit a little: by a MiB is by far too much.
+# keeps_within SIDE COUNT: checks the number of rows, and that each cgroup's peak is positive and within its
+# limit. zswap exceeds the limit slightly; 1 MiB is too much.
 keeps_within() {
     awk -F '[:,]' -v side="\"$1\"" -v count="$2" '
         $1 ~ /"side"/ { meant = index($2, side) }
@@ -52,7 +52,7 @@ beside_the_kernels_swap() {
     finds '"random_read_softswap_vs_kernel_zswap"'
 }
 
-# A user who was given a group may make others in it, and join these from there.
+# A user who owns a cgroup may create children and join them from there.
 where_a_user_may() {
     given=$groups/given
     echo +memory >"$groups/cgroup.subtree_control" && mkdir -p "$given/own" || return
@@ -65,7 +65,7 @@ where_a_user_may() {
     [ "$came" -eq 0 ] && finds 'kernel_file was left out'
 }
 
-# within_10_s COMMAND...: only keeps a hang from lasting for ever.
+# within_10_s COMMAND...: limit against hangs.
 within_10_s() {
     for try in $(seq 100); do
         "$@" >/dev/null && return

@@ -1,10 +1,9 @@
 #!/bin/sh
-# The first process in the guest: loads the drivers, sets up the disks, runs the
-# checks and powers off. Kernel messages go to the first serial port; what this
-# prints goes to the second, where nothing can break into a line.
+# Init process of the guest: loads drivers, sets up disks, runs the checks and powers off. Kernel messages go
+# to the first serial port. Output of this script goes to the second, so the kernel cannot interrupt a line.
 #
-# Each check prints `CHECK name ok|FAIL detail`. The host knows the names from
-# these scripts, and misses those that were not printed.
+# Each check prints `CHECK name ok|FAIL detail`. The host reads the names from these scripts and reports
+# missing ones.
 export PATH=/bin HOME=/tmp NO_COLOR=1
 
 mount -t proc proc /proc
@@ -15,7 +14,7 @@ mkdir -p /dev/shm /swap /plain
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 exec </dev/null >/dev/ttyS1 2>&1
 
-# check NAME COMMAND [ARG...]: the command prints one line of detail last.
+# check NAME COMMAND [ARG...]: the last line of the command's output is the detail.
 check() {
     name=$1
     shift
@@ -32,27 +31,26 @@ check() {
     fi
 }
 
-# Whether this kernel is at least MAJOR.MINOR.
+# kernel_is MAJOR MINOR: true if the kernel has at least this version.
 kernel_is() {
     [ "$kernel_major" -gt "$1" ] || { [ "$kernel_major" -eq "$1" ] && [ "$kernel_minor" -ge "$2" ]; }
 }
 
-# The controller with this serial number, such as nvme0: which comes first is chance.
+# controller SERIAL: prints its name, such as nvme0. The order of controllers is random.
 controller() {
     for dir in /sys/class/nvme/*; do
         [ "$(tr -d ' ' <"$dir/serial")" != "$1" ] || basename "$dir"
     done
 }
 
-# namespace CONTROLLER NSID: such as nvme0n1, where the last 1 is chance as well.
+# namespace CONTROLLER NSID: prints its name, such as nvme0n1. The last number is random, too.
 namespace() {
     for dir in /sys/block/"$1"n*; do
         [ "$(cat "$dir/nsid")" != "$2" ] || basename "$dir"
     done 2>/dev/null
 }
 
-# Two controllers with two disks each, a raw one and one with a file system;
-# all come up in their own time.
+# Finds two controllers with two disks each, a raw one and one with a file system. They appear in any order.
 find_disks() {
     for try in $(seq 100); do
         polled=$(controller polled)
@@ -78,21 +76,21 @@ disks_are_there() {
     echo "$polled with a poll queue, $plain without"
 }
 
-# Whether the disk has a poll queue: 1 or 0.
+# io_poll DISK: 1 if the disk has a poll queue, else 0.
 io_poll() {
     cat "/sys/block/$1/queue/io_poll"
 }
 
-# interrupts CONTROLLER: of its I/O queues, all CPUs together. Poll queues have
-# no vector and so no line here; queue 0 is the admin queue.
+# interrupts CONTROLLER: total of its I/O queues on all CPUs. Poll queues have no vector and no line here;
+# queue 0 is the admin queue.
 interrupts() {
     awk -v queue="^$1q[1-9]" '$NF ~ queue {
         for (i = 2; $i ~ /^[0-9]+$/; i++) sum += $i
     } END { print sum + 0 }' /proc/interrupts
 }
 
-# interrupts_of CONTROLLER COMMAND...: those counted while the command runs, in
-# $counted; its status and its output in /tmp/output.
+# interrupts_of CONTROLLER COMMAND...: counts interrupts during the command in $counted. Keeps its status, and
+# its output in /tmp/output.
 interrupts_of() {
     before=$(interrupts "$1")
     who=$1
@@ -103,9 +101,9 @@ interrupts_of() {
     return "$status"
 }
 
-# Whether of 64 reads or more, which raise an interrupt each where they are not polled
-# for, none did. One now and then of those $counted is none of theirs: the file system on
-# the same controller writes, or one comes late for a request seen done before it.
+# True if (nearly) none of 64 or more reads raised an interrupt, as each does without polling. A few unrelated
+# interrupts are possible: the file system on the same controller writes, or an interrupt arrives late for a
+# request that was polled before.
 polled_instead() {
     [ "$counted" -le 4 ]
 }
@@ -116,7 +114,7 @@ kernel_minor=${release#*.}
 kernel_minor=${kernel_minor%%.*}
 echo "guest: Linux $release, up after $(cut -d ' ' -f 1 /proc/uptime) s"
 
-# ext4 asks for crc32c by a name that only a full set of modules can resolve.
+# ext4 requests crc32c by a name that needs the full set of modules.
 modprobe crc32c_generic
 modprobe ext4
 modprobe nvme poll_queues=1
@@ -129,6 +127,6 @@ for script in /checks/*.sh; do
 done
 
 echo "guest: done after $(cut -d ' ' -f 1 /proc/uptime) s"
-# Lets the port drain.
+# Drain the serial port.
 sleep 0.2
 poweroff -f

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# Boots Debian kernels in QEMU and runs checks inside: Linux 6.1, which has no
-# UFFDIO_MOVE, and the newest one that the package archive has. The guest has
-# what few machines have: an NVMe disk with a poll queue, beside one without.
+# Boots Debian kernels in QEMU and runs checks in them: Linux 6.1, which lacks UFFDIO_MOVE, and the newest
+# kernel of the package archive. The guest has hardware that few machines have: an NVMe disk with a poll queue
+# and one without.
 #
-# QEMU emulates the CPU, so no KVM is needed, and no time seen in the guest
-# means anything by itself: only ratios and counts do.
+# QEMU emulates the CPU, so no KVM is needed. Times in the guest are meaningless; only ratios and counts
+# matter.
 #
-# Packages are unpacked below the target directory and never installed, except
-# for QEMU and mkfs, which only root can have installed. Where something cannot
-# be had, this says so and succeeds.
+# Packages are unpacked below the target directory and not installed, except for QEMU and mkfs, which root
+# installs. If a requirement is unavailable, the script prints that and succeeds.
 set -euo pipefail
 exec </dev/null
 cd "$(dirname "$0")/../.."
@@ -17,7 +16,7 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 cache=$target/guest
 busybox=$cache/busybox/bin/busybox
 bin_dir=${SOFTSWAP_BIN_DIR:-$target/debug}
-# Only keeps a hang from lasting for ever.
+# Limit against hangs.
 boot_limit_s=300
 export PATH=$PATH:/usr/sbin:/sbin
 
@@ -42,7 +41,7 @@ apt_get() { timeout 600 apt-get -q -o APT::Sandbox::User="$(id -un)" "$@" >>"$wo
 
 why_not() { grep '^E: ' "$work/apt.log" | tail -n 1 || echo "apt-get gave no reason"; }
 
-# Lists as old as a machine's image name packages that are gone.
+# Outdated package lists name packages that no longer exist.
 update_once() {
     [ -e "$work/updated" ] || ! is_root || apt_get update || true
     touch "$work/updated"
@@ -60,8 +59,8 @@ install_what_is_missing() {
         skip "${missing[*]} cannot be installed: $(why_not)"
 }
 
-# unpack PACKAGE DIR PATTERN...: those of its files, downloaded unless they are
-# there. The directory appears only when it is complete.
+# unpack PACKAGE DIR PATTERN...: extracts matching files, downloads the package if needed. The directory
+# appears only when complete.
 unpack() {
     local package=$1 dir=$2 fresh=$work/unpack
     shift 2
@@ -76,14 +75,13 @@ unpack() {
     mv "$fresh" "$dir"
 }
 
-# Releases of Debian's standard kernels (not -cloud, not -rt), oldest first.
+# Prints releases of Debian's standard kernels (not -cloud, not -rt), oldest first.
 offered() {
     apt-cache pkgnames linux-image- 2>/dev/null |
         sed -nE 's/^linux-image-([0-9]+\.[0-9]+\.[0-9]+[-+][a-z0-9.]+-amd64)$/\1/p' | sort -V
 }
 
-# The newest 6.1 and the newest of all; of those unpacked before, where the
-# archive is out of reach.
+# Chooses the newest 6.1 and the newest of all. Without the archive, chooses among unpacked kernels.
 choose_kernels() {
     local all
     all=$(offered)
@@ -102,11 +100,11 @@ unpack_kernel() {
         '*/kernel/drivers/nvme/*' '*/kernel/drivers/block/null_blk/*' '*/kernel/fs/configfs/*' \
         '*/kernel/fs/ext4/*' '*/kernel/fs/jbd2/*' '*/kernel/fs/mbcache.ko*' '*/kernel/block/*' \
         '*/kernel/lib/*' '*/kernel/crypto/*'
-    # Packages come without it.
+    # Packages do not contain it.
     [ -e "$cache/$1/lib/modules/$1/modules.dep" ] || "$busybox" depmod -b "$cache/$1" "$1"
 }
 
-# Copies what the drivers need, and no more: the guest unpacks it slowly.
+# Copies only the modules that the drivers need, because the guest unpacks slowly.
 copy_modules() {
     local from=$cache/$1/lib/modules/$1 to=$2/lib/modules/$1 module file
     mkdir -p "$to"
@@ -145,26 +143,25 @@ copy_programs() {
     chmod 755 "$root/init"
 }
 
-# make_disks DIR: raw ones, and file systems that write nothing of their own
-# accord, as that would raise interrupts: no journal, no tables filled later.
+# make_disks DIR: creates raw disks, and file systems without background writes, which would raise interrupts:
+# no journal, no lazily initialized tables.
 make_disks() {
     local disk
     truncate -s 16M "$1/polled.raw" "$1/plain.raw"
-    # What `softswap doctor` wants free.
+    # Free space that `softswap doctor` requires.
     truncate -s 1G "$1/polled.ext4" "$1/plain.ext4"
     for disk in polled plain; do
         mkfs.ext4 -q -F -N 128 -O ^has_journal -E lazy_itable_init=0 "$1/$disk.ext4"
     done
 }
 
-# add_namespace FILE CONTROLLER NSID [OPTION]: to boot's arguments, the file as a disk.
+# add_namespace FILE CONTROLLER NSID [OPTION]: adds the file as a disk to the arguments of boot.
 add_namespace() {
     arguments+=(-drive "id=$2$3,file=$1,format=raw,if=none,cache=unsafe${4:+,$4}")
     arguments+=(-device "nvme-ns,drive=$2$3,bus=$2,nsid=$3")
 }
 
-# boot RELEASE: one CPU, because QEMU spends most of its time on keeping two in
-# step once the host is busy.
+# boot RELEASE: uses one CPU, because on a busy host QEMU spends most of its time synchronizing two.
 boot() {
     local release=$1 dir=$work/$1 arguments=() bus
     mkdir "$dir"
@@ -176,7 +173,7 @@ boot() {
         add_namespace "$dir/$bus.raw" "$bus" 1
         add_namespace "$dir/$bus.ext4" "$bus" 2
     done
-    # A disk whose reads take 2 ms each, so that there is something to sleep on.
+    # A disk whose reads take 2 ms each, long enough for hybrid polling to sleep.
     cp --sparse=always "$dir/polled.raw" "$dir/slow.raw"
     add_namespace "$dir/slow.raw" polled 3 throttling.iops-total=500
     timeout -k 5 "$boot_limit_s" qemu-system-x86_64 -M q35 -accel tcg -cpu max -smp 1 -m 512 \
@@ -189,7 +186,7 @@ boot() {
     guests+=($!)
 }
 
-# judge RELEASE: shows every check, and counts those that are missing as failed.
+# judge RELEASE: prints every check, and counts missing ones as failed.
 judge() {
     local dir=$work/$1 log=$cache/$1.log name line failed_before=$failed
     printf '\n-- Linux %s, emulated: ratios only\n' "$1"
@@ -232,7 +229,7 @@ for release in $kernels; do unpack_kernel "$release"; done
 grep -q '^6\.1\.' <<<"$kernels" || echo "note: the archive has no Linux 6.1"
 [ "$(wc -l <<<"$kernels")" -gt 1 ] || echo "note: the archive has one kernel only"
 
-# Whoever names another directory has built what is there.
+# A directory given by the user contains built programs.
 [ -n "${SOFTSWAP_BIN_DIR:-}" ] || cargo build --workspace
 copy_programs "$work/root"
 start=$SECONDS
@@ -246,7 +243,7 @@ for release in $kernels; do judge "$release"; done
 verdict=ok
 [ "$failed" -eq 0 ] || {
     verdict=FAILED
-    # Last as well, where whoever sees the end of a long log finds them.
+    # Repeated at the end of a long log.
     printf '\n'
     printf 'failed: %s\n' "${missed[@]}"
 }

@@ -23,7 +23,7 @@ def main():
 
     if arguments.corrupt:
         zeros[share // 2] = 1
-    # Churn: drop and rebuild parts, so that freed memory is used again.
+    # Drop and rebuild parts, so that freed memory is reused.
     for turn in range(3):
         for n in range(turn, len(blobs), 5):
             blobs[n] = blobs[n][::-1] + bytes([turn])

@@ -71,10 +71,10 @@ def main():
         digest.add(answer)
         print(f"{name}: {len(answer)} rows, first {str(answer[0])[:60]}")
 
-    # Change a part, look again: dirty pages must come back as well.
+    # Modify a part and query again: dirty pages must be correct, too.
     database.execute("UPDATE orders SET amount = amount + 7 WHERE id % 13 = 5")
     digest.add(database.execute("SELECT sum(amount), sum(id * (amount % 97)) FROM orders").fetchall())
-    # Every byte of every scan.
+    # Read every byte of every scan.
     for start in range(0, count, 65_536):
         for (scan,) in database.execute("SELECT scan FROM orders WHERE id >= ? AND id < ?",
                                         (start, start + 65_536)):
