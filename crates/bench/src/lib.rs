@@ -16,7 +16,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// The part of `softswap`'s command line implemented by this program.
+/// The part of `softswap`'s command line that this program carries out.
 #[derive(Parser)]
 #[command(name = "softswap", version, propagate_version = true, max_term_width = 100)]
 struct Cli {

@@ -19,7 +19,6 @@ pub(super) struct Advice {
 }
 
 impl Advice {
-    /// Derives the advice from the figures of each codec.
     pub(super) fn of(found: &[(&'static str, Packing)]) -> Advice {
         let none = |reason: String| Advice { codec: "none", pool_percent: 0, reason };
         let Some((name, packing)) = best(found) else {

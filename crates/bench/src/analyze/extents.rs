@@ -111,7 +111,6 @@ pub(super) struct ExtentsOutcome {
     summary: Summary,
 }
 
-/// Statistics of a file's extents.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Summary {
     file_bytes: u64,

@@ -42,7 +42,6 @@ impl Machine {
     }
 }
 
-/// CPU time used so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usage {
     all: f64,

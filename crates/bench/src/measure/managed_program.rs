@@ -83,7 +83,6 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Returns a `softswap run` command.
 pub(crate) fn softswap_run() -> Result<Command, Refusal> {
     let mut command = command(this_program()?.with_file_name("softswap"));
     command.args(["run", "--quiet", "--reserve", "0"]);

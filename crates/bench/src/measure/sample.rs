@@ -2,7 +2,6 @@
 
 use softswap_cli::refusal::Refusal;
 
-/// Latencies of one round.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Round {
     pub(crate) mean_us: f64,
@@ -25,7 +24,6 @@ impl Round {
     }
 }
 
-/// A variant with its results by round.
 #[derive(Debug, Clone)]
 pub(crate) struct Cell<K, R> {
     pub(crate) key: K,
@@ -86,7 +84,6 @@ pub(crate) fn over(one: &[f64], other: &[f64]) -> f64 {
     median(one.iter().zip(other).map(|(one, other)| one / other).collect())
 }
 
-/// Returns the geometric mean, or NaN for no values.
 pub(crate) fn geometric_mean(values: &[f64]) -> f64 {
     (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp()
 }

@@ -62,7 +62,6 @@ impl TaskPipe {
         }
     }
 
-    /// Waits until the task has exited.
     pub(crate) fn wait(&mut self) -> Result<(), Refusal> {
         match self.child.wait().or_own("the task failed")? {
             status if status.success() => Ok(()),
@@ -73,7 +72,6 @@ impl TaskPipe {
 
 impl Drop for TaskPipe {
     fn drop(&mut self) {
-        // Both fail if it has exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -98,7 +98,6 @@ impl Check {
         (verdict, count)
     }
 
-    /// Returns the time of the check for all of `pages`, in ns.
     pub(crate) fn time_ns(self, pages: &[Page]) -> u64 {
         match self {
             Check::Forward => timed(pages, forward),
@@ -132,7 +131,6 @@ pub(crate) struct Verdicts {
     words: [u64; Check::ALL.len()],
 }
 
-/// Shares of same-filled pages.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Shares {
     same_filled_share: f64,
@@ -194,7 +192,6 @@ impl Verdicts {
     }
 }
 
-/// Result of one check.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct CheckRow {
     variant: String,

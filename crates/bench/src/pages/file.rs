@@ -58,7 +58,6 @@ fn not_a_file(kind: std::fs::FileType) -> &'static str {
     }
 }
 
-/// Returns the single run of a raw dump.
 fn dump(bytes: u64) -> Result<Vec<Run>, String> {
     match (bytes / PAGE_BYTES, bytes % PAGE_BYTES) {
         (pages, 0) => Ok(vec![Run { position: 0, pages }]),

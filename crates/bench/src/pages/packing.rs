@@ -30,10 +30,8 @@ pub(crate) const CODECS: [Codec; 2] = [
     Codec { name: "zstd", packer: Packer::Zstd { level: 1 }, codec: engine::Codec::Zstd },
 ];
 
-/// Result of one codec.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Packing {
-    /// All pages.
     pub(crate) tried: u64,
     /// Pages compressed to at most [`MAX_PACKED_BYTES`].
     pub(crate) packed: u64,
@@ -79,7 +77,6 @@ impl Packing {
     }
 }
 
-/// Reusable buffers for compression.
 pub(crate) struct Workplace {
     scratch: Scratch,
     room: Vec<u8>,

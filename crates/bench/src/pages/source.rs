@@ -29,7 +29,6 @@ pub(crate) enum SourceKind {
 
 pub(crate) struct Source {
     pub(crate) kind: SourceKind,
-    /// Name for messages.
     pub(crate) name: String,
     pub(super) file: File,
     pub(super) runs: Vec<Run>,
@@ -37,7 +36,6 @@ pub(crate) struct Source {
     pub(crate) notes: Vec<String>,
 }
 
-/// Page counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) read: u64,

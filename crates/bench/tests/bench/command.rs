@@ -132,7 +132,6 @@ fn a_file_is_only_read_and_a_table_is_printed() {
     assert_eq!(std::fs::metadata(&file).unwrap().modified().unwrap(), modified);
 }
 
-/// Makes a script the only fio on PATH.
 fn with_fio(command: &mut assert_cmd::Command, dir: &Path, text: &str) {
     crate::common::script(dir, "fio", text);
     command.env("PATH", format!("{}:/usr/bin:/bin", dir.display()));
@@ -175,7 +174,6 @@ fn fio_runs_too_and_its_failed_jobs_are_left_out() {
     assert_empty(swap.path());
 }
 
-/// Asserts exit status 2, and a message that contains all `parts`.
 fn assert_refused(command: &mut assert_cmd::Command, parts: &[&str]) {
     crate::common::assert_refused(command, 2, parts);
 }

@@ -92,7 +92,6 @@ fn analyze(path: &Path) -> assert_cmd::Command {
     command
 }
 
-/// Returns true if the file system of `dir` supports FIEMAP.
 fn has_fiemap(dir: &Path) -> bool {
     let file = tempfile::tempfile_in(dir).unwrap();
     softswap_sys::fiemap::extents(file.as_fd()).is_ok()

@@ -32,7 +32,6 @@ const NOISE: u64 = 1500;
 /// Maximum number of the interpreter's other pages.
 const SLACK: u64 = 4000;
 
-/// Child process, killed on drop.
 struct Running(Child);
 
 impl Running {

@@ -39,7 +39,6 @@ fn found(smallest: &str) -> Value {
     json_of(&mut command)
 }
 
-/// Collects all keys of a value recursively.
 fn keys(value: &Value, to: &mut Vec<String>) {
     match value {
         Value::Object(object) => object.iter().for_each(|(key, value)| {

@@ -14,7 +14,6 @@ fn dirs<const N: usize>() -> [TempDir; N] {
     std::array::from_fn(|_| tempfile::tempdir_in("/var/tmp").expect("a directory on a disk"))
 }
 
-/// Returns `--swap` for a directory, followed by `more`.
 fn swap(dir: &TempDir, more: &str) -> String {
     format!("--swap={}{more}", dir.path().display())
 }
@@ -82,7 +81,6 @@ fn many_areas_leave_the_program_its_descriptors() {
 
 // ---- named areas ------------------------------------------------------------
 
-/// Creates a formatted swap file of `mib` MiB in `dir`.
 fn swap_file(dir: &TempDir, mib: u64) -> PathBuf {
     let path = dir.path().join("swap");
     let file = File::create(&path).unwrap();
@@ -110,7 +108,7 @@ fn a_swap_file_serves_beside_a_directory_and_is_free_again_afterwards() {
         .option(format!("--swap={},pri=9", file.display()))
         .option(swap(&dir, ",pri=1"))
         .run_ok("hog", &["--pressure", "80", "--require-out"]);
-    // The named area counts with its whole size.
+    // The named area counts with the size that it has at exit.
     let bytes = report.figure("swap_file_bytes");
     assert!((64 * MIB..=(16 + 64) * MIB).contains(&bytes), "{bytes}");
     let after = std::fs::read(&file).unwrap();

@@ -15,7 +15,6 @@ struct Programs {
     dir: tempfile::TempDir,
 }
 
-/// Source text of a program.
 macro_rules! source {
     ($name:literal) => {
         include_str!(concat!("../../../../tests/loading/", $name, ".c"))
@@ -60,7 +59,6 @@ fn managed(options: &[&str], program: &Path, words: &[&str]) -> Ended {
     finish(&mut command)
 }
 
-/// Returns a program's standard output and exit status.
 fn seen(ended: &Ended) -> String {
     format!("{}{}", ended.stdout_text(), ended.status)
 }

@@ -26,7 +26,6 @@ impl Export {
         Export { child, address }
     }
 
-    /// Opens a connection without sending a request.
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -43,7 +42,6 @@ impl Export {
         std::fs::read_dir(format!("/proc/{}/{what}", self.child.id())).unwrap().count()
     }
 
-    /// Returns status and body of a response.
     fn ask(&self, method: &str, path: &str) -> (u32, String) {
         http(&self.address, method, path)
     }
@@ -217,7 +215,7 @@ fn idle_connections_end_and_leave_nothing() {
         let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nHost:");
     }
     assert_eq!(export.ask("GET", "/metrics").0, 200);
-    // One serving thread and one collecting thread.
+    // The number of threads does not grow with the connections.
     assert!(export.count("task") <= 2, "{}", export.count("task"));
     for stream in &mut idle {
         match stream.read(&mut [0]) {
@@ -229,7 +227,6 @@ fn idle_connections_end_and_leave_nothing() {
     assert!(export.count("task") <= 2, "{}", export.count("task"));
 }
 
-/// Returns true if an optional tool is installed.
 fn has(tool: &str) -> bool {
     let found = Command::new(tool).arg("--version").output().is_ok();
     if !found {

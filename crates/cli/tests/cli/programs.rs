@@ -30,7 +30,6 @@ const WITHOUT_CASES: [&str; 10] = [
     "worker",
 ];
 
-/// Returns the names of all programs that have cases.
 fn all_programs() -> BTreeSet<String> {
     let files = std::fs::read_dir(sources()).expect("the test programs");
     files

@@ -56,7 +56,6 @@ fn run(dir: &Path, program: &str, arguments: &[&str]) -> Output {
     Output { status: ended.status, stdout: ended.stdout, stderr: ended.stderr.into_bytes() }
 }
 
-/// Runs a Python program with `text` as its argument.
 fn parses(with: &str, text: &str) -> Output {
     Command::new(python()).args(["-c", with, text]).output().unwrap()
 }

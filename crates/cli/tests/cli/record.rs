@@ -124,7 +124,7 @@ fn the_function_that_touches_cold_memory_leads_with_its_caller_and_that_memory()
     assert!(lines[0].starts_with("softswap: sites (pid ") && lines[0].contains(" stalled over"));
     assert_eq!(lines.last(), Some(&format!("Flame graph: {path}").as_str()));
 
-    // The recording stops when `record` is killed.
+    // The end of the recording does not affect the program.
     let mut program = program;
     program.expect_alive();
 }

@@ -47,12 +47,10 @@ fn swapped(url: &str) -> Swapped {
     Swapped::within("12M").option("--codec=none").option(format!("--swap={url}"))
 }
 
-/// Number of keys on all primaries.
 fn keys(bed: &Bed) -> i64 {
     bed.primaries().into_iter().map(|at| bed.nodes[at].number(&["DBSIZE"])).sum()
 }
 
-/// Waits until the program has printed `text`.
 fn await_output(running: &mut Running, text: &str) {
     let end = Instant::now() + Duration::from_secs(300);
     while !String::from_utf8_lossy(&running.stdout_so_far()).contains(text) {

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Runs `hog` within a budget and writes its report to `name` in `dir`.
 fn run(dir: &Path, name: &str, memory: &str, seconds: &str) -> PathBuf {
     let path = dir.join(name);
     let mut command = Command::new(softswap());

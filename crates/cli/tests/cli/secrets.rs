@@ -13,7 +13,6 @@ const MIB: u64 = 1 << 20;
 /// Content of each page of `secrets`.
 const PLAINTEXT: &[u8] = b"this plaintext is known to the test";
 
-/// Creates a formatted swap file.
 fn swap_file(dir: &TempDir) -> PathBuf {
     let path = dir.path().join("swap");
     let file = File::create(&path).unwrap();
@@ -105,7 +104,6 @@ fn a_child_learns_nothing_that_its_parent_wrote_after_the_fork() {
     }
 }
 
-/// Opens the core dump in a directory.
 fn core_in(dir: &Path) -> Option<File> {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
     let is_core = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("core");

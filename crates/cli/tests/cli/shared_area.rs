@@ -224,7 +224,6 @@ os._exit(0)
     assert!(said.contains("swap area is full"), "{said}");
 }
 
-/// Returns the parent's PID if the process exists.
 fn parent(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()

@@ -121,7 +121,6 @@ fn ask(arguments: &[&str]) -> std::process::Output {
     Command::new(softswap()).args(arguments).output().unwrap()
 }
 
-/// Compiles a test program with additional options.
 fn compile(dir: &std::path::Path, name: &str, source: &str, options: &[&str]) -> String {
     let path = dir.join(name);
     let compiler = Command::new("gcc")

@@ -125,7 +125,6 @@ fn a_device_serves_only_when_nobody_has_it() {
     found(device.path());
 }
 
-/// File system, unmounted on drop.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {

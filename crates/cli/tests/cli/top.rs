@@ -62,13 +62,11 @@ impl Terminal {
         String::from_utf8_lossy(&captured.stdout).into_owned()
     }
 
-    /// Waits until all of `parts` are on the screen.
     fn wait(&self, parts: &[&str]) -> String {
         let has_all = |screen: &str| parts.iter().all(|part| screen.contains(part));
         self.wait_until(&format!("{parts:?}"), has_all)
     }
 
-    /// Waits until the screen satisfies `is_so`.
     fn wait_until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
         wait_until(what, || {
             let screen = self.screen();
@@ -76,7 +74,6 @@ impl Terminal {
         })
     }
 
-    /// Types a value and waits for its echo.
     fn fill_in(&self, value: &str) {
         self.tmux(&["send-keys", "-l", value]);
         self.wait(&[&format!("{value}_")]);
@@ -283,7 +280,8 @@ fn a_program_that_fills_the_terminal_has_it_for_itself() {
     let all = terminal.dir.path().join("all");
     let pipe = format!("cat > {}", all.display());
     terminal.tmux(&["pipe-pane", &pipe]);
-    // Progress is suspended while the terminal is not in line mode.
+    // Progress is suspended while the terminal is not in line mode. The first second lets an update in
+    // progress finish.
     let script = "stty -icanon; sleep 1; echo be''gun; sleep 3; echo ov''er; stty icanon; \
                   sleep 1000";
     let run = format!("{} run -q --progress --memory 64M", softswap().display());

@@ -26,7 +26,6 @@ fn a_process_wakes_beside_threads_that_are_in_the_midst_of_everything() {
     }
 }
 
-/// Returns the parent's PID if the process exists.
 fn parent(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()

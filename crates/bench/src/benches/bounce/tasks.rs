@@ -21,7 +21,6 @@ const AT_ONCE: usize = 8;
 const POOLS: usize = 8;
 /// Slots per slot in use. With more than two, a CPU's own areas would satisfy all requests of its tasks.
 const ROOM: usize = 3;
-/// Size of a task's part of the device, and of its own memory.
 pub(super) const PART_BYTES: usize = 16 << 20;
 const MEMORY_BYTES: usize = 8 << 20;
 
@@ -29,7 +28,6 @@ const MEMORY_BYTES: usize = 8 << 20;
 pub(super) struct Workload {
     pub(super) name: &'static str,
     tasks: usize,
-    /// Pages of a request.
     pages: usize,
 }
 
@@ -57,7 +55,6 @@ impl Workload {
     }
 }
 
-/// Reused memory of a task.
 pub(super) struct Task {
     memory: &'static mut [u8],
     ram: &'static mut [u8],
@@ -125,7 +122,6 @@ impl Task {
     }
 }
 
-/// Figures of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ran {
     pub(super) mib_per_s: f64,

@@ -49,7 +49,6 @@ const PAGES_AT_ONCE: usize = 16;
 const SLOTS: u64 = CLUSTER_SLOTS as u64;
 const PAGE_KIB: f64 = size_of::<Page>() as f64 / 1024.0;
 
-/// Reused memory of a task.
 pub(super) struct Task {
     device: &'static mut [Page],
     memory: &'static mut [Page],
@@ -67,7 +66,6 @@ impl Task {
     }
 }
 
-/// State of a running task.
 struct Worker<'t> {
     task: &'t mut Task,
     /// Its own clusters of the area.

@@ -29,7 +29,6 @@ pub(super) static PATTERN: [u8; PAGE_SIZE] = [0x5a; PAGE_SIZE];
 
 pub(super) struct Fixture {
     pub(super) engine: Arc<Engine>,
-    /// A plain userfaultfd region.
     pub(super) bare: Arc<Window>,
     /// File of the engine's swap area.
     device: FileDevice,
@@ -59,7 +58,6 @@ pub(super) fn handler_times() -> (u64, u64) {
     (ENTERED_NS.load(Relaxed), LEFT_NS.load(Relaxed))
 }
 
-/// Sizes of a fixture.
 pub(super) struct Sizes {
     pub(super) memory_bytes: u64,
     pub(super) swap_bytes: u64,
@@ -98,7 +96,6 @@ pub(super) fn set_up(dir: &Path, sizes: &Sizes) -> Result<&'static Fixture, Refu
 }
 
 impl Fixture {
-    /// Maps `pages` pages of engine memory.
     pub(super) fn map(&self, pages: usize) -> Result<Memory, Refusal> {
         let len = pages * PAGE_SIZE;
         let address = self.engine.map(len, READ_WRITE).ok().flatten();
@@ -107,7 +104,6 @@ impl Fixture {
             .ok_or_else(|| Refusal::own("the managed window has no room"))
     }
 
-    /// Returns the first `pages` pages of the plain region.
     pub(super) fn bare_memory(&self, pages: usize) -> Option<Memory> {
         Memory::new(self.bare.base(), pages * PAGE_SIZE)
     }
@@ -118,7 +114,6 @@ impl Fixture {
         self.device.read(&mut Lane::Plain, offset, to).is_ok()
     }
 
-    /// Writes to the storage that [`Fixture::read_spare`] reads.
     pub(super) fn write_spare(&self, page: usize, from: &[u8]) -> bool {
         let offset = self.spare_bytes + (page * PAGE_SIZE) as u64;
         self.device.write(&mut Lane::Plain, offset, from).is_ok()

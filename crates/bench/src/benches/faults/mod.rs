@@ -69,7 +69,6 @@ pub(crate) struct Figures {
     differences: Map<String, Value>,
 }
 
-/// Kind of touch of managed memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     ZeroRead,
@@ -177,7 +176,6 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Findings<Figures>, Refusal> {
     Ok(log.findings("faults", Machine::with_dir(&dir), Figures { rows, differences }))
 }
 
-/// All measured memory.
 struct Bench {
     fixture: &'static Fixture,
     pages: usize,

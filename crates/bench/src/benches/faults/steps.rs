@@ -15,7 +15,6 @@ use std::io;
 /// Repetitions of a short step per figure.
 const REPEATS: u64 = 16;
 
-/// A step of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// From the touch to the handler's first line.
@@ -32,7 +31,6 @@ pub(super) enum Step {
     Install,
 }
 
-/// The pages and tables of the steps.
 pub(super) struct Steps {
     fixture: &'static Fixture,
     bare: Memory,

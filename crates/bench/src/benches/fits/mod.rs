@@ -87,7 +87,6 @@ pub(super) fn measure(args: &FitsArgs) -> Result<Findings<Figures>, Refusal> {
             }
         };
         for is_managed in [false, true] {
-            // Warm-up run.
             one_run(is_managed)?;
         }
         let mut cells = [false, true].map(Cell::new);

@@ -23,7 +23,6 @@ use std::time::Duration;
 
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 
-/// Result of a variant in one round.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slice {
     pub(super) round: Round,
@@ -32,7 +31,6 @@ pub(super) struct Slice {
     pub(super) cpu_us: f64,
 }
 
-/// One wait mode with its own statistics.
 pub(super) struct Way {
     pub(super) mode: Mode,
     pub(super) polling: Polling,
@@ -64,7 +62,6 @@ impl<'t> Meter<'t> {
         })
     }
 
-    /// Reads single pages in a wait mode.
     pub(super) fn read(&mut self, mode: Mode, time: Duration, seed: u64) -> Result<Slice, Refusal> {
         let Meter { target, lane, ways, pages } = self;
         let polling = &ways[mode as usize].polling;

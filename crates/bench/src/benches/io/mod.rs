@@ -90,7 +90,6 @@ struct Variant {
     what: What,
 }
 
-/// Returns the selected variants.
 fn chosen(with_fio: bool, only: &[String]) -> Result<Vec<Cell<Variant, Slice>>, Refusal> {
     let modes = Mode::ALL.into_iter().map(|mode| (mode.name(), What::Read(mode)));
     let own = [("pread", What::Pread), ("depth_32", What::ReadMany)];

@@ -16,7 +16,6 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Default size of the created file.
 const OWN_FILE_BYTES: u64 = 1 << 30;
 /// Minimum size: with less, reads would repeat the same few offsets.
 const LEAST_BYTES: u64 = 1 << 20;
@@ -28,7 +27,6 @@ pub(super) struct Target {
     pub(super) device: FileDevice,
     /// Number of bytes that are read, from the start.
     pub(super) bytes: u64,
-    /// Name for messages.
     pub(super) name: String,
     pub(super) machine: Machine,
     /// Path through which another process of this user can open the unnamed file.

@@ -46,7 +46,6 @@ pub(crate) struct Task {
     /// Touches of each random step.
     touches: usize,
     seed: u64,
-    /// Budget of the pool.
     memory_bytes: u64,
     dir: PathBuf,
 }

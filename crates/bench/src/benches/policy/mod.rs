@@ -96,7 +96,6 @@ pub(crate) struct Figures {
     rows: Vec<Row>,
 }
 
-/// Result of a simulation with one memory size.
 struct SizedRun {
     memory_percent: usize,
     stalled_ms: f64,
@@ -221,7 +220,6 @@ fn random(count: u32, seed: u64, costs: Costs, log: &mut Log) -> io::Result<Vec<
     Ok(rows)
 }
 
-/// Simulates the policies over a trace.
 fn simulate(
     recorded: &Recorded,
     memory_pages: usize,
@@ -258,7 +256,6 @@ fn simulate(
     Ok(simulation.figures())
 }
 
-/// Returns a row for each memory size.
 fn rows_of(
     trace: &str,
     recorded: &Recorded,

@@ -34,13 +34,11 @@ pub(super) struct Program {
 struct Dice<I>(I);
 
 impl<I: Iterator<Item = u64>> Dice<I> {
-    /// Returns a random number below `count`.
     fn below(&mut self, count: u64) -> u64 {
         below(self.0.by_ref().next().unwrap_or_default(), count)
     }
 }
 
-/// Generates a random program from its seed.
 pub(super) fn program(seed: u64) -> Program {
     let mut dice = Dice(noise(seed + 1));
     let threads = 1 + dice.below(MOST_THREADS) as usize;
@@ -76,7 +74,6 @@ pub(super) fn program(seed: u64) -> Program {
     Program { recorded, memory_percent: 20 + dice.below(70) as usize, threads }
 }
 
-/// Generates the touches of a thread.
 fn thread(dice: &mut Dice<impl Iterator<Item = u64>>, count: usize) -> Vec<Event> {
     let phases = 1 + dice.below(MOST_PHASES) as usize;
     let mut all = Vec::with_capacity(count);

@@ -8,12 +8,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Number of hash slots of a cluster.
 const SLOTS: usize = 16_384;
-/// Maximum time to wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A server, killed on drop.
 struct Server {
     process: Child,
     port: u16,
@@ -21,7 +18,6 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail if it has exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

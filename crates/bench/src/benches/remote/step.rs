@@ -16,7 +16,6 @@ pub(super) enum Step {
     ReadExtents,
     /// Random single pages, concurrently, as many faulting threads read them.
     ReadPages,
-    /// One page at a time.
     WritePage,
     ReadPage,
 }
@@ -31,7 +30,6 @@ impl Step {
         matches!(self, Step::WritePage | Step::ReadPage)
     }
 
-    /// Returns the number of pages of one operation.
     pub(super) fn pages(self, of_extent: u64) -> u64 {
         match self {
             Step::WriteExtents | Step::ReadExtents => of_extent,

@@ -12,7 +12,6 @@ use softswap_sys::PAGE_SIZE;
 use softswap_sys::raw::now_ns;
 use std::time::Duration;
 
-/// Generation of all pages.
 const GENERATION: u64 = 1;
 
 /// An area of `extents` extents, all written.
@@ -24,7 +23,6 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Connects and writes all extents once.
     pub(super) async fn fill(url: &Url, extents: u64) -> Result<Store, Refusal> {
         let RunKey { id, key } = RunKey::choose().or_own("no random numbers")?;
         let run = Run { id, area: 0, key, continues: false };
@@ -78,7 +76,6 @@ impl Store {
         step.measure(places, depth, time, begin, pages * copies).await
     }
 
-    /// Removes all stored data.
     pub(super) async fn close(self) -> Result<(), Refusal> {
         self.cluster.close().await.map_err(own)
     }

@@ -12,7 +12,6 @@ const OTHER: usize = 3;
 const LAST_WORD: usize = 10;
 const TEXT: usize = 34;
 
-/// Returns `count` pages of the mix.
 pub(super) fn pages(count: usize) -> Vec<Page> {
     let order = shuffled(count, SEED);
     let made = |at: usize, number: u64| {

@@ -23,7 +23,6 @@ const MOST_COLLECTED: usize = 65_536;
 /// Number of pages that fit in any L2 cache.
 const IN_CACHE_PAGES: usize = 128;
 const CACHE_LINE_BYTES: usize = 64;
-/// The synthetic dump.
 const MIX: &str = "mix";
 
 /// Measure detecting same-filled pages, over the memory of real programs.
@@ -140,7 +139,6 @@ fn check_memory(pages: usize) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the number of pages to collect from a program.
 fn collected_pages(pages: usize) -> usize {
     (pages / (PROGRAMS.len() + 1)).min(MOST_COLLECTED)
 }

@@ -24,7 +24,6 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail if it has exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

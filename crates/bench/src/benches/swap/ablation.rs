@@ -101,7 +101,6 @@ pub(crate) fn measure(args: &AblationArgs) -> Result<Findings<Figures>, Refusal>
     Ok(log.findings("ablation", Machine::with_dir(&dir), figures))
 }
 
-/// Measures the benefit of one mechanism.
 fn without(
     mechanism: Mechanism,
     args: &AblationArgs,

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 use softswap_engine::base::stats::{BUCKETS, bucket_floor, bucket_of};
 
-/// Number of latencies in each bucket.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Latencies(Vec<u64>);
 

@@ -9,14 +9,12 @@ const SPARE_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Limits {
-    /// Limit of the cgroup.
     pub(crate) limit_bytes: u64,
     /// softswap's budget (`--memory`), for runs under softswap.
     pub(crate) memory_bytes: u64,
 }
 
 impl Limits {
-    /// Returns the limits of a first run.
     pub(crate) fn first(limit_bytes: u64) -> Limits {
         let own_bytes = OWN_BYTES + limit_bytes / OWN_SHARE;
         Limits { limit_bytes, memory_bytes: limit_bytes.saturating_sub(own_bytes) }

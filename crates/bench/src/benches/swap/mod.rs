@@ -156,7 +156,6 @@ impl SwapArgs {
         if self.quick { &QUICK_PROGRAM_SHARES } else { &PROGRAM_SHARES }
     }
 
-    /// Returns the size of a kernel swap area.
     fn area_bytes(&self) -> u64 {
         let most_bytes = self.working_set().max(self.program_size());
         most_bytes.saturating_mul(AREA_TIMES).next_multiple_of(2 << 20)

@@ -66,7 +66,6 @@ pub(super) const QUICK_PROGRAM_SHARES: [u32; 1] = [50];
 /// Share that is omitted in names of ratios.
 const USUAL_SHARE: u32 = 25;
 
-/// Conditions of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
     /// Without a limit.
@@ -111,7 +110,6 @@ impl How {
         }
     }
 
-    /// Returns a description for messages.
     pub(super) fn described(self) -> String {
         let beside = self.beside().map_or(String::new(), |side| format!(" as {}", side.name()));
         format!("{}{beside}, {} %", self.name(), self.share_percent())

@@ -20,7 +20,6 @@ const ATTEMPTS: usize = 5;
 /// Work under one set of conditions, with its runs by round. Has fewer runs after a failure.
 pub(super) struct Variant {
     pub(super) how: How,
-    /// softswap's configuration.
     pub(super) config: Config,
     pub(super) runs: Vec<Run>,
     pub(super) kills: u64,
@@ -45,7 +44,6 @@ impl Variant {
     }
 }
 
-/// Work in all variants.
 pub(super) struct Cell {
     pub(super) work: Work,
     pub(super) variants: Vec<Variant>,

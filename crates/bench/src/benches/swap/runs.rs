@@ -23,7 +23,6 @@ const MOST_WARM: f64 = 4.0;
 const HOT_SHARE: f64 = 0.1;
 const LEAST_HOT_OF_LIMIT: f64 = 0.3;
 
-/// A piece of work.
 #[derive(Clone)]
 pub(super) enum Work {
     Pattern {
@@ -53,7 +52,6 @@ impl Work {
         }
     }
 
-    /// Returns a description for messages.
     pub(super) fn described(&self) -> String {
         let data = match self {
             Work::Pattern { data, .. } => format!(" of {} data", data.name()),
@@ -64,16 +62,13 @@ impl Work {
     }
 }
 
-/// Figures of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
     /// Time of a program, or of one touch of a pattern.
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
-    /// Latencies of a pattern's touches.
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
-    /// Digest of a program's output.
     pub(super) digest: u64,
     pub(super) limits: Option<Limits>,
     pub(super) bounds: Bounds,
@@ -101,7 +96,6 @@ pub(super) struct Bench<'b> {
     library: PathBuf,
     sample: PathBuf,
     pub(super) working_set_bytes: u64,
-    /// Measured time of a pattern.
     pub(super) seconds: f64,
     pub(super) damage: bool,
 }
@@ -140,7 +134,6 @@ impl<'b> Bench<'b> {
         Config { memory_bytes, areas, reserve_bytes: 0, ..asked.clone() }
     }
 
-    /// Runs a program without a limit.
     pub(super) fn plain_run(&self, ready: &Ready) -> Result<ProgramRun, String> {
         let counters = Counters::new().map_err(|error| error.to_string())?;
         ready.run(command(&ready.path), self.signals, &counters)
@@ -164,7 +157,6 @@ impl<'b> Bench<'b> {
         Ok(ran)
     }
 
-    /// Runs work on a side, in a cgroup with its limit.
     pub(super) fn limited_run(
         &mut self,
         work: &Work,

@@ -42,16 +42,13 @@ pub(crate) struct Task {
     pub(crate) threads: usize,
     /// Unmeasured touches of all threads, which make the state independent of earlier work.
     pub(crate) warm_touches: u64,
-    /// Maximum time for them.
     pub(crate) warm_seconds: f64,
     pub(crate) seconds: f64,
-    /// Maximum touches of each thread.
     pub(crate) most_touches: u64,
     pub(crate) hot_share: f64,
     pub(crate) seed: u64,
 }
 
-/// Figures of the touches.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Took {
     pub(crate) touches: u64,

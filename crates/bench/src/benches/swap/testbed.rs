@@ -80,7 +80,6 @@ impl Bounds {
         }
     }
 
-    /// Fails if the cgroup exceeded its limit.
     pub(crate) fn check(&self, limit_bytes: u64) -> Result<(), String> {
         let limit = limit_bytes.next_multiple_of(PAGE_SIZE as u64);
         self.peak_bytes.filter(|peak| *peak > limit).map_or(Ok(()), |peak| {

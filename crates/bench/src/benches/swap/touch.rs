@@ -15,13 +15,11 @@ const WRITE_EVERY: u64 = 4;
 /// A prime larger than any number of pages, which scatters hot pages.
 const STRIDE: u64 = 11_400_714_785_074_694_791;
 
-/// Result of one thread.
 pub(super) struct Touched {
     pub(super) touches: u64,
     pub(super) latencies: Latencies,
 }
 
-/// Order of one thread's touches.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Touches {
     pub(super) pattern: Pattern,

@@ -42,7 +42,6 @@ fn kib_of(path: &str, first: &str, word: usize) -> u64 {
     line.and_then(|line| line.split_whitespace().nth(word)?.parse().ok()).unwrap_or(0)
 }
 
-/// Peak values.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Peaks {
     /// Increase since the start.

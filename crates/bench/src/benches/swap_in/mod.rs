@@ -66,7 +66,6 @@ pub(crate) struct SwapInArgs {
     damage: bool,
 }
 
-/// Wait mode and number of threads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Way {
     mode: Mode,

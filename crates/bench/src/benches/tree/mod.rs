@@ -42,7 +42,6 @@ pub(crate) struct Figures {
     rows: Vec<Row>,
 }
 
-/// Pages per second of both programs.
 struct Rates {
     hot: f64,
     stream: f64,

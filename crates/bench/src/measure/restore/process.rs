@@ -13,7 +13,6 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 #[derive(Args)]
 pub(crate) struct RestorerArgs {}
 
-/// Runs the restorer's process.
 pub(crate) fn restore() -> Result<ExitCode, Refusal> {
     let ends = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
     let _held = SignalQueue::hold(&ends).or_own("cannot hold signals")?;

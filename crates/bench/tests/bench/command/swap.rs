@@ -27,7 +27,6 @@ struct Machine {
 /// Mount points of version 1 and version 2.
 const GROUPS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
 
-/// Lists the cgroups of all benchmarks.
 fn groups() -> Vec<String> {
     let entries = GROUPS.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten();
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

@@ -95,7 +95,6 @@ pub(crate) fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Creates an executable file that contains `text`.
 pub(crate) fn script(dir: &Path, name: &str, text: &str) -> PathBuf {
     let path = dir.join(name);
     std::fs::write(&path, text).unwrap();
@@ -112,7 +111,6 @@ pub(crate) fn compile(dir: &Path, name: &str, options: &[&str]) -> Option<PathBu
     built.status.success().then_some(path)
 }
 
-/// Prints the reason why a test is skipped.
 pub(crate) fn skip(why: &str) {
     eprintln!("skipped: {why}");
 }

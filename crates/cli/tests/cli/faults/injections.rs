@@ -8,7 +8,6 @@ use crate::support::control_client::wait_until;
 use std::path::Path;
 use std::time::Duration;
 
-/// Result of an injection.
 pub(crate) enum Injected {
     Done {
         times: u64,

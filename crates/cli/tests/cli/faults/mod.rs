@@ -37,7 +37,6 @@ impl Random {
     }
 }
 
-/// Results of the injections of one kind.
 #[derive(Default)]
 struct Tally {
     injected: u64,
@@ -61,7 +60,6 @@ fn no_fault_costs_a_byte_or_goes_unsaid() {
     let mut tallies: BTreeMap<&str, Tally> = BTreeMap::new();
     let (mut done, mut turn) = (0, 0);
     while done < wanted {
-        // Round robin over the kinds.
         let kind = kinds[turn as usize % kinds.len()];
         assert!(turn < 20 * wanted + 100, "hardly anything can be injected here");
         turn += 1;

@@ -27,7 +27,6 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Creates a directory on a disk.
 pub(crate) fn directory() -> TempDir {
     tempfile::tempdir_in("/var/tmp").expect("a directory on a disk")
 }
@@ -51,7 +50,6 @@ impl Drop for Mounted {
     }
 }
 
-/// Loop device, detached on drop.
 pub(crate) struct Loop(pub(crate) String);
 
 impl Loop {
@@ -80,7 +78,6 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Creates a file system of `mib` MiB.
     pub(crate) fn of(mib: u64) -> Result<Disk, String> {
         Disk::made(mib, None)
     }
@@ -122,7 +119,6 @@ impl Disk {
         &self.point
     }
 
-    /// Returns the free space of the file system.
     pub(crate) fn free_bytes(&self) -> u64 {
         let space = rustix::fs::statvfs(&self.point).expect("a file system");
         space.f_bfree * space.f_frsize
@@ -134,7 +130,6 @@ impl Disk {
         entries.filter(|entry| entry.file_name() != "lost+found").count() == 0
     }
 
-    /// Fills the free space.
     pub(crate) fn fill(&self) -> Filler {
         let path = self.point.join("filler");
         let file = File::create(&path).expect("a file");
@@ -233,7 +228,6 @@ impl Freezer {
         std::fs::write(self.dir.join(self.file()), word).expect("a freezer");
     }
 
-    /// Kills all processes of the group at once. Returns false if the kernel has no `cgroup.kill`.
     pub(crate) fn kill(&self) -> bool {
         std::fs::write(self.dir.join("cgroup.kill"), "1").is_ok()
     }
@@ -252,7 +246,6 @@ impl Drop for Freezer {
     }
 }
 
-/// Creates a memory cgroup.
 pub(crate) fn memory_group(bytes: u64) -> Result<cgroup::MemoryGroup, String> {
     cgroup::MemoryGroup::limited_to(bytes)
 }

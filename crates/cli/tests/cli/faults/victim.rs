@@ -17,7 +17,6 @@ const END_LIMIT: Duration = PATIENCE;
 const THREADS: u64 = 2;
 const STRIDE_BYTES: u64 = 64;
 
-/// Outcome of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// The program verified all of its data.
@@ -31,9 +30,7 @@ pub(crate) enum End {
 /// Outcomes permitted in addition to verifying all data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum May {
-    /// No other outcome.
     GoOn,
-    /// Stopped with a message.
     BeTold,
     /// Also killed by this signal, without a message.
     BeKilled(i32),
@@ -50,7 +47,6 @@ pub(crate) struct Victim {
     excused_until: Instant,
 }
 
-/// Configuration of a run.
 pub(crate) struct Setting<'a> {
     pub(crate) memory: &'a str,
     pub(crate) swap: &'a Path,
@@ -273,7 +269,6 @@ fn judge(ended: &Ended, may: May) -> End {
     End::Told
 }
 
-/// Returns the live processes of a process group.
 pub(crate) fn members(group: i32) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

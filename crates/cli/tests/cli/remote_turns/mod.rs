@@ -28,7 +28,6 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect(name))
 }
 
-/// Results of the faults of one kind.
 #[derive(Default)]
 struct Tally {
     went_on: u64,

@@ -56,7 +56,6 @@ type Extents = BTreeMap<String, Vec<(usize, String, String)>>;
 
 pub(crate) struct Scene {
     pub(crate) bed: MutexGuard<'static, Bed>,
-    /// One proxy for each server.
     pub(crate) ways: Vec<Way>,
     pub(crate) random: Random,
     pub(crate) mode: Mode,
@@ -93,7 +92,6 @@ impl Scene {
         eventually("all know how each is reached", || self.bed.nodes.iter().all(knows_all));
     }
 
-    /// Returns the URL for a program in the current mode.
     pub(crate) fn url(&self, deadline: &str) -> String {
         let options = format!("&size=256M&deadline={deadline}");
         if !self.mode.has_ways() {
@@ -164,7 +162,6 @@ impl Scene {
         program.let_go();
     }
 
-    /// Returns true if no primary has any key.
     pub(crate) fn is_empty(&self) -> bool {
         let keys = |at: usize| self.bed.nodes[at].number(&["DBSIZE"]);
         self.bed.primaries().into_iter().map(keys).sum::<i64>() == 0

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 /// Additional latency in each direction.
 const DELAY: Duration = Duration::from_millis(20);
 
-/// Behavior of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weather {
     Fair = 0,
@@ -21,7 +20,6 @@ pub(crate) enum Weather {
     Slow = 1,
     /// Packet loss: data stalls for the time of a retransmission, and connections break.
     Lossy = 2,
-    /// Answers are altered.
     Lying = 3,
 }
 

@@ -51,7 +51,6 @@ impl MemoryGroup {
         Ok(MemoryGroup { dir })
     }
 
-    /// Changes the limit.
     pub(crate) fn limit_to(&self, bytes: u64) -> io::Result<()> {
         let is_first = self.dir.join("memory.limit_in_bytes").exists();
         if !is_first {
@@ -73,7 +72,6 @@ impl MemoryGroup {
             .map_err(|error| io::Error::new(error.kind(), format!("{file}: {error}")))
     }
 
-    /// Returns a command that starts `program` inside the group.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("/bin/sh");
         command
@@ -83,7 +81,6 @@ impl MemoryGroup {
         command
     }
 
-    /// Returns the number of OOM kills in the group.
     pub(crate) fn oom_kills(&self) -> u64 {
         let read = |file: &str| fs::read_to_string(self.dir.join(file)).ok();
         let text = read("memory.oom_control").or_else(|| read("memory.events")).unwrap_or_default();

@@ -71,12 +71,10 @@ impl Program {
         self.running.wait_for_line(word)
     }
 
-    /// PID of `softswap run`.
     pub(crate) fn supervisor(&self) -> String {
         self.running.id().to_string()
     }
 
-    /// PID of the program.
     pub(crate) fn pid(&self) -> String {
         wait_until("an answer of the program", || {
             let output = ask(&["stat", &self.supervisor(), "--json"]);

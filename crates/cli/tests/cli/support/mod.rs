@@ -115,7 +115,6 @@ pub(crate) fn script(script: &str, arguments: &[&str]) -> Vec<OsString> {
     all
 }
 
-/// Result of a program that exited.
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: Vec<u8>,
@@ -274,7 +273,6 @@ fn read_all(file: &File) -> Vec<u8> {
     bytes
 }
 
-/// Runs a program without softswap.
 pub(crate) fn plain<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[A]) -> Ended {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mut command = Command::new(program);
@@ -282,7 +280,6 @@ pub(crate) fn plain<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: &[A]
     Running::start(&mut command).finish(LIMIT)
 }
 
-/// Configuration of runs under softswap.
 pub(crate) struct Swapped {
     memory: String,
     is_per_process: bool,
@@ -292,7 +289,6 @@ pub(crate) struct Swapped {
     dir: TempDir,
 }
 
-/// Exited program and the report of its run.
 pub(crate) struct Report {
     pub(crate) ended: Ended,
     pub(crate) figures: Value,
@@ -309,7 +305,6 @@ impl Swapped {
         }
     }
 
-    /// Gives each process its own budget.
     pub(crate) fn per_process(mut self) -> Swapped {
         self.is_per_process = true;
         self
@@ -359,7 +354,6 @@ impl Swapped {
         self.report_of(Running::start(&mut self.command(program, arguments)).finish(LIMIT))
     }
 
-    /// Reads the report of a finished run.
     pub(crate) fn report_of(&self, ended: Ended) -> Report {
         let text = std::fs::read(self.report_path()).unwrap_or_default();
         let figures = serde_json::from_slice(&text).unwrap_or_else(|error| {

@@ -71,12 +71,10 @@ impl Tree {
         Some(stat["tree"].clone()).filter(Value::is_object).ok_or_else(|| stat.to_string())
     }
 
-    /// Waits until the tree answers.
     pub(crate) fn answer(&self) -> Value {
         wait_until("an answer of the tree", || self.try_stat())
     }
 
-    /// Waits until an answer satisfies `is_so`.
     pub(crate) fn wait_for_answer(&self, what: &str, mut is_so: impl FnMut(&Value) -> bool) {
         wait_until(what, || {
             let stat = self.try_stat()?;

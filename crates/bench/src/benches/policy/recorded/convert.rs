@@ -14,7 +14,6 @@ const MOST_GAP_PAGES: u64 = 16;
 pub(crate) struct Part {
     /// Number of touches to skip. The trace begins with the pages that exist after them.
     pub(crate) skip: usize,
-    /// Maximum number of touches.
     pub(crate) most: usize,
 }
 
@@ -34,13 +33,13 @@ pub(crate) fn convert(words: impl Iterator<Item = u64>, part: Part) -> Option<Re
 /// All events. Pages are identified by content numbers, which stay the same when a page moves.
 #[derive(Default)]
 struct Script {
-    /// Content number of each moved page of the window.
+    /// Content number of each address where it is not the page number, because a page moved.
     owners: BTreeMap<u64, u64>,
     /// Last touch of each content, and its sizes.
     last: BTreeMap<u64, (usize, Content)>,
     events: Vec<(u64, Event)>,
     cpu_ns: Vec<(usize, u64)>,
-    /// Next number for new content at an address whose original content has moved.
+    /// Number of moves so far, for the numbers of content that replaces moved pages.
     next: u64,
 }
 
@@ -157,7 +156,6 @@ fn without_gaps(numbers: impl Iterator<Item = u64>) -> (BTreeMap<u64, u32>, u32)
     (all, next)
 }
 
-/// Merges frees of adjacent pages.
 fn joined(events: impl Iterator<Item = Event>) -> Vec<Event> {
     let mut all: Vec<Event> = Vec::new();
     for event in events {

@@ -38,7 +38,6 @@ pub(crate) enum Event {
     Gone { page: u32, pages: u32 },
 }
 
-/// Recorded touches of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Recorded {
     /// Upper bound of page numbers.
@@ -59,7 +58,6 @@ impl Recorded {
         Ok(bytes)
     }
 
-    /// Returns the touched pages in order.
     pub(crate) fn touches(&self) -> Vec<u32> {
         let touched = |event: &Event| match *event {
             Event::Touch { page, .. } => Some(page),

@@ -41,7 +41,6 @@ pub(crate) enum Program {
     GraphWalk,
 }
 
-/// A prepared program.
 #[derive(Clone)]
 pub(crate) struct Ready {
     pub(crate) name: String,
@@ -51,14 +50,11 @@ pub(crate) struct Ready {
     pub(crate) input: Option<PathBuf>,
 }
 
-/// Figures of a program's run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProgramRun {
     pub(crate) seconds: f64,
     pub(crate) cpu_seconds: f64,
-    /// Digest of the output.
     pub(crate) digest: u64,
-    /// Peak resident memory.
     pub(crate) peak_bytes: u64,
 }
 
@@ -165,7 +161,6 @@ fn output_and_status(child: &mut Child) -> io::Result<(u64, std::process::ExitSt
     Ok((hasher.finish(), child.wait()?))
 }
 
-/// Returns a process's peak resident memory.
 fn peak_of(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -244,7 +239,6 @@ fn sort_arguments(input: &Path, bytes: u64) -> Vec<OsString> {
     ]
 }
 
-/// Compiles a C program from its source text.
 pub(crate) fn compiled(dir: &Path, name: &str, text: &str) -> Result<PathBuf, String> {
     let (path, source) = (dir.join(name), dir.join(format!("{name}.c")));
     fs::write(&source, text).or_text(source.display())?;
