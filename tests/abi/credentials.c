@@ -382,7 +382,7 @@ static void being_two_threads(void)
     RESULT(unshare(CLONE_NEWUSER));
     close(ends[1]);
     pthread_join(thread, NULL);
-    // A thread is joined a moment before the kernel knows it no more.
+    // pthread_join returns shortly before the kernel removes the thread.
     while (syscall(SYS_tgkill, getpid(), who_waits, 0) == 0)
         usleep(1000);
     RESULT(unshare(CLONE_THREAD));

@@ -148,7 +148,7 @@ static void clone_with_a_stack_that_is_out(void)
     char *at = swapped(7);
     pid_t pid = MUST(clone(child_body, stack + LEN, SIGCHLD, at));
     then(pid, at);
-    // The C library writes two addresses on top, whose bytes differ by run.
+    // The C library stores two addresses at the top, whose bytes differ between runs.
     say("stack: wrong %zu", wrong(stack, LEN - 2 * sizeof(void *), 3));
 }
 

@@ -1,4 +1,4 @@
-// A library that calls the kernel for memory by instructions of its own, as rustix does.
+// A library that maps memory with its own system-call instructions, like rustix.
 static long call(long number, long a, long b, long c, long d, long e, long f) {
     register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
     long result;
@@ -9,7 +9,7 @@ static long call(long number, long a, long b, long c, long d, long e, long f) {
     return result;
 }
 
-// The number stands right before the call, as where a compiler has inlined it.
+// The number is loaded directly before the instruction, as in inlined code.
 long inline_mmap(long address, long len, long prot, long flags) {
     register long r10 __asm__("r10") = flags, r8 __asm__("r8") = -1, r9 __asm__("r9") = 0;
     long result;

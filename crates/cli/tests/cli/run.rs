@@ -41,7 +41,7 @@ fn await_state(pid: u32, what: &str, reached: impl Fn(Option<char>) -> bool) {
     });
 }
 
-/// Waits until a process that reads SIGCHLD from a descriptor has handled all pending child events.
+/// Waits until a process has accepted its pending SIGCHLD and sleeps again.
 fn await_attention(pid: u32) {
     let pending = |status: &str, of: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(of)).unwrap_or("0");

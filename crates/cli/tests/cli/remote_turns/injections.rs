@@ -194,8 +194,8 @@ fn pause(scene: &mut Scene, least: u64, most: u64) {
     sleep(scene.random.milliseconds(least, most));
 }
 
-/// Waits until a proxy has delayed, dropped or altered data, or until a limit if the program sends no
-/// requests.
+/// Waits until a proxy has delayed, dropped or altered data, but at most 2 s: the program may send
+/// no requests.
 fn await_strike(scene: &Scene) {
     let struck = || scene.ways.iter().map(super::ways::Way::struck).sum::<u64>();
     let before = struck();
