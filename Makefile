@@ -109,7 +109,7 @@ searched := /usr/lib /usr/lib/% /usr/lib64 /usr/local/lib
 comma := ,
 rpath = $(if $(filter $(searched),$(LIBDIR)),, -Wl$(comma)-rpath$(comma)$${libdir})
 
-# Does not build, so that `sudo make install` after `make` needs no toolchain for root.
+# Builds only if a file is missing, so that `sudo make install` after `make` needs no toolchain for root.
 install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
 	@test -x "$(RELEASE)/softswap" && test -x "$(RELEASE)/softswap-bench" && \
 	  test -x "$(RELEASE)/softswap-remote" && \

@@ -19,7 +19,7 @@ const DEPTH: usize = 32;
 const AT_ONCE: usize = 8;
 /// Number of pools. Together they are large enough; the primary one is too small.
 const POOLS: usize = 8;
-/// Slots per slot in use. With more than two, a CPU's own areas would satisfy all requests of its tasks.
+/// Slots per slot in use. With more than two, a CPU's own areas satisfy all requests of its tasks.
 const ROOM: usize = 3;
 pub(super) const PART_BYTES: usize = 16 << 20;
 const MEMORY_BYTES: usize = 8 << 20;
