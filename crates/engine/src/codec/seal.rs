@@ -192,8 +192,8 @@ impl Sealer {
         });
     }
 
-    /// Begins a new epoch if a child received keys, so that it cannot open later pages. Called in
-    /// the parent after a fork.
+    /// Begins a new epoch if a child received keys, so that the child cannot open later pages.
+    /// Called in the parent after a fork.
     pub(crate) fn end_epoch(&self) {
         let Some(keys) = &self.keys else { return };
         let is_own = keys.root.with(|_| ()).is_some();
@@ -213,9 +213,9 @@ impl Sealer {
         keys.lock_again();
     }
 
-    /// Seals the page for its slot, in place. Must be called once for each generation of a slot:
-    /// two pages encrypted with one nonce reveal each other. Returns `None` if the cipher refuses
-    /// (more than 64 GiB) or after 2^32 epochs.
+    /// Seals the page for its slot, in place. Must be called at most once for each generation of a
+    /// slot: two pages encrypted with one nonce reveal each other. Returns `None` if the cipher
+    /// refuses (more than 64 GiB) or after 2^32 epochs.
     #[must_use]
     pub fn seal(&self, slot: u64, generation: u32, page: &mut [u8]) -> Option<Seal> {
         let Some(keys) = &self.keys else {

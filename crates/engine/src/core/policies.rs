@@ -196,8 +196,8 @@ impl Policies {
         self.clock.heat_of_refault(page, resident)
     }
 
-    /// Returns the interval at which incompressible pages are considered for eviction
-    /// ([`PassingOver::times`]).
+    /// Returns the number of the clock's visits in which an incompressible page is considered for
+    /// eviction once ([`PassingOver::times`]).
     #[must_use]
     pub fn times_passed_over(&self) -> u64 {
         if self.has(Mechanism::PassingOver) { self.passing_over.times() } else { 1 }

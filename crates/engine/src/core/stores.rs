@@ -40,10 +40,11 @@ impl Stores {
         self.may_write.load(Relaxed)
     }
 
-    /// Seals a page in place for its slot. Must be called once per allocation of the slot.
+    /// Seals a page in place for its slot. Must be called at most once per allocation of the slot,
+    /// because slot and generation are the nonce.
     pub(crate) fn seal(&self, slot: u64, page: &mut [u8]) {
         if self.areas.is_inherited(slot) {
-            // The parent allocates these slots.
+            // The parent seals pages for the same slots with the same key: a nonce would repeat.
             die(self.stats, "a forked child was about to seal a page for its parent's area");
         }
         match self.areas.sealer(slot).seal(slot, self.areas.generation(slot), page) {

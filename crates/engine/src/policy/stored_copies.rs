@@ -19,6 +19,7 @@ const WORTH_PACKING: u32 = CERTAIN / 8;
 const BUDGET_SHARE: usize = 8;
 /// They use at most 1/this of the pool's limit.
 const LIMIT_SHARE: usize = 2;
+/// Copies of resident pages, and the likelihood that a copy stays valid.
 pub struct StoredCopies {
     /// Per chunk: the likelihood that its pages are written, and above it a count of copies not
     /// kept. The first entry is for pages without early refaults, the second for those with.

@@ -309,8 +309,8 @@ fn transfer_until(
 }
 
 /// Moves one page. Returns false if it must be brought in first: a pool object records its owner,
-/// and a staging frame belongs to a batch. Also returns false if the move must be retried, because
-/// a page still has a copy, which must be freed first.
+/// and a staging frame belongs to a batch. Also returns false if the move must be retried: a moved
+/// page is not write-protected any more, so its copy must be freed first.
 fn transfer_page(core: &Core, source: PageNo, target: PageNo) -> io::Result<bool> {
     let seen = core.memory.pages.load(source).place();
     if matches!(seen, Place::Pool { .. } | Place::Staged { .. }) {
@@ -376,8 +376,8 @@ fn copy_over(core: &Core, source: PageNo, target: PageNo) -> io::Result<()> {
     }
 }
 
-/// Frees the content of all pages of `range`. Runs of adjacent resident pages are claimed and
-/// dropped in one call.
+/// Frees the content of all pages of `range`. A run of adjacent resident pages is dropped in one
+/// call, while all of them are claimed.
 fn drop_content(core: &Core, range: Range<PageNo>) -> io::Result<()> {
     const RUN: usize = 64;
     core.recorder.iter().for_each(|recorder| recorder.gone(&range));

@@ -191,8 +191,8 @@ fn from_pool(core: &Core, context: &mut Context, page: PageNo, most: usize) -> O
     (came > 0).then_some(came)
 }
 
-/// Charges pages to the budget. Must be called without claims and buffers, because it may wait for
-/// memory.
+/// Charges pages to the budget. Must be called without claims and buffers, because it may reclaim:
+/// no thread that holds one may wait for memory.
 fn charge<'p>(core: &'p Core, context: &mut Context, pages: usize) -> Option<Charge<'p>> {
     for _ in 0..=ROOM_ROUNDS {
         if core.try_charge(&mut context.scratch, pages, core.other_bytes()) {

@@ -57,7 +57,7 @@ pub(crate) enum Round {
 pub(crate) fn round(core: &Core, context: &mut Context) -> Round {
     let mut area_full = None;
     let mut from_pool = 0;
-    // First, because a freed slab costs nothing.
+    // First, because compaction frees a slab without evicting a page.
     pool_upkeep::compact(core, context);
     if is_pool_high(core) || are_pages_few(core) {
         let before_bytes = core.stores.pool.used_bytes();
@@ -81,8 +81,8 @@ pub(crate) fn round(core: &Core, context: &mut Context) -> Round {
     }
 }
 
-/// As [`round`], for a thread that needs memory. If no page is evictable, also shrinks a pool below
-/// its limit, or raises the limit if the areas accept nothing.
+/// As [`round`], for a thread that needs memory. If no page is evictable, also shrinks a pool that
+/// is below its limit, or raises the pool's limit if the areas accept nothing.
 pub(crate) fn round_for_room(core: &Core, context: &mut Context) -> Round {
     let stuck = round(core, context);
     if let Round::Stuck(mut why) = stuck {
@@ -95,8 +95,8 @@ pub(crate) fn round_for_room(core: &Core, context: &mut Context) -> Round {
     stuck
 }
 
-/// Shrinks the pool by freeing copies or by write-back, first the one that costs less. Returns the
-/// number of pages removed.
+/// Shrinks the pool by freeing copies or by write-back: whichever removes pages of less value, or
+/// the other if that removes none. Returns the number of pages removed.
 fn take_from_pool(core: &Core, context: &mut Context, area_full: &mut Option<NoSlot>) -> usize {
     if core.stores.pool.used_bytes() == 0 {
         return 0;

@@ -21,7 +21,7 @@ pub struct MemberInfo {
     pub counts: Counts,
     /// Memory in use.
     pub sizes: Sizes,
-    /// Name, padded with zeroes.
+    /// Name, up to the first zero byte.
     pub name: [u8; 16],
 }
 

@@ -143,7 +143,10 @@ pub fn open_inherited(fd: i32) -> Result<RequestQueue, NoArea> {
 }
 
 /// Marks the open file that the whole tree inherits, so that the server detects when the tree has
-/// exited. Called by the creator of the queue.
+/// exited. Called by the creator of the queue. Returns false if another open file holds the mark.
+///
+/// # Errors
+/// If the kernel refuses the mark.
 pub fn hold_tree(fd: BorrowedFd<'_>) -> io::Result<bool> {
     open_mark::put(fd, TREE_MARK)
 }

@@ -3,7 +3,8 @@
 
 use super::ghost_hits::STEPS;
 
-/// Bounds of the exponent of the cost factor for moves to resident pages: 256 and 1/4.
+/// Bounds of the binary exponent of the cost factor for moves to resident pages. The factor is
+/// between 1/4 and 256.
 const MOST_DOUBT: i32 = 8;
 const LEAST_DOUBT: i32 = -2;
 

@@ -42,7 +42,7 @@ const EVENTS: u32 = 128;
 const LEAST_OBJECTS: usize = 64;
 /// Lower bound of the assumed share of written-back pages that refault.
 const LEAST_BACK: f64 = 1.0 / 8.0;
-/// Use of a pool from which pages are written back is at least this, in percent of its limit.
+/// A pool from which pages are written back uses at least this, in percent of its limit.
 const FULL_PERCENT: usize = 70;
 /// Use at which pages are written back from the pool, in percent of its limit.
 pub const WRITE_BACK_PERCENT: usize = 90;
@@ -416,7 +416,7 @@ impl Look<'_> {
     /// Returns the likelihood that a page written back by a move refaults, beyond the recorded
     /// events. It is 0 for a nearly full pool, which would write the page back soon anyway. In
     /// another pool the page would stay and may be touched later: a sort that works on one half of
-    /// its data will touch the other half.
+    /// its data will touch the other half. There it is 1 if no page was written back recently.
     fn unseen_share_back(&self) -> f64 {
         if self.view.is_nearly_full() { 0.0 } else { self.partition.share_back() }
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 const LOOK_PAGES: u64 = 1024;
 /// If more than 1/this of the pages was not touched, the maximum window is halved.
 const TOO_MANY: u64 = 4;
-/// If at most 1/this was, it is doubled.
+/// If at most 1/this of the pages was not touched, the maximum window is doubled.
 const FEW: u64 = 10;
 
 /// Results of past windows, and the maximum size of new ones.

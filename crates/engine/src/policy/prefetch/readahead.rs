@@ -343,7 +343,7 @@ impl Readahead {
     }
 
     /// Sets a window's marker. Returns true if it replaced that of another requested window. A
-    /// window that was not requested replaces only old ones.
+    /// window that was not requested replaces a requested one only if that is old.
     fn mark(&self, window: Window) -> bool {
         let now = self.faults.load(Ordering::Relaxed);
         let place = &self.markers[place_of(window.marker)];
@@ -436,8 +436,8 @@ fn is_chance(run: usize, resident: usize, all: usize) -> bool {
     chance * SELDOM > ONE
 }
 
-/// Claims a page in the swap area if it is not busy. Never waits, because the caller holds other
-/// claims.
+/// Claims a page in the swap area if it is not busy. Never waits: the page is optional, and the
+/// caller may hold other claims.
 #[must_use]
 pub fn claim_stored<'t>(pages: &PageTable<'t>, page: PageNo) -> Option<(SlotCopy, Claim<'t>)> {
     let seen = pages.load(page);

@@ -46,7 +46,7 @@ use std::sync::{Mutex, MutexGuard};
 /// Without this gap every freed page would admit another, and the choice between pool and disk
 /// would be random.
 const ACCEPT_PERCENT: usize = 90;
-/// Most recently used slabs that one search for the oldest slab skips.
+/// Maximum number of slabs that one search for the oldest slab skips because they were used.
 const MOST_SPARED: usize = 64;
 
 const _: () = assert!(CLASS[0].slots <= 1 << handle::SLOT_BITS && CLASSES <= u8::MAX as usize);
@@ -234,7 +234,7 @@ impl Pool {
     }
 
     /// Lists candidates for write-back: owners and handles of live objects of the slab that has
-    /// been in use longest. A slab used since the last call gets a second chance. The objects stay
+    /// been in use longest. A slab used since its last check gets a second chance. The objects stay
     /// stored; the caller frees each one that it has written. The slab accepts no more objects.
     /// After all its objects were listed it becomes the youngest. Returns 0 if nothing is stored.
     pub fn oldest(&self, out: &mut [(u64, Handle)]) -> usize {
@@ -269,7 +269,8 @@ impl Pool {
         0
     }
 
-    /// Makes an object the next candidate of [`Pool::oldest`] again.
+    /// Makes an object the next candidate of [`Pool::oldest`] again. Its closed slab becomes free
+    /// only when its last object is freed.
     pub(crate) fn return_oldest(&self, handle: Handle) {
         let Some(slab) = self.slabs.get(handle.slab() as usize) else { return };
         let mut directory = self.directory();

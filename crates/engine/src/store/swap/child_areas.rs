@@ -50,7 +50,7 @@ pub(crate) struct ChildAreas {
     pub(crate) overshoot_ns: u64,
     pub(crate) encrypt: bool,
     pub(crate) managed: Range<usize>,
-    /// False under a filter of the program's, which would judge the system calls.
+    /// False if the program has a system-call filter of its own, which would apply to these calls.
     pub(crate) may_open: AtomicBool,
     pub(crate) state: Mutex<State>,
 }

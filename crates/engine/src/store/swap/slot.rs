@@ -165,9 +165,10 @@ impl SlotAllocator {
         let own = self.shelf_of(cpu);
         self.alloc_held(own, want, want)
             .or_else(|| {
-                // A fresh cluster is better than a short run, because the gaps of the current one
-                // grow meanwhile. So is the best of the processor's own partly used clusters.
-                // Without either, any run is better than another processor's cluster.
+                // A free cluster is better than any shorter run of the current one, whose gaps grow
+                // meanwhile. Otherwise the best of the processor's own partly used clusters is
+                // better than a run below `SHORT_SLOTS`. Without either, any run is better than
+                // another processor's cluster.
                 let least = match self.has_free_cluster(own) {
                     true => want,
                     false if self.has_gaps(own) => want.min(SHORT_SLOTS),

@@ -55,7 +55,8 @@ fn fill_batch(
             break;
         }
         let (owner, handle) = oldest[0];
-        // Free a copy, because the closed slab must become empty.
+        // If the object is only a copy of a resident page, free it: the closed slab is released
+        // only when it is empty.
         swap_cache::shed_one(core, owner, handle);
         let first = owner / GROUP_PAGES as u64 * GROUP_PAGES as u64;
         // A damaged header may contain any owner.

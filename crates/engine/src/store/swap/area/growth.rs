@@ -40,7 +40,7 @@ impl Area {
             self.growth_pause.store(pause - 1, Relaxed);
             return;
         }
-        // Does not wait: another thread is already growing the area.
+        // If another thread is growing the area, do not wait for it.
         if let Ok(held) = self.growth.try_lock()
             && self.grow(&held).is_err()
         {

@@ -12,7 +12,7 @@ use softswap_sys::raw::now_ns;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 /// A process takes at most 1/64 of the free clusters at a time, and at most 8, because other
-/// processes may need them.
+/// processes may need them. If fewer than 64 are free, it takes one when it has none left.
 const FREE_PART: usize = 64;
 const MOST_CLUSTERS: usize = 8;
 /// Interval between checks of the free clusters of the tree, in ns.

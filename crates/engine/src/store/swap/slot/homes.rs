@@ -2,9 +2,9 @@
 //!
 //! Each processor has a shelf: its current cluster, and the clusters it had before, listed by fill
 //! level. A common shelf holds clusters that no processor has had since they were added, and those
-//! set aside. A cluster's home is the shelf whose lock protects its place and links. A processor
-//! that takes a cluster from another shelf becomes its home, with both locks held. So a processor
-//! that finds clusters at home touches no other shelf.
+//! set aside. A cluster's home is the shelf whose lock protects its place and links. If a processor
+//! takes a cluster from another shelf, its own shelf becomes the home; both locks are held for
+//! that. So a processor that finds clusters at home touches no other shelf.
 
 use super::SlotAllocator;
 use super::shelf::{CURRENT, FREE, FULL, GONE, Holds, NONE, ROOMY, TIGHT, WAITING};
