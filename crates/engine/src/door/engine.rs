@@ -524,7 +524,7 @@ impl Engine {
         let at_rest = self.rest();
         body();
         self.core.stores.child_areas.forbid();
-        // Disables batch unmapping, which copies pages by process_vm_readv.
+        // If pages can be moved, disables batch unmapping, which copies by process_vm_readv.
         self.core.memory.pinners.stop();
         drop(at_rest);
         self.end_fork();

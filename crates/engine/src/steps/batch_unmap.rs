@@ -34,7 +34,8 @@ const SHOOTDOWNS_PER_SPAN: usize = 3;
 /// Unmapped pages, still claimed, in the order of their copies.
 pub(crate) type Unmapped<'t> = [Victim<'t>; BATCH_PAGES];
 
-/// Returns true if batch unmapping needs fewer shootdowns than moving.
+/// Returns true if batch unmapping is safe and needs fewer shootdowns than moving, or if runs of
+/// pages cannot be moved.
 pub(crate) fn is_better(core: &Core, victims: &[Victim<'_>]) -> bool {
     let memory = &core.memory;
     // Without UFFDIO_MOVE each page is copied and dropped in either case.

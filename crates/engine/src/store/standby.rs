@@ -26,8 +26,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 const BUDGET_SHARE: usize = 8;
 /// Pages in a set. The slot's number selects the set; the oldest page of a full set is replaced.
 const WAYS: usize = 8;
-/// A refault is soon if fewer than 1/16 of the pages now out were evicted after the page. With
-/// uniform use 1/16 of the refaults are.
+/// A refault is soon if fewer than 1/16 of the pages now out, and fewer than the list can hold,
+/// were evicted after the page. With uniform use 1/16 of the refaults are soon.
 const SOON_SHARE: u64 = 16;
 /// Keeping pages starts if at least 1/8 of the refaults are soon, and stops below 1/12.
 const BEGIN_SHARE: u32 = 8;
@@ -119,8 +119,8 @@ impl Standby {
         self.is_on.load(Relaxed)
     }
 
-    /// Records a refault: `left` pages were evicted after this one, and `out` pages are evicted
-    /// now. Decides every `LOOK_EVERY` refaults if keeping pages pays.
+    /// Records a refault: `left` pages were evicted after this one, and `out` pages are out of
+    /// memory now. Decides every `LOOK_EVERY` refaults if keeping pages pays.
     pub fn note_return(&self, left: u64, out: u64) {
         if left < (out / SOON_SHARE).min(self.most_pages.load(Relaxed) as u64) {
             self.soon.fetch_add(1, Relaxed);
@@ -136,7 +136,7 @@ impl Standby {
     }
 
     /// Does work that a fault may not do: creates the tables if keeping is on, and releases DRAM if
-    /// it is off. Returns true while more work remains.
+    /// it is off or the list is above its limit. Returns true while more work remains.
     ///
     /// # Errors
     /// If no address space is left for the tables.
