@@ -225,8 +225,8 @@ impl AddressSpace {
     }
 
     /// Marks the page's chunk as touched, before the page gets an entry. Call before
-    /// [`AddressSpace::is_mapped`], so that either a concurrent unmap sees the
-    /// mark, or this thread sees the page unmapped.
+    /// [`AddressSpace::is_mapped`], so that either a concurrent unmap sees the mark, or this thread
+    /// sees that the page is unmapped.
     pub fn touch(&self, page: PageNo) {
         let chunk = &self.chunks[(page / CHUNK_PAGES) as usize];
         if chunk.load(Ordering::SeqCst) & TOUCHED != 0 {

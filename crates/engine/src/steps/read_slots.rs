@@ -42,7 +42,7 @@ pub(crate) fn read_each(
 }
 
 /// Opens the seals of pages read from `slots`, up to the first mismatch, and returns their number.
-/// A mismatch is reported as in [`read_each`].
+/// A mismatch is not counted either; the page's own fault reports it.
 pub(crate) fn open_run(
     stores: &Stores,
     slots: impl Iterator<Item = u64>,

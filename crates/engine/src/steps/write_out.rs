@@ -78,7 +78,8 @@ fn no_area(stores: &Stores) -> NoSlot {
 }
 
 /// Seals copies in place and writes them to `slots` in one operation. On failure writes them one by
-/// one, with the same seals, unless the whole area has failed. Slots that fail again are retired.
+/// one, with the same seals, unless the whole area refuses writes. Slots that fail alone are
+/// retired. If the whole area refuses, its slots are freed and the context avoids it for a while.
 pub(crate) fn write_sealed(
     stores: &Stores,
     admission: &Admission,

@@ -156,8 +156,8 @@ impl Pools {
     }
 
     /// As [`Pools::take`], but takes fewer pages if there is no run of that length: half, a
-    /// quarter, and so on. Requests another pool only if there is no buffer at all, because it
-    /// would not have longer runs.
+    /// quarter, and so on. Requests another pool only if there is no buffer at all, because
+    /// another pool would not have longer runs.
     #[must_use]
     pub(crate) fn take_up_to(&self, cpu: usize, pages: usize) -> Option<Buffer<'_>> {
         let longest = pages.min(self.longest_run);

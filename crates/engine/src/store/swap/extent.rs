@@ -216,8 +216,8 @@ impl ExtentMap {
         self.pages.store(page, Ordering::Release);
         let count = self.count.load(Ordering::Relaxed) as usize;
         let kept = page.checked_sub(1).map_or(0, |last| self.search(last, 0, count) + 1);
-        // A reader with the old count reads starts at or beyond `page` in the removed entries, even
-        // after they are reused. So it never takes one of them for a page that was kept.
+        // For a reader with the old count, each removed entry starts at or beyond `page`, even
+        // after it is reused. So the reader never takes one of them for a page that was kept.
         self.count.store(kept as u64, Ordering::Release);
         self.hints.shrink(page, kept, |index| self.start(index));
     }
