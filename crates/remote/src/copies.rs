@@ -24,7 +24,9 @@ const MISSED_REPLICA_WITHIN: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
     pub(crate) extent: u64,
+    /// Index of the first page in the extent.
     pub(crate) first: usize,
+    /// Indexes of the pages in the call.
     pub(crate) pages: Range<usize>,
 }
 

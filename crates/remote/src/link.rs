@@ -29,7 +29,9 @@ const ANSWER_BYTES: u64 = 1024;
 const GREETED_WITHIN: Duration = Duration::from_millis(200);
 /// Appended to the error of a server that has not answered yet.
 pub(crate) const IF_TLS: &str = "; if it speaks TLS there, write rediss://";
+/// Limit for the answers to the first commands of a connection.
 const FIRST_BYTES: u64 = 64 << 10;
+/// Limit for all outstanding answers of a connection.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// Limit for a server's list of clients: about 40,000 of them.

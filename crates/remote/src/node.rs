@@ -19,6 +19,7 @@ const UNWRITABLE_FOR: Duration = Duration::from_secs(10);
 /// Time between the first and the last refusal from which a server counts as unwritable for more
 /// than a moment.
 const UNWRITABLE_AFTER: Duration = Duration::from_secs(1);
+/// How long a server that let a request wait is asked only after the other copy.
 const SLOW_FOR: Duration = Duration::from_secs(1);
 
 pub(crate) struct Node {
@@ -44,6 +45,7 @@ struct Breaker {
     failures: u32,
     /// The server did not answer, or refused all service, and has served nothing since.
     idle: Option<Streak>,
+    /// Time until which requests fail at once.
     open_until: Option<Instant>,
     slow_until: Option<Instant>,
     /// The server refused writes, and has accepted none since.

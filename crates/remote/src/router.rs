@@ -49,6 +49,7 @@ pub(crate) struct Router {
 struct Known {
     nodes: HashMap<Address, Arc<Node>>,
     topology: Arc<Topology>,
+    /// Owners according to redirections since that topology was read.
     moved: HashMap<u16, Address>,
     /// Slots that changed their owner since the last call of `take_changed`, even if they changed
     /// back.
@@ -336,7 +337,7 @@ impl Router {
     }
 }
 
-/// Records if a server provides any service, according to its answer.
+/// Records whether a server provides any service, according to its answer.
 fn note(node: &Node, trouble: Option<&Trouble>) {
     match trouble {
         // Recorded already, where the answer was missing.

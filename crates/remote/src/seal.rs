@@ -89,6 +89,7 @@ impl Sealer {
 
     /// Returns a signature for other stored content, which authenticates it as this run's.
     pub(crate) fn sign(&self, bytes: &[u8]) -> [u8; HEADER_BYTES - TAG_AT] {
+        // No page has this number, so a signature is never a page's tag.
         self.tag(u64::MAX, 0, bytes)
     }
 

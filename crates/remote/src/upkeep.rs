@@ -181,7 +181,8 @@ impl Upkeep {
         shared.note_doubtful(left.into_iter());
     }
 
-    /// Checks if both copies of extents exist: some each time, all after a problem was found.
+    /// Checks that both copies of extents exist: of some each time, of all after a problem was
+    /// found.
     async fn look(&mut self, shared: &Shared) {
         let extents = shared.stored_extents();
         if extents.is_empty() {
@@ -390,6 +391,7 @@ impl Shared {
         put().count()
     }
 
+    /// Stores the table and renews the lease. Returns on how many primaries the lease is.
     pub(crate) async fn put_lease(&self) -> usize {
         let name = rustix::system::uname();
         let holder = serde_json::json!({

@@ -138,8 +138,8 @@ pub(crate) fn look_around() -> Result<(), String> {
 
 fn leave_children_alone() {
     // Without a budget there is no configuration. The library stays in LD_PRELOAD and remains
-    // inactive: the other entries of LD_PRELOAD belong to the user. SAFETY: called while loading,
-    // before the program has threads.
+    // inactive: the other entries of LD_PRELOAD belong to the user.
+    // SAFETY: called while loading, before the program has threads.
     unsafe { remove_variable("MEMORY") };
 }
 

@@ -67,7 +67,7 @@ extern "C" fn on_load() {
                 false => bring_up::begin_managing(),
             });
         if let Err(why) = managing {
-            // Inside a managed tree, an unmanageable program runs unmanaged instead of failing.
+            // A sleeping program that a managed one has started runs unmanaged; any other fails.
             match is_started && instance::is_asleep() {
                 true => instance::settle(false),
                 false => fail(&why),

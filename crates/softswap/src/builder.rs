@@ -131,7 +131,7 @@ impl Builder {
     /// ```
     ///
     /// The first such pool permanently installs a seccomp filter for the whole process, and a
-    /// SIGSYS handler, which passes other signals on. An unprivileged process sets
+    /// SIGSYS handler, which passes SIGSYS of other origin on. An unprivileged process sets
     /// `PR_SET_NO_NEW_PRIVS`, so `sudo` and similar programs gain no rights in its children. A
     /// transfer longer than an eighth of the budget is made in pieces. Calls with buffers in a
     /// structure (`readv`, `writev`, `sendmsg`, `recvmsg`) are not intercepted: pin their buffers.

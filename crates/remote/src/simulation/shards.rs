@@ -19,6 +19,7 @@ pub(super) enum State {
 #[derive(Clone, Debug)]
 pub(super) struct Shard {
     pub(super) state: State,
+    /// Time from which it serves again.
     pub(super) back_ns: u64,
     pub(super) has_replica: bool,
     /// Time until which it is busy with earlier requests.

@@ -112,7 +112,7 @@ pub(crate) fn untouched_context() -> Option<*mut c_void> {
     answered_context().filter(|_| IS_UNTOUCHED.get())
 }
 
-/// Sets the function to call if the trapped call is left by a jump.
+/// Sets the function to call if the trapped call is left without a return; `None` removes it.
 pub(crate) fn release_by(release: Option<fn()>) {
     RELEASE.set(release);
 }

@@ -20,8 +20,9 @@ fn state() -> u32 {
     STATE.load(Ordering::Acquire)
 }
 
-/// Returns the engine once it runs. Addresses in the window exist only after that, so code that
-/// holds such an address gets `Some`.
+/// Returns the engine while it manages this process; `None` while loading, asleep or waking, and in
+/// an unmanaged process. Memory that a sleeping process has mapped in its future window is not
+/// managed yet.
 #[inline]
 pub(crate) fn engine() -> Option<&'static Engine> {
     if state() == MANAGED { ENGINE.get() } else { None }

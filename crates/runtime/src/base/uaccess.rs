@@ -57,8 +57,8 @@ fn copy_from_user_nofault(from: usize, to: &mut [u8]) -> bool {
     }
     let result = copy_by_kernel(from, to.as_mut_ptr(), to.len());
     if FORBIDDEN.contains(&result) {
-        // Forbidden, for example by a container. Then a bad pointer faults. SAFETY: the program
-        // guarantees its pointer to the call that it makes.
+        // Forbidden, for example by a container. Then a bad pointer faults.
+        // SAFETY: the program guarantees its pointer to the call that it makes.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
         return true;
     }
@@ -120,7 +120,8 @@ fn is_on_stack(address: usize, len: usize) -> bool {
     }
     // SAFETY: set by the loader before any code of this library runs.
     let main_end = unsafe { __libc_stack_end };
-    // A thread's descriptor is at the upper end of its stack. SAFETY: has no preconditions.
+    // A thread's descriptor is at the upper end of its stack.
+    // SAFETY: has no preconditions.
     let thread_end = unsafe { libc::pthread_self() } as usize;
     let end = address + len;
     if end <= main_end && main_end - here < (8 << 20) {

@@ -8,7 +8,7 @@
 //! The engine's threads exit before a filter is installed and do not start again: the filter may
 //! kill for calls that thread start and exit need. The rings are closed while they are idle, and
 //! pages are then read and written by `pread` and `pwrite`. A program started under such a filter
-//! has no engine threads and rings from the start.
+//! has neither engine threads nor rings from the start.
 //!
 //! Two limits: the filter does not see the allocator's calls about managed memory (`mmap`,
 //! `munmap`, `madvise`, `brk`), because they never reach the kernel. And a filter that the program

@@ -46,7 +46,8 @@ pub(crate) fn install() -> io::Result<Action> {
 pub(crate) fn is_inherited(engine: &Engine) -> Result<bool, String> {
     PROBED.store(false, Ordering::Relaxed);
     // Bypasses the gate, so a filter sees it. Without a filter the kernel finds nothing readable
-    // there, or an empty path. SAFETY: access(2) only reads the string, as far as it can.
+    // there, or an empty path.
+    // SAFETY: access(2) only reads the string, as far as it can.
     unsafe { raw::syscall_through_guard(libc::SYS_access, [engine.window().0, 0, 0, 0]) };
     if !PROBED.swap(false, Ordering::Relaxed) {
         return Ok(false);
@@ -114,8 +115,8 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
         }
         if is_from_gate && guarded_call::is_answering(number) {
             // The guard's own call, trapped by the program's filter: note it for the enclosing
-            // handler, which has the original call's context. SAFETY: the details that the kernel
-            // passed to this handler.
+            // handler, which has the original call's context.
+            // SAFETY: the details that the kernel passed to this handler.
             guarded_call::note_trapped(unsafe { (*info).si_errno });
             // SAFETY: the context that the kernel passed to this handler.
             unsafe { TrappedCall::answer(context, refused(libc::ENOSYS)) };
@@ -136,8 +137,8 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
         // SAFETY: the details that the kernel passed to this handler.
         let is_by_caller = is_caught && unsafe { (*info).si_errno } == i32::from(BY_CALLER);
         if !is_by_caller && (!is_caught || !arguments.iter().any(concerns_guard)) {
-            // Trapped by the program's own filter, or a sent signal. SAFETY: the details and the
-            // context that the kernel passed to this handler.
+            // Trapped by the program's own filter, or a sent signal.
+            // SAFETY: the details and the context that the kernel passed to this handler.
             unsafe { deliver(SIGSYS, info, context) };
             return;
         }

@@ -121,8 +121,8 @@ extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut
         return malloc_from(size, caller);
     }
     if size == 0 {
-        // As in the C library; programs distinguish this result from a failure. SAFETY: the
-        // caller's live block.
+        // As in the C library; programs distinguish this result from a failure.
+        // SAFETY: the caller's live block.
         unsafe { release(old) };
         return std::ptr::null_mut();
     }
@@ -150,8 +150,8 @@ unsafe fn resize(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
             return new;
         }
     }
-    // Applies also if the loader resizes a block of the program: it stays in the same heap. SAFETY:
-    // a live mimalloc block.
+    // Applies also if the loader resizes a block of the program: it stays in the same heap.
+    // SAFETY: a live mimalloc block.
     checked(unsafe { mi::mi_realloc(old, size.max(NATURAL)) })
 }
 

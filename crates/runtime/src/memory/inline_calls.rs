@@ -19,6 +19,7 @@ use std::sync::{Mutex, PoisonError};
 static OBJECTS: Mutex<Objects> = Mutex::new(Objects::new());
 /// The addresses that filters of this file trap.
 static TRAPPED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// Number of filters that this module has installed, without inherited ones.
 static FILTERS: AtomicUsize = AtomicUsize::new(0);
 /// Limit of the filters of a process, inherited ones included. Each filter slows every system call,
 /// and the kernel limits their number: the program's and the guard's filters must fit.

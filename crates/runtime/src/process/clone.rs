@@ -263,8 +263,8 @@ extern "C" fn after_vfork(pid: isize) -> isize {
 }
 
 /// `vfork(2)`. The child of a sleeping process uses its memory, and has no filter by which calls
-/// would wait, so the process does not wake meanwhile. The child may overwrite the stack above this
-/// frame, so the return address is in a register, which the kernel preserves for the parent.
+/// would wait, so the process does not wake meanwhile. The child returns first and may overwrite
+/// this frame. So the return address is in a register, which the kernel preserves for the parent.
 ///
 /// # Safety
 /// As `vfork(2)`.

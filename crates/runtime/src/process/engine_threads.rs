@@ -187,8 +187,8 @@ fn start_with(state: &mut State) {
     tree::wake_thread();
 }
 
-/// Does the same as [`start`] from an engine thread. A thread that ends the engine threads holds the
-/// lock and waits for this one; it then starts all of them again.
+/// Does the same as [`start`] from an engine thread. A thread that ends the engine threads holds
+/// the lock and waits for this one; it then starts all of them again.
 fn start_beside() {
     while go_on() && STATE.try_with_mask_as_is(start_with).is_none() {
         futex::sleep_a_moment();

@@ -161,8 +161,8 @@ pub(super) extern "C" fn prepare() {
     // The C library may still touch managed memory before the fork (the name-service database, for
     // example), so this thread must be able to fault.
     signals::set_mask(!never_blocked());
-    // Before the engine is quiesced: a thread that holds this lock may need a page. SAFETY:
-    // released in `parent`, reset in `child`.
+    // Before the engine is quiesced: a thread that holds this lock may need a page.
+    // SAFETY: released in `parent`, reset in `child`.
     unsafe { _IO_list_lock() };
     let pinned = pin_streams(engine);
     let mut children = forked_children::lock();

@@ -244,8 +244,9 @@ unsafe fn create(
     let engine = instance::engine().filter(|_| !attributes.is_null());
     let pinned = engine.map(|engine| pin_attributes(engine, attributes));
     // Outside the window: the C library reads its copy of the default attributes with signals
-    // blocked, too. SAFETY: `begin` takes the Job; the attributes are valid or null, the ID is
-    // written to a local.
+    // blocked, too.
+    // SAFETY: `begin` takes the Job; the attributes are valid or null, the ID is written to a
+    // local.
     let result = outside_the_window(|| unsafe {
         really_create()(&raw mut made, attributes, begin, job.cast())
     });
@@ -292,8 +293,8 @@ pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc:
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()) };
     COUNT.store(found.cast(), Ordering::Relaxed);
     // Signals are blocked because they are the program's. The C library's own stay unblocked: a
-    // `setuid` in progress holds a lock that is needed here. SAFETY: a valid out-pointer and a
-    // function of the right type.
+    // `setuid` in progress holds a lock that is needed here.
+    // SAFETY: a valid out-pointer and a function of the right type.
     let result = signals::with_blocked(!INTERNAL, || unsafe {
         create(&raw mut thread, std::ptr::null(), job)
     });

@@ -56,8 +56,8 @@ fn shared_statistics(config: &Config) -> Option<Stats> {
         return Some(Stats::new(words));
     }
     if shared::is_shared(fd, STATS_WORDS) {
-        // Inherited through posix_spawn from the owning process. SAFETY: takes no pointers; nothing
-        // in this process uses the descriptor yet.
+        // Inherited through posix_spawn from the owning process.
+        // SAFETY: takes no pointers; nothing in this process uses the descriptor yet.
         unsafe { raw::syscall(libc::SYS_close, [number as usize, 0, 0, 0, 0, 0]) };
     }
     None

@@ -54,9 +54,10 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
         return;
     }
     if let Some(call) = guarded_call::context_above(pointer) {
-        // The guard could not access the program's memory: the call is not issued. SAFETY: the
-        // context of the call that this thread handles. The next pin releases the pins of its
-        // guard, because it finds their frames gone.
+        // The guard could not access the program's memory. The call is not issued; the thread makes
+        // it again after the signal's handler.
+        // SAFETY: the context of the call that this thread handles. The next pin releases the pins
+        // of its guard, because it finds their frames gone.
         unsafe {
             TrappedCall::make_again(call, guarded_call::number());
             guarded_call::leave();

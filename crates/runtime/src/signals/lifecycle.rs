@@ -54,6 +54,7 @@ pub(crate) fn leave() {
     }
 }
 
+/// Marks this thread as the engine's.
 pub(crate) fn be_engines() {
     pending::be_engines();
 }

@@ -404,6 +404,7 @@ pub(super) fn leave() {
     });
 }
 
+/// Marks this thread as the engine's: it takes no sent signals.
 pub(super) fn be_engines() {
     with_me(|me| me.is_engines.set(true));
 }

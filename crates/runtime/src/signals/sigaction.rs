@@ -92,8 +92,8 @@ pub unsafe extern "C" fn sigaction(signal: i32, new: *const CAction, old: *mut C
     if !is_for_programs(signal) {
         return c_result(refused(libc::EINVAL)) as i32;
     }
-    // Accessed here and not by the kernel, because the pointers may be managed. SAFETY: the
-    // caller's pointers are valid or null.
+    // Accessed here and not by the kernel, because the pointers may be managed.
+    // SAFETY: the caller's pointers are valid or null.
     let wanted = unsafe { new.as_ref() }.map(|new| {
         let flags = u64::from(new.sa_flags as u32);
         // SAFETY: a valid set.

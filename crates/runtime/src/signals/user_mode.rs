@@ -39,7 +39,7 @@ pub(super) unsafe fn answer(context: *mut c_void) {
     restart(unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext });
 }
 
-/// Calls that the kernel may not restart after a handler, regardless of the handler's flags.
+/// Calls that can fail with EINTR after a handler even if its flags have SA_RESTART.
 const ENDED: [i64; 26] = [
     libc::SYS_read,
     libc::SYS_write,

@@ -56,8 +56,8 @@ impl<T> Locked<T> {
         result
     }
 
-    /// Replaces and unlocks the value in a forked child, in any state that other threads of the parent
-    /// left it in. The old value is not dropped.
+    /// Replaces and unlocks the value in a forked child, in any state that other threads of the
+    /// parent left it in. The old value is not dropped.
     ///
     /// # Safety
     ///

@@ -145,7 +145,8 @@ pub unsafe fn syscall_through_guard(number: i64, args: [usize; 4]) -> isize {
     result
 }
 
-/// Descriptor that names the calling thread's process (Linux 6.14).
+/// Stands for the calling thread where the kernel expects a pidfd: `PIDFD_SELF_THREAD` of Linux
+/// 6.14.
 pub(crate) const PIDFD_SELF: i32 = -10000;
 
 /// Marks [`ask_for_pages`]'s call, in an argument that the kernel ignores: exempted filters of the

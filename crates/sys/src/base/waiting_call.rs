@@ -1,8 +1,7 @@
 //! A system call that a handler with blocked signals makes with the program's signals unblocked.
 //!
-//! A signal that arrives before the call ends it just as one that arrives during the call:
-//! [`interrupt`] moves the interrupted thread past the call. So no call waits although a signal has
-//! arrived.
+//! A signal interrupts the call even if it arrives just before the call: [`interrupt`] moves the
+//! interrupted thread past it. So no call waits although a signal has arrived.
 
 use crate::raw;
 use crate::signals::Mask;

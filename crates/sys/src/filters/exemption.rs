@@ -23,8 +23,8 @@
 //! memory.
 //!
 //! No rule contains this process's ID: the filter also judges children, which could then signal
-//! their parent. The exception are kernels before Linux 6.15, which have no other name for a thread
-//! that signals itself.
+//! their parent. Before Linux 6.15 one rule must contain it: those kernels have no other name for a
+//! thread that signals itself.
 //!
 //! One call is allowed from everywhere: [`raw::ask_for_pages`], which does the same as touching the
 //! pages.
@@ -62,7 +62,7 @@ use Is::{High, In, Null, Ourselves, With, Without};
 type Rule = (i64, &'static [(u32, Is)]);
 
 const BLKGETSIZE64: u32 = 0x8008_1272;
-/// The calling thread's process, as a descriptor.
+/// The calling thread, as a pidfd.
 const SELF: u32 = raw::PIDFD_SELF as u32;
 const PRIVATE: u32 = libc::FUTEX_PRIVATE_FLAG as u32;
 const EXECUTABLE: u32 = libc::PROT_EXEC as u32;
@@ -188,7 +188,7 @@ pub fn begin() -> bool {
     if program_filter::set_in_force(true) {
         return false;
     }
-    // SAFETY: signal 0 is never delivered; the call only returns if it could be.
+    // SAFETY: signal 0 is never delivered; the call only reports whether it could be.
     let named = unsafe {
         raw::syscall(libc::SYS_pidfd_send_signal, [raw::PIDFD_SELF as usize, 0, 0, 0, 0, 0])
     };

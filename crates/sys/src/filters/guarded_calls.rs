@@ -32,7 +32,7 @@ static AREA: AtomicUsize = AtomicUsize::new(0);
 static AREA_LEN: AtomicUsize = AtomicUsize::new(0);
 static BEFORE: Before = Before::new();
 static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
-/// The thread that tests if a call is trapped, and the result.
+/// The thread that tests whether a call is trapped, and the result.
 static PROBING: AtomicI32 = AtomicI32::new(0);
 static PROBED: AtomicBool = AtomicBool::new(false);
 

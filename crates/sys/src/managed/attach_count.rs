@@ -1,4 +1,4 @@
-//! Attach count of a System V segment: shows if forked children that read slots are alive.
+//! Attach count of a System V segment: shows whether forked children that read slots are alive.
 //!
 //! This is the one exception to [`crate::open_mark`]. A child reads its parent's unnamed swap file.
 //! It may close any descriptor, even that of a mark: then its slots would be reused while it reads
@@ -59,7 +59,7 @@ impl AttachCount {
         Some(AttachCount { id, address: address?, bytes })
     }
 
-    /// Sets if children forked from now on inherit the mapping.
+    /// Sets whether children forked from now on inherit the mapping.
     pub fn hand_on(&self, on: bool) {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
         // If the call fails, children inherit the mapping.

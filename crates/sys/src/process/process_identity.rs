@@ -88,8 +88,8 @@ impl ProcessIdentity {
         })
     }
 
-    /// Returns the state of the process. Without a start time, any process with this PID counts as
-    /// alive.
+    /// Returns the state of the process. Without a start time, any process with this PID is taken
+    /// for it.
     #[must_use]
     pub fn liveness(&self) -> Liveness {
         if namespace() != Some(self.namespace) {

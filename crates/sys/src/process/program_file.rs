@@ -43,6 +43,7 @@ const MARKS: [(&[u8], Sanitizer); 6] = [
     // The static runtimes call this function if the program defines it.
     (b"\0__sanitizer_symbolize_code\0", Sanitizer::Unnamed),
 ];
+/// Part of every symbol name in [`MARKS`], searched first.
 const COMMON: &[u8] = b"san";
 const LONGEST_MARK: usize = 32;
 

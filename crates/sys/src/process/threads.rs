@@ -221,7 +221,7 @@ fn parse_activity(text: &str) -> Activity {
 pub fn wait_until_gone(thread: i32) {
     let pid = raw::current_process() as usize;
     let still_there = || {
-        // SAFETY: signal 0 is never delivered; the call only returns if it could be.
+        // SAFETY: signal 0 is never delivered; the call only reports whether it could be.
         unsafe { raw::syscall(libc::SYS_tgkill, [pid, thread as usize, 0, 0, 0, 0]) == 0 }
     };
     let mut turns = 0;

@@ -70,8 +70,8 @@ pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
 fn wait_for(pid: libc::pid_t) -> i32 {
     let mut status = -1;
     loop {
-        // Through the guard, because this stack may be managed and absent. SAFETY: `status` is
-        // valid; there is no rusage.
+        // Through the guard, because this stack may be managed and absent.
+        // SAFETY: `status` is valid; there is no rusage.
         let waited = unsafe {
             let args = [pid as usize, &raw mut status as usize, 0, 0];
             raw::syscall_through_guard(libc::SYS_wait4, args)

@@ -30,7 +30,8 @@ pub enum Crowding {
     Half,
     /// Above three quarters.
     High,
-    /// At the limit: pages must be evicted first.
+    /// At the limit, which leaves a tenth of the kernel's limit to the program: pages must be
+    /// evicted first.
     Full,
 }
 

@@ -163,8 +163,9 @@ impl Window {
         self.register(self.staging, self.frames.len() * PAGE_SIZE)
     }
 
-    /// Sets if a forked child inherits ranges of the window, given as (first page, count), and the
-    /// staging frames. Off by default: a child that cannot fault in its pages would read zeroes.
+    /// Sets whether a forked child inherits the staging frames and ranges of the window, given as
+    /// (first page, count). Off by default: a child that cannot fault in its pages would read
+    /// zeroes.
     pub fn inherit(&self, managed: &[(u64, usize)], on: bool) -> io::Result<()> {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
         for (page, count) in managed {
