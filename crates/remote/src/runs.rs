@@ -15,6 +15,7 @@ const PATTERN: &str = "softswap:{*}:*";
 /// One run's part of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StoredRun {
+    /// 16 hexadecimal digits.
     pub run: String,
     pub areas: BTreeSet<u16>,
     /// Extents of 31 pages; copies count separately.

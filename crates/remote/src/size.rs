@@ -20,6 +20,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Formats a size: `256.0 MiB`.
 pub(crate) fn bytes(count: u64) -> String {
     ByteSize(count).display().iec().to_string()
 }

@@ -62,7 +62,7 @@ pub enum Error {
         /// The reason and the remedy.
         reason: String,
     },
-    /// The length of a region is 0, or larger than any pool's window.
+    /// The length of a region is 0, or larger than the pool's window.
     #[error("a region of {} cannot be; its length is from 1 byte to the pool's window", ByteSize(*len as u64))]
     Length {
         /// The requested length in bytes.

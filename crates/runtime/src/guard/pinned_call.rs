@@ -59,8 +59,8 @@ pub(super) fn pinned_call(engine: &Engine, number: i64, mut arguments: Arguments
         if *pointee == Pointee::Text {
             pins.add_text(address);
         }
-        // Calls handled by `transfers`, `spawn` and `mappings` have no byte count and do not get
-        // here.
+        // Without a byte count are only texts, pinned above, and pointees of calls that `transfers`,
+        // `spawn` and `mappings` handle.
         let Some(mut len) = pointee.byte_count(&arguments) else { continue };
         if let Pointee::SizeBehind(size) = pointee {
             len = size_behind(&arguments, *size as usize).unwrap_or(len);

@@ -138,6 +138,7 @@ fn place() -> Option<&'static Place> {
     Some(PLACE.get_or_init(|| Place { base, len, committed, next }))
 }
 
+/// A half of the window: the upper one is for mappings with room to grow.
 #[derive(Clone, Copy)]
 enum Half {
     Lower = 0,
