@@ -59,6 +59,7 @@ check: ## format, order, lints and unit tests: what to run before each commit
 	tests/order.py
 	tests/names.py
 	tests/versions.py
+	tests/prose.py
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) test --workspace --lib
 

@@ -65,7 +65,7 @@ sort)
     ;;
 esac
 
-# Runs a command, keeps its output, tells how long it took. $1 names the files.
+# Runs a command, keeps its output, and prints how long it took. $1 names the files.
 timed() {
     local name=$1 start=$EPOCHREALTIME status=0
     shift
@@ -142,7 +142,7 @@ if [ "$in_group" = yes ]; then
     echo "3. In a memory control group of 320 MiB without kernel swap, as it is ..."
     status=0
     timed confined_plain inside "${command[@]}" 2>/dev/null || status=$?
-    # 137: killed by the kernel. sort may also give up by itself.
+    # 137: killed by the kernel. sort may also exit by itself.
     [ "$status" -ne 0 ] || failed "the plain run fits in 320 MiB: the group limits nothing" confined_plain
     echo "   ended with status $status after $seconds s"
     echo

@@ -9,7 +9,7 @@ from pathlib import Path
 INSTALLED = {"softswap-cli", "softswap-bench", "softswap-remote", "softswap-runtime",
              "softswap-capi", "softswap-python"}
 TEXTS = ("LICENSE*", "LICENCE*", "COPYRIGHT*", "NOTICE*", "UNLICENSE*")
-# What comes with a C library and is not part of it.
+# Files that come with a C library and are not part of it.
 NOT_LINKED = {"contrib", "examples", "programs", "tests"}
 
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Whether files tell where they were built: fails on one that names this directory, the home of
+# Checks that files do not name the place where they were built. Fails on one that names this directory, the home of
 # its builder, or where cargo and its compiler live.
 #
 # usage: paths.sh FILE...

@@ -88,6 +88,7 @@ step "order of rooms: what the check refuses" tests/order_test.py
 step "order of rooms" tests/order.py
 step "what the documents name" tests/names.py
 step "versions" tests/versions.py
+step "plain English" tests/prose.py
 step "lints" cargo clippy --workspace --all-targets -- -D warnings
 step "dependencies (cargo-deny)" counted tests/deny.sh
 # The tests start softswap, which preloads the library from its own directory.

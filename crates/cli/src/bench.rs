@@ -14,7 +14,7 @@ pub(crate) use softswap_remote::PROGRAM as REMOTE;
 #[derive(Args)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct HandedOver {
-    /// What to do, and how; --help lists it
+    /// Command and options; --help lists them
     #[arg(value_name = "NAME", trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
 }

@@ -38,7 +38,7 @@ enum Action {
     Set {
         /// The setting
         key: String,
-        /// What it is to be
+        /// New value
         #[arg(allow_hyphen_values = true)]
         value: String,
     },

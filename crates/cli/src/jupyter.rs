@@ -56,7 +56,7 @@ struct InstallArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
     swap: Vec<String>,
 
-    /// The Python to run, which has ipykernel [default: python3 beside softswap itself, else of PATH]
+    /// The Python to run, which has ipykernel [default: python3 in softswap's folder, else of PATH]
     #[arg(long, value_name = "PROGRAM")]
     python: Option<PathBuf>,
 

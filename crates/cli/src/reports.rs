@@ -42,7 +42,7 @@ pub(crate) struct ReportArgs {
 
 /// Say what to change, by a report of `softswap run --report`.
 ///
-/// Each sentence has the figure beside it from which it comes.
+/// Each sentence names the figure that it is based on.
 #[derive(Args)]
 #[command(after_long_help = "\
 Exit status: 0, or 1 where the file cannot be read or is no report.")]

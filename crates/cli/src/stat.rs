@@ -44,7 +44,7 @@ pub(crate) struct StatArgs {
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
 
-    /// Print again every so many seconds until the process has ended; with --json, a line each
+    /// Print again at this interval in seconds until the process has exited; with --json, one line each time
     #[arg(long, value_name = "SECONDS", conflicts_with = "prometheus",
           value_parser = clap::value_parser!(u32).range(1..=86_400))]
     every: Option<u32>,

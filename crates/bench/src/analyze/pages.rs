@@ -65,7 +65,7 @@ pub(crate) struct PagesArgs {
     #[arg(long)]
     all: bool,
 
-    /// Take a file for a dump of pages, whatever it looks like
+    /// Read a file as a dump of pages, even if it looks like an ELF core
     #[arg(long)]
     raw: bool,
 

@@ -16,9 +16,9 @@ use seccomp_profile::Runtime;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Try out what this machine allows, and tell how to get what it does not.
+/// Test what this machine allows, and print how to get what is missing.
 ///
-/// Everything is tried for real, with the rights of whoever asks, in ways
+/// Everything is tried for real, with the rights of the caller, in ways
 /// that leave nothing behind.
 #[derive(Args)]
 #[command(after_long_help = "\

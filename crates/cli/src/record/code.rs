@@ -193,7 +193,7 @@ fn number_within(pid: u32) -> Option<u32> {
     line.split_whitespace().last()?.parse().ok()
 }
 
-/// What the addresses of a mapping are more than those in its file.
+/// Difference between the addresses of a mapping and those in its file.
 pub(super) fn bias(elf: &Elf<'_>, mapping: &MemoryMap) -> Option<u64> {
     let endian = Endianness::Little;
     let covers = |header: &&object::elf::ProgramHeader64<Endianness>| {

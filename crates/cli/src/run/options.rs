@@ -57,7 +57,7 @@ pub(crate) struct RunArgs {
 
     /// How pages are compressed: auto, lz4, zstd, zstd:LEVEL or none [default: auto]
     ///
-    /// With `auto` LZ4 packs them while the pool has plenty of room, zstd from then on, and Huffman's
+    /// With `auto` LZ4 packs them while the pool has plenty of room, then zstd, and Huffman's
     /// code those that LZ4 cannot pack. LEVEL is from -5 (fast) to 9 (small), 1 if it is left
     /// out. With `none` pages go straight to the disk. `softswap ctl PID set codec` changes it
     /// while the program runs.
@@ -73,7 +73,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SHARE|SIZE|auto", allow_hyphen_values = true)]
     pub(super) pool: Option<String>,
 
-    /// Write pages to the disk as they are: whoever can read the swap file or
+    /// Write pages to the disk as they are: every user who can read the swap file or
     /// device can read them
     ///
     /// They still carry a checksum.
@@ -112,7 +112,7 @@ pub(crate) struct RunArgs {
 
     /// Show on the terminal how the program and all that it starts fare: a line, each second anew
     ///
-    /// Without it a program that swaps is told so once, after ten seconds, on a terminal and unless
+    /// Without it a program that swaps gets one line, after ten seconds, on a terminal and unless
     /// --quiet is given. Neither where standard error is no terminal.
     #[arg(long)]
     pub(super) progress: bool,
@@ -130,7 +130,7 @@ pub(crate) struct RunArgs {
     /// How a thread waits for a page from the disk: interrupt, poll, hybrid or auto
     /// [default: auto]
     ///
-    /// The first three hold whatever happens; `poll` and `hybrid` are for few threads, on
+    /// The first three are fixed; `poll` and `hybrid` are for few threads, on
     /// a machine with a processor to spare. `auto` polls where that is so, and sleeps
     /// elsewhere. `softswap ctl PID set io.poll` changes it while the program runs.
     #[arg(long, value_name = "MODE")]

@@ -67,8 +67,8 @@ pub enum Request<'a> {
     Get(Option<&'a str>),
     /// Changes a setting.
     Set(&'a str, &'a str),
-    /// From now on and for two seconds one of so many faults is sampled, of 0 none: those that
-    /// were since this was last asked. With the frames of a Python interpreter, if one is named.
+    /// Samples one fault in this many for two seconds (0: none), and returns the samples since the
+    /// last request. With the frames of a Python interpreter, if one is named.
     Sample(u32, Option<Python>),
     /// Brings in the pages from an address on, for a reader in another process. At most a quarter
     /// of the budget: the answer has the length.

@@ -58,7 +58,7 @@ impl Pinners {
         self.next_look_ns.store(now + LOOK_NS, Release);
     }
 
-    /// Disables the checks: from then on batch unmapping is used only if pages cannot be moved.
+    /// Disables the checks: afterwards batch unmapping is used only if pages cannot be moved.
     pub(crate) fn stop(&self) {
         self.is_safe.store(false, Relaxed);
         self.next_look_ns.store(u64::MAX, Release);

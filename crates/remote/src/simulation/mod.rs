@@ -9,7 +9,7 @@ pub use model::simulate;
 use clap::Args;
 use serde::Serialize;
 
-/// What is simulated.
+/// Options of the simulation.
 #[derive(Args, Clone, Debug)]
 pub struct Settings {
     /// Primaries, each with a replica
@@ -56,7 +56,7 @@ pub struct Settings {
     #[arg(long, value_name = "S", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub return_s: u32,
 
-    /// How long it goes on
+    /// Duration
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: u32,
 

@@ -146,9 +146,8 @@ pub(crate) unsafe fn note(
     slot.state.store(FULL, Release);
 }
 
-/// From now on one of `every` faults is sampled, of 0 none, until nobody asks any more; the
-/// samples so far. Samples from now on have the frames of this interpreter. In a thread of the
-/// engine's.
+/// Returns the samples so far, and samples one fault in `every` (0: none) until requests stop. New
+/// samples have the frames of this interpreter. Called by a thread of the engine.
 pub(crate) fn take(every: u32, python: Option<Python>) -> FaultSamples {
     let ring = RING.get_or_init(|| {
         let word = || AtomicU64::new(0);

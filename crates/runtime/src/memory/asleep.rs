@@ -81,7 +81,7 @@ const UNUSED_BYTES: usize = 32 << 20;
 /// The heap's options are updated whenever committed memory passes a multiple of this.
 const STEP_BYTES: usize = 16 << 20;
 
-/// What this process may commit is its part of a budget that its tree shares.
+/// Makes the limit of this process a part of a budget that its tree shares.
 pub(crate) fn set_share(share: Share) {
     SHARE.get_or_init(|| share);
 }

@@ -16,7 +16,7 @@ use std::ffi::c_void;
 /// Alignment of every block, as in the C library. mimalloc's blocks of fewer bytes have less.
 const NATURAL: usize = 16;
 
-/// Whether an allocation of `size` bytes must stay out of the window.
+/// Returns true if an allocation of `size` bytes must stay outside the window.
 #[inline]
 fn is_ours(caller: usize, size: usize) -> bool {
     libc_memory::keeps(caller, size) || !instance::is_settled() || libc_memory::is_outside()

@@ -32,7 +32,7 @@ pub(crate) struct FitsArgs {
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
-    /// What a program takes, in MiB
+    /// Size of a program, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(16..=1_048_576))]
     program_size: u32,

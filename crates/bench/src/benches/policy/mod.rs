@@ -68,7 +68,7 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "FILE")]
     trace: Vec<PathBuf>,
 
-    /// Simulate with so many pages of memory, instead of shares; may be repeated
+    /// Simulate with this many pages of memory instead of shares; may be repeated
     #[arg(long, value_name = "N")]
     memory_pages: Vec<usize>,
 

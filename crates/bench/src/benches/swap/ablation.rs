@@ -35,7 +35,7 @@ over the cells. A cell in which a run failed is left out with a note. One mechan
 Seconds are of a program, or of one touch of a pattern. Ratios: without_MECHANISM_vs_with of all cells,
 WORK_without_MECHANISM_vs_with of one (_50 for 50 %, nothing for 25 %; _tN for N threads).")]
 pub(crate) struct AblationArgs {
-    /// What is switched off, one after the other [default: all]
+    /// Mechanisms to switch off, one after the other [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = parse_mechanism)]
     mechanisms: Vec<Mechanism>,
 

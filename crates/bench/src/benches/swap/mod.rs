@@ -43,7 +43,7 @@ const SETTINGS: [&str; 6] = ["codec", "pool", "poll", "encrypt", "avoid_move", "
 /// kernel frees the slot of each page that it reads.
 const AREA_TIMES: u64 = 4;
 
-/// Measure softswap beside the kernel's swap under the same memory limit.
+/// Compare softswap with the kernel's swap under the same memory limit.
 ///
 /// The sides are softswap, and the kernel's swap on a file, on zram (lz4), and on a file with zswap in
 /// front. For each pattern a program fills its working set, touches it, and compares every page at

@@ -415,7 +415,7 @@ impl Window {
         }
     }
 
-    /// What a list of pages comes to in runs of neighbours, and how many.
+    /// Returns the runs of adjacent pages in a list, and their number.
     pub(crate) fn runs(&self, pages: &[u64]) -> ([libc::iovec; DISCARD_RUNS], usize) {
         let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let (mut runs, mut count) = ([none; DISCARD_RUNS], 0);
