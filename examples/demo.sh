@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The main job: an analysis that needs about 1 GiB of memory, first as it is,
-# then within 256 MiB under softswap; the answers must be equal.
+# Runs an analysis that needs about 1 GiB of memory, first without softswap,
+# then within 256 MiB under softswap. The answers must be equal.
 #
-#   demo.sh            with python3 a database in memory, otherwise GNU sort
+#   demo.sh            an in-memory database if python3 is installed, else GNU sort
 #   demo.sh --sort     GNU sort
 #   demo.sh --cgroup   also inside a memory control group of 320 MiB without
 #                      kernel swap, where the plain run is killed (needs root)
@@ -43,7 +43,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# ---- the job: `answer FILE` is what a run leaves to compare -------------------
+# ---- the job: `answer FILE` writes a run's answer to FILE ---------------------
 
 python=$(python3 -c 'import os, sqlite3, sys; print(os.path.realpath(sys.executable))' 2>/dev/null) ||
     job=sort
@@ -57,8 +57,8 @@ database)
 sort)
     what="GNU sort of a file of random lines, about 1.2 GiB of memory"
     lines=$work/lines
-    export LC_ALL=C # not through env(1): the program is to be sort itself
-    # 600 MB of base64: lines of one length, in no order.
+    export LC_ALL=C # not through env(1), so that softswap starts sort itself
+    # 600 MB of base64 in random order, in lines of equal length.
     head -c 450000000 /dev/urandom | base64 -w 60 >"$lines"
     command_line() { command=(sort -S 2G --parallel=2 -T "$work" "$lines"); }
     answer() { sha256sum <"$1.stdout" >"$1"; }
@@ -110,7 +110,7 @@ echo
 sed 's/^/   = /' "$work/swapped" | cut -c 1-100
 echo "The answers are equal: $plain_seconds s as it is, $seconds s within $memory."
 
-# ---- the proof: nothing larger would fit -------------------------------------
+# ---- the proof: nothing larger fits ------------------------------------------
 
 make_group() {
     local root
@@ -133,7 +133,7 @@ make_group() {
     [ ! -e "$group/memory.swap.max" ] || echo 0 >"$group/memory.swap.max"
 }
 
-# The shell joins the group and becomes the program.
+# The shell joins the group, then executes the program.
 inside() { sh -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$group" "$@"; }
 
 if [ "$in_group" = yes ]; then

@@ -10,7 +10,7 @@ cargo=${CARGO_HOME:-$HOME/.cargo}
 status=0
 for file; do
     for path in "$here" "$HOME/" "$cargo" "$(rustc --print sysroot)"; do
-        # The root directory is in everything.
+        # "/" occurs in every file.
         [ "${#path}" -gt 2 ] || continue
         if strings -a "$file" | grep -F -m 3 -e "$path" >&2; then
             echo "$file names $path" >&2
