@@ -39,7 +39,7 @@ def prose(path, text):
     else:
         pattern = r"\s*//[/!]?\s?(.*)" if path.suffix in {".rs", ".c", ".h"} else r"\s*#\s?(.*)"
     for number, line in enumerate(text.splitlines(), 1):
-        found = re.match(pattern, line)
+        found = re.match(pattern, re.sub(r"`[^`]*`", "``", line))
         if found and found[1].strip():
             yield number, found[1].strip()
 
