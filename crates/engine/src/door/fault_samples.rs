@@ -4,7 +4,7 @@
 //!   missed 64
 //!   sample 16 disk w 81000 7f3210456000 55d0c0ffee10 7ffd0e20 7ffd0e90 3:55d0c0ffee99
 //!   block 7f3210000000 268435456 55d0c0ffe123
-//!   code 7f3210001230 17 look_up	/home/joe/analysis.py
+//!   code 7f3210001230 17 look_up (tab) /home/joe/analysis.py
 //! ```
 //!
 //! Of the stack, only words are sent that are addresses of code or of the stack: those needed for
