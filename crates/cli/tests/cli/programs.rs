@@ -211,7 +211,7 @@ fn blocks_grow_and_shrink_with_what_is_in_them() {
 #[test]
 fn what_is_freed_makes_room_at_once() {
     let blocks = "x = b'x' * (40 << 20); del x; y = [b'y' * (10 << 20) for _ in range(4)]";
-    let report = Swapped::within("72M").run(python(), &["-c", blocks]);
+    let report = Swapped::within("72M").option("--awake").run(python(), &["-c", blocks]);
     report.ended.expect_success("python");
     let mapped = report.figure("resident_peak_bytes");
     assert!(mapped > 40 << 20, "only {mapped} bytes were used at once");
