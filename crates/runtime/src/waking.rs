@@ -188,7 +188,7 @@ const NOTED_TRIES: u32 = 3;
 const NOT_YET: &str = "softswap: memory is short, and this process cannot be managed yet: a thread \
                        blocks SIGBUS or SIGSYS, or stays in the kernel; it has no budget until then\n";
 
-/// When to try again; 0: at any time.
+/// Time of the next attempt; 0: any time.
 static AGAIN_AT_NS: AtomicU64 = AtomicU64::new(0);
 
 fn is_time() -> bool {

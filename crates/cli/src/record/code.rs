@@ -91,7 +91,7 @@ impl Code {
         code
     }
 
-    /// The name of the function that an address is in, and of the file.
+    /// Returns the name of the function that contains an address, and of the file.
     pub(super) fn name(&self, address: u64) -> Native {
         let Some(mapped) = self.mapped.iter().find(|it| it.range.contains(&address)) else {
             let name = self.perf_map.at(address).map(visible);
@@ -180,7 +180,7 @@ pub(super) fn perf_map(pid: u32) -> Option<Vec<u8>> {
     read(Path::new(&format!("/tmp/perf-{number}.map")), Path::new(&format!("/proc/{pid}/root")))
 }
 
-/// A file as the process sees it; as we do once that has ended.
+/// Reads a file as the process sees it, or as softswap does once the process has exited.
 pub(super) fn read(path: &Path, root: &Path) -> Option<Vec<u8>> {
     let within = root.join(path.strip_prefix("/").unwrap_or(path));
     std::fs::read(within).or_else(|_| std::fs::read(path)).ok()

@@ -138,7 +138,7 @@ pub(crate) fn record(args: &RecordArgs) -> Result<ExitCode, Refusal> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks until the time is over, the process is, or a signal says that it is enough.
+/// Requests samples until the time is over, the process exits, or a signal arrives.
 fn collect(
     process: Process,
     python: Option<Python>,

@@ -73,7 +73,7 @@ impl<E: Fn(&str) -> Option<String>> Sources<'_, E> {
                 return Ok(vec![each(&text)]);
             }
             let values: Vec<_> = areas::each(&text).map(each).collect();
-            // Of nothing but semicolons none is named.
+            // A value of semicolons only names none.
             return Ok(if values.is_empty() { vec![each("")] } else { values });
         }
         match self.file.get(name) {

@@ -10,9 +10,9 @@
 //! With page protection each run of victims is made inaccessible and copied, and one call drops
 //! all. Pages between the victims need no claim.
 //!
-//! A page that a device writes to would be copied too early and dropped: moving
-//! such a page is refused by the kernel, this is not. So pages are unmapped here only
-//! while the program has nothing by which memory is pinned for longer than a system call.
+//! The kernel refuses to move a page that a device writes to, but not to copy and drop it, which
+//! would lose that write. So, if pages can be moved, they are unmapped here only while the program
+//! holds nothing that pins memory for longer than a system call.
 
 use crate::base::page::{Claim, PageNo, Place};
 use crate::core::{Core, Memory};

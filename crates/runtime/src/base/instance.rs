@@ -134,8 +134,8 @@ pub(crate) fn prepare_for_full_mask() {
     }
 }
 
-/// Before a sleeping process has a second thread: what cannot be done for a thread by others
-/// is done from now on.
+/// Prepares a sleeping process for its second thread: signal stacks and masks cannot be set for
+/// other threads later.
 pub(crate) fn prepare_for_threads() {
     if is_asleep()
         && !emulates_signals()

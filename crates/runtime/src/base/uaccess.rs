@@ -79,8 +79,8 @@ pub(crate) fn copy_by_kernel(from: usize, to: *mut u8, len: usize) -> isize {
     ask(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0])
 }
 
-/// As [`copy_from_user_nofault`], under a filter of the program's own: the kernel says of each
-/// page whether it can be read, and then it is.
+/// Does the same as [`copy_from_user_nofault`] under a filter installed by the program: tests each
+/// page by a system call, then copies.
 fn copy_readable(from: usize, to: &mut [u8]) -> bool {
     let Some(end) = from.checked_add(to.len()) else { return false };
     let mut pages = (from & !(PAGE_SIZE - 1)..end).step_by(PAGE_SIZE);

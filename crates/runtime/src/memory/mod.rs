@@ -1,21 +1,21 @@
 //! The program's memory: pins for calls, `malloc`, `mmap` and related functions.
 //!
-//! | file            | answers for                                                   |
-//! |-----------------|---------------------------------------------------------------|
-//! | `pins`          | what guarded calls keep in memory, and when that ends         |
-//! | `libc_memory`   | what the C library and the loader keep for themselves         |
-//! | `stdio_buffers` | the buffers of the C library's streams                        |
-//! | `insistence`    | programs that name a place for their memory                   |
-//! | `sleep_gate`    | what must not be under way when a sleeping process wakes      |
-//! | `arenas`        | mimalloc's options                                            |
-//! | `asleep`        | the calls of a process that has no engine yet                 |
-//! | `growing`       | large blocks that `realloc` lets grow where they are          |
-//! | `heap`          | `malloc` and its relatives                                    |
-//! | `redirect`      | the C library's own allocator leads to ours                   |
-//! | `inline_calls`  | objects that map memory by instructions of their own          |
-//! | `dlopen`        | `dlopen`: without `RTLD_DEEPBIND`, and what it loads          |
-//! | `other_malloc`  | the same, where the executable has a malloc of its own        |
-//! | `mappings`      | `mmap` and its relatives, `brk`                               |
+//! | file | contents |
+//! |---|---|
+//! | `pins` | memory that guarded calls keep resident, and its release |
+//! | `libc_memory` | memory that the C library and the loader keep for themselves |
+//! | `stdio_buffers` | buffers of the C library's streams |
+//! | `insistence` | programs that require addresses outside the window |
+//! | `sleep_gate` | operations that must finish before a sleeping process wakes |
+//! | `arenas` | mimalloc's options |
+//! | `asleep` | memory calls of a process without an engine |
+//! | `growing` | large blocks that `realloc` grows in place |
+//! | `heap` | `malloc` and related functions |
+//! | `redirect` | patches the C library's allocator to jump to the runtime's |
+//! | `inline_calls` | objects that map memory by their own system-call instructions |
+//! | `dlopen` | `dlopen`: drops `RTLD_DEEPBIND`, searches new libraries |
+//! | `other_malloc` | programs with their own `malloc` |
+//! | `mappings` | `mmap` and related calls, `brk` |
 
 pub(crate) mod pins;
 pub(crate) mod libc_memory;
