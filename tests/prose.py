@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.dont_write_bytecode = True
+from order import ROOT
+
 SUFFIXES = {".rs", ".md", ".py", ".sh", ".c", ".h"}
 HISTORY = ("docs/experiments/", "CHANGELOG.md")
 MOST_PER_1000 = 5

@@ -3,7 +3,6 @@
 use libmimalloc_sys as mi;
 use softswap_sys::raw;
 use std::ffi::c_long;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const EAGER_COMMIT: mi::mi_option_t = 3;
 const ARENA_EAGER_COMMIT: mi::mi_option_t = 4;
@@ -20,8 +19,6 @@ const EAGER_BYTES: usize = 16 << 20;
 const EAGER_THREAD_BYTES: usize = 128 << 20;
 /// Free budget that this needs.
 const EAGER_SPARE_BYTES: usize = 256 << 20;
-
-static IS_EAGER: AtomicBool = AtomicBool::new(false);
 
 fn set(option: mi::mi_option_t, value: c_long) {
     // SAFETY: an option of this version of mimalloc and a value in its range.
@@ -45,14 +42,10 @@ pub(crate) fn set_up(may_sleep: bool) {
 pub(crate) fn note_committed(committed: usize, spare: impl FnOnce() -> usize) {
     let needed = |threads: usize| EAGER_BYTES + EAGER_THREAD_BYTES * threads.saturating_sub(1);
     let is_used = || raw::thread_count().is_some_and(|threads| committed >= needed(threads));
-    let is_eager = spare() >= EAGER_SPARE_BYTES && is_used();
-    if IS_EAGER.load(Relaxed) != is_eager {
-        set_options(is_eager);
-    }
+    set_options(spare() >= EAGER_SPARE_BYTES && is_used());
 }
 
 fn set_options(is_eager: bool) {
-    IS_EAGER.store(is_eager, Relaxed);
     set(EAGER_COMMIT, c_long::from(is_eager));
     set(ARENA_EAGER_COMMIT, c_long::from(is_eager));
     set(ARENA_RESERVE, if is_eager { ARENA_KIB } else { SMALL_ARENA_KIB });
