@@ -22,6 +22,7 @@ use softswap_engine::base::stats::Tier;
 use softswap_engine::codec::same_filled::same_filled_word;
 use softswap_engine::codec::{self, Packer, Scratch};
 use softswap_sys::PAGE_SIZE;
+use softswap_sys::faults::Faults;
 use softswap_sys::memory::{Page, give_back, reserve_bytes, reserve_pages};
 use softswap_sys::raw::now_ns;
 use softswap_sys::window::Writes;
@@ -45,7 +46,7 @@ const SAME: u64 = 0x00ab_cdef;
 #[command(after_long_help = "\
 Variants: fault_* is a touch of memory managed by softswap: never touched before (zero), a page whose
 words are all equal (same_filled), compressed in memory (pool), in the swap file (disk). sigbus_copy is
-a userfaultfd fault by SIGBUS whose handler does nothing but copy a page in, copy that copy alone,
+a fault whose handler does nothing but copy a page in (by SIGBUS; with protection by SIGSEGV), copy that copy alone,
 device_read a blocking 4 KiB read of the same swap file, kernel_anonymous the kernel's own first touch.
 step_* are the steps of a fault: entering the handler, claiming and publishing an entry, filling or
 decompressing a page, installing it write-protected, returning from the handler.
@@ -60,6 +61,10 @@ pub(crate) struct FaultsArgs {
     /// The directory for the swap file
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     swap: PathBuf,
+
+    /// How faults are taken: auto, userfaultfd or protection
+    #[arg(long, value_name = "MECHANISM", default_value_t)]
+    faults: Faults,
 }
 
 #[derive(Debug, Serialize)]
@@ -131,7 +136,7 @@ pub(super) fn measure(args: &FaultsArgs) -> Result<Findings<Figures>, Refusal> {
              fewer pages"
         )));
     }
-    let (fixture, mut log) = (fixture::set_up(&dir.path, &sizes)?, Log::start());
+    let (fixture, mut log) = (fixture::set_up(&dir.path, &sizes, args.faults)?, Log::start());
     let (texts, packed_share) = compressible_pages(pages)?;
     let mut bench = Bench::new(fixture, pages, &texts)?;
     let mut cells = VARIANTS.map(Cell::new);

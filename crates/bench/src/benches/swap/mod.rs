@@ -46,7 +46,7 @@ const AREA_TIMES: u64 = 4;
 /// Compare softswap with the kernel's swap under the same memory limit.
 ///
 /// The sides are softswap, and the kernel's swap on a file, on zram (lz4), and on a file with zswap in
-/// front. For each pattern a program fills its working set, touches it, and compares every page at
+/// front; `protection` is softswap that takes faults by page protection. For each pattern a program fills its working set, touches it, and compares every page at
 /// the end; then whole programs run. A memory control group of the same limit holds each run. Without
 /// root softswap runs alone, without a group unless one may be made. Changes to the machine (swap
 /// areas, a zram device, zswap's settings, control groups) are undone however the bench exits.
@@ -82,7 +82,7 @@ softswap_same_dram_as_SIDE with the DRAM of that side.")]
 pub(crate) struct SwapArgs {
     /// Implementations of swapping; softswap is compared with the others
     #[arg(long, value_name = "SIDE,...", value_delimiter = ',', value_enum,
-          default_values_t = Side::all())]
+          default_values_t = Side::USUAL)]
     sides: Vec<Side>,
 
     #[command(flatten)]

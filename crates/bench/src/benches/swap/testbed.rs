@@ -109,7 +109,7 @@ impl Testbed {
                 notes.push(format!(
                     "the kernel's sides were left out, and softswap runs without a control group: {why}"
                 ));
-                sides.retain(|side| *side == Side::Softswap);
+                sides.retain(|side| side.is_softswap());
             }
         }
         for side in std::mem::take(sides) {
@@ -156,7 +156,7 @@ impl Testbed {
     /// Creates a side's area and activates it: a container may permit devices and settings, but forbid
     /// swapon.
     fn try_area(&mut self, side: Side, bytes: u64) -> Result<Option<PathBuf>, String> {
-        if side == Side::Softswap {
+        if side.is_softswap() {
             return Ok(None);
         }
         self.restorer.ask(&Act::HoldSwap)?;
@@ -185,7 +185,7 @@ impl Testbed {
 
     fn area_of(&self, side: Side) -> Option<PathBuf> {
         match side {
-            Side::Softswap => None,
+            Side::Softswap | Side::Protection => None,
             Side::KernelFile | Side::KernelZswap => Some(self.file.clone()),
             Side::KernelZram => self.zram.as_ref().map(|name| Path::new("/dev").join(name)),
         }
@@ -223,7 +223,7 @@ impl Testbed {
             _ => Outside::Nowhere,
         };
         let group = match self.groups {
-            Some(_) => Some(self.make_group(limit_bytes, side != Side::Softswap)?),
+            Some(_) => Some(self.make_group(limit_bytes, !side.is_softswap())?),
             None => None,
         };
         let dir = group.as_ref().map(|group| group.dir.clone());
