@@ -3,6 +3,7 @@
 
 use crate::common::bin_dir;
 use crate::support::{LIMIT, Running, python};
+use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -86,9 +87,10 @@ fn expect_success(output: &Output, page: &str, text: &str) {
 fn commands_of_the_recipes_run() {
     let transcripts = blocks("console tested").into_iter();
     let transcripts = transcripts.map(|(page, text)| (page, commands(&text)));
+    let mut dirs = HashMap::new();
     for (page, text) in blocks("sh tested").into_iter().chain(transcripts) {
-        // Swap files must be on a disk.
-        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        // Blocks of a page use the files of earlier ones. Swap files must be on a disk.
+        let dir = dirs.entry(page).or_insert_with(|| tempfile::tempdir_in("/var/tmp").unwrap());
         expect_success(&run(dir.path(), "bash", &["-euc", &text]), page, &text);
         let made = std::fs::read_to_string(dir.path().join("softswap.json"));
         if text.contains("--profile") {
