@@ -56,7 +56,9 @@ enum Action {
 }
 
 fn number(text: &str) -> Result<usize, String> {
-    parse_number(text).ok_or_else(|| "not a number, decimal or after 0x hexadecimal".to_string())
+    parse_number(text).ok_or_else(|| {
+        "not a number; give a decimal number, or a hexadecimal one that begins with 0x".to_string()
+    })
 }
 
 fn after_help() -> String {

@@ -19,8 +19,8 @@ use uuid::Uuid;
 /// and have all its storage: make it with `fallocate -l SIZE PATH`. At least
 /// 2 MiB are needed, the unit in which softswap hands out storage.
 #[derive(Args)]
-#[command(after_long_help = "\
-What is mounted, active swap or otherwise in use is refused, --force or not. The first 1024 bytes,
+#[command(
+    after_long_help = "Files and devices that are mounted, active swap or otherwise in use are refused, even with --force. The first 1024 bytes,
 where a boot loader may be, stay as they are, unless what --force overrides begins there.
 
 Examples:
@@ -28,7 +28,8 @@ Examples:
   softswap mkswap --label fast /mnt/fast/swapfile
 
 Exit status: 0 when it is a swap area now, 2 when it was refused and nothing was changed, 1 when
-writing to it failed.")]
+writing to it failed."
+)]
 pub(crate) struct MkswapArgs {
     /// A label, at most 16 bytes long
     #[arg(short = 'L', long, value_name = "LABEL", value_parser = parse_label)]
@@ -47,13 +48,13 @@ pub(crate) struct MkswapArgs {
 }
 
 fn parse_label(text: &str) -> Result<[u8; LABEL_BYTES], String> {
-    label_field(text).ok_or_else(|| format!("has {} bytes; give at most {LABEL_BYTES}", text.len()))
+    label_field(text).ok_or_else(|| format!("has {} bytes; at most {LABEL_BYTES} fit", text.len()))
 }
 
 fn parse_uuid(text: &str) -> Result<Uuid, String> {
     Uuid::try_parse(text).map_err(|_| {
-        "not a UUID; give one such as 8dd4db9a-ea4b-4f4d-9aa6-6d6a8e0e5c3f, or none for a \
-         random one"
+        "not a UUID; give one such as 8dd4db9a-ea4b-4f4d-9aa6-6d6a8e0e5c3f, or leave the option \
+         out for a random one"
             .to_string()
     })
 }
@@ -68,7 +69,7 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     let mut storage = Storage::open(&args.path).map_err(|error| refuse(&error))?;
     if let Some(found) = storage.contents().next().filter(|_| !args.force) {
         return Err(refuse(&format_args!(
-            "{shown} holds {}, and was not touched: name another, or destroy what it holds with \
+            "{shown} contains {}, and was not changed: choose another, or overwrite it with \
              --force",
             found.name
         )));
@@ -91,7 +92,7 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
             FAILED,
             format!(
                 "mkswap: {shown} could not be written ({}), and may be damaged: try again, or \
-                 name another",
+                 choose another",
                 plain(&error)
             ),
         )

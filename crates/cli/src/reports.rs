@@ -103,7 +103,7 @@ fn summary_of(report: &Report, is_verbose: bool) -> String {
 
 fn no_report(path: &Path, why: &str) -> Refusal {
     failed(format!(
-        "{}: this is no report: {why}; `softswap run --report FILE.json` writes one",
+        "{}: not a report: {why}; `softswap run --report FILE.json` writes one",
         path.display()
     ))
 }
@@ -122,7 +122,10 @@ fn read(path: &Path) -> Result<String, Refusal> {
     }
     let json = page::json_in(&text).map(str::to_string);
     json.ok_or_else(|| {
-        no_report(path, "it is a page without figures, of two reports or by an older softswap")
+        no_report(
+            path,
+            "the page contains no figures: it compares two reports, or an older softswap wrote it",
+        )
     })
 }
 

@@ -68,7 +68,7 @@ struct AreaFacts {
 pub(crate) fn swapon_check(args: &SwaponCheckArgs) -> Result<ExitCode, Refusal> {
     if args.path.to_str().is_some_and(is_url) {
         return Err(Refusal::usage(
-            "swapon-check: that is a cluster: look at it with `softswap remote check URL`",
+            "swapon-check: that is a cluster: check it with `softswap remote check URL`",
         ));
     }
     let checked = if args.path.is_dir() { directory(&args.path) } else { named(&args.path) };

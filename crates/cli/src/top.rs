@@ -36,8 +36,8 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode, Refusal> {
     if std::env::var_os("TERM").is_some_and(|it| it == "dumb") {
         return Err(Refusal::new(
             FAILED,
-            "`softswap top` fills a screen, and TERM says that this terminal is dumb; \
-             `softswap stat PID --every 1` prints figures again and again",
+            "`softswap top` needs a cursor, and TERM names a terminal without one; `softswap stat \
+             PID --every 1` prints figures each second",
         ));
     }
     let mut looker = Looker::new();

@@ -27,8 +27,8 @@ pub(super) fn open(text: &str) -> Result<Source, Refusal> {
         Refusal::new(
             FAILED,
             format!(
-                "process {text}: there is no such process; `pgrep -a NAME` finds numbers, and a \
-                 file of that name is ./{text}"
+                "process {text}: there is no such process; `pgrep -a NAME` finds PIDs, and a file \
+                 of that name is ./{text}"
             ),
         )
     })?;

@@ -96,7 +96,7 @@ fn swap_file(dir: &SwapDir) -> Vec<Check> {
         Err(error) => Check::missing(
             "swap-nameless-file",
             format!("O_TMPFILE is refused: {}", plain(error)),
-            "a file is made and its name removed at once",
+            "softswap creates a named file and unlinks it at once",
             "softswap run --swap DIR ...   # DIR on ext4, xfs or btrfs".into(),
         ),
     }];
@@ -109,7 +109,7 @@ fn swap_file(dir: &SwapDir) -> Vec<Check> {
         Err(error) => Check::missing(
             "swap-direct-io",
             format!("O_DIRECT is refused in {shown}: {}", plain(&error)),
-            "pages go through the page cache, which uses DRAM beyond the budget",
+            "pages pass through the page cache, which uses DRAM outside the budget",
             "softswap run --swap DIR ...   # DIR on ext4, xfs or btrfs on a disk".into(),
         ),
     });
@@ -133,7 +133,7 @@ fn runtime_library() -> Check {
     };
     let shown = path.display();
     match preload(&path) {
-        Ok(()) => Check::ok("runtime-library", format!("{shown}, and the loader takes it")),
+        Ok(()) => Check::ok("runtime-library", format!("{shown}; the loader can preload it")),
         Err(why) => Check {
             status: Status::Fatal,
             ..Check::fatal(

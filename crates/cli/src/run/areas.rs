@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 /// The largest priority, as with `swapon`.
 const MAX_PRIORITY: u16 = 32_767;
 
-const WITHOUT_DISK: &str = "copies=local keeps its other copy in a directory on disk, and there is \
-                            none for it: give one more with --swap, or copies=2";
+const WITHOUT_DISK: &str = "copies=local stores the second copy in a directory on disk, and none is given: add one with \
+     --swap DIR, or use copies=2";
 
 /// Areas that a process tree shares.
 #[derive(Debug, Default)]
@@ -49,9 +49,9 @@ pub(super) fn settle(
     let asked = if asked.is_empty() { default.iter().map(by_default).collect() } else { asked };
     if let Some(beyond) = asked.get(MAX_AREAS) {
         let count = asked.len();
-        return Err(
-            beyond.refuse(format!("{count} swap areas are too many; give at most {MAX_AREAS}"))
-        );
+        return Err(beyond.refuse(format!(
+            "{count} swap areas are given, and at most {MAX_AREAS} are supported"
+        )));
     }
     let (mut areas, mut common) = (Vec::<AreaSpec>::new(), Common::default());
     let is_directory = |asked: &Asked| {
@@ -75,7 +75,7 @@ pub(super) fn settle(
         // Each area in a directory has its own file.
         let is_same = |other: &AreaSpec| is_same_file(&other.path, &spec.path);
         if !spec.path.is_dir() && areas.iter().any(is_same) {
-            return Err(asked.refuse("this swap area was given before; give each once"));
+            return Err(asked.refuse("this swap area is given twice; give each once"));
         }
         if spec.path.exists() && !spec.path.is_dir() {
             let (spec, area) = named(asked, spec, notes)?;
@@ -121,7 +121,7 @@ fn directory(
     let usable = dir.free_bytes.saturating_sub(reserve_bytes);
     if spec.limit_bytes.is_some_and(|bytes| bytes > usable) {
         notes.push(format!(
-            "{}: only {} are free there now beyond the reserve",
+            "{}: only {} are free there now, in addition to the reserve",
             asked.shown,
             units::bytes(usable)
         ));
@@ -140,7 +140,8 @@ fn named(
     let area = activate(&spec.path).map_err(|error| asked.refuse(error))?;
     if let Some(bytes) = spec.limit_bytes {
         return Err(asked.refuse(format!(
-            "a size ({}) is for files in directories; the size of {} is its own, leave it away",
+            "a size ({}) can only be given for a directory; {} has a size of its own: leave the \
+             size out",
             units::bytes(bytes),
             spec.path.display()
         )));
@@ -148,8 +149,8 @@ fn named(
     notes.extend(area.warnings.iter().map(|warning| format!("{shown}: {warning}")));
     if !area.is_device && spec.discard != Discard::None {
         notes.push(format!(
-            "{shown}: the blocks of a named file stay its own, so nothing is discarded; that is \
-             for devices and directories"
+            "{shown}: discard has no effect on a named file, which keeps its blocks; use it with \
+             devices and directories"
         ));
     }
     let path = std::path::absolute(&spec.path).unwrap_or(spec.path);
@@ -178,7 +179,7 @@ pub(crate) fn parse(text: &str) -> Result<AreaSpec, String> {
     }
     (spec.path, spec.limit_bytes) = split_size(rest)?;
     if spec.path.as_os_str().is_empty() {
-        return Err("no directory is named; give one, or leave it out".into());
+        return Err("the path is empty; give a directory, or leave the option out".into());
     }
     Ok(spec)
 }
@@ -188,13 +189,13 @@ fn take_option(spec: &mut AreaSpec, key: &str, value: &str) -> Result<(), String
         "pri" => {
             let number = value.parse().ok().filter(|number| *number <= MAX_PRIORITY);
             let number = number.ok_or_else(|| {
-                format!("the priority `{value}` is none; give a number from 0 to {MAX_PRIORITY}")
+                format!("`{value}` is not a priority; give a number from 0 to {MAX_PRIORITY}")
             })?;
             spec.priority = Some(number);
         }
         "discard" => spec.discard = value.parse().map_err(|bad| format!("{bad}"))?,
         "poll" => spec.poll = Some(value.parse().map_err(|bad| format!("{bad}"))?),
-        _ => return Err(format!("there is no option `{key}`; there are pri, discard and poll")),
+        _ => return Err(format!("unknown option `{key}`; the options are pri, discard and poll")),
     }
     Ok(())
 }
@@ -210,7 +211,8 @@ fn split_size(text: &str) -> Result<(PathBuf, Option<u64>), String> {
     let bytes = parse_size(size).map_err(|why| format!("the size `{size}`: {why}"))?;
     if bytes < swapdir::SMALLEST_FILE_BYTES {
         return Err(format!(
-            "a swap file of {} is too small: give at least {}, or no size for all free space",
+            "a swap file of {} is too small: give at least {}, or leave the size out to use all \
+             free space",
             units::bytes(bytes),
             units::bytes(swapdir::SMALLEST_FILE_BYTES)
         ));

@@ -78,7 +78,7 @@ impl Bounds {
         let size = |text: &str| parse_size(text).map_err(|why| format!("{text}: {why}"));
         let (floor_bytes, ceiling_bytes) = (size(floor)?, size(ceiling)?);
         if floor_bytes < MIN_MEMORY_BYTES {
-            return Err(format!("the floor {floor} is too little: a process needs 8 MiB"));
+            return Err(format!("the floor {floor} is too small: a process needs 8 MiB"));
         }
         if ceiling_bytes < floor_bytes {
             return Err(format!("the ceiling {ceiling} is below the floor {floor}"));

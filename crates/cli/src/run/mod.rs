@@ -75,7 +75,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     }
 
     let (stats_fd, words) = softswap_sys::shared::create(STATS_WORDS).map_err(|error| {
-        Refusal::own(format!("cannot make the shared page of figures: {}", plain(&error)))
+        Refusal::own(format!("cannot create the shared memory for counters: {}", plain(&error)))
     })?;
     let mut config = settled.config;
     config.stats_fd = Some(stats_fd.as_raw_fd());
@@ -155,7 +155,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
 fn open_reports(paths: &[PathBuf], log: Option<&Path>) -> Result<Vec<report::Report>, Refusal> {
     let named_twice = |path: &Path, other: &str| {
         let shown = path.display();
-        Refusal::usage(format!("--report {shown}: {other} has it, too; name another"))
+        Refusal::usage(format!("--report {shown}: {other} names the same file; choose another"))
     };
     let mut reports: Vec<report::Report> = Vec::new();
     for path in paths {

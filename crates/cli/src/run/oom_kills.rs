@@ -97,7 +97,7 @@ impl OomKilled {
         };
         format!(
             "the kernel killed {killed}: {place}; the budget of {} does not include code, stacks \
-             and other memory outside of it ({}); {advice}",
+             and other memory outside it ({}); {advice}",
             bytes(budget_bytes),
             bytes(outside_bytes)
         )

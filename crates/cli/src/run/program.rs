@@ -65,8 +65,8 @@ fn look_up(name: &OsStr) -> Result<PathBuf, Refusal> {
             return Refusal::new(
                 NOT_FOUND,
                 format!(
-                    "\"{shown}\": no program in PATH has this name; leave out the quotes ({shown}), or \
-                     give it to a shell: softswap run -- sh -c {}",
+                    "\"{shown}\": no program in PATH has this name; leave out the quotes \
+                     ({shown}), or run it by a shell: softswap run -- sh -c {}",
                     quoted(&shown)
                 ),
             );

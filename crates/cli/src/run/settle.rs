@@ -217,7 +217,7 @@ fn misspelt(
         let distance = |known: &str| strsim::damerau_levenshtein(known, name);
         let nearest = known.iter().min_by_key(|known| distance(known))?;
         matches!(distance(nearest), 1 | 2)
-            .then(|| format!("{name} is no variable of softswap's; did you mean {nearest}?"))
+            .then(|| format!("softswap does not know the variable {name}; did you mean {nearest}?"))
     };
     variables.filter_map(|(name, _)| note(name)).collect()
 }
@@ -321,9 +321,7 @@ fn settle_memory(
 ) -> Result<(u64, Option<Bounds>), Refusal> {
     if let Some(bounds) = Bounds::parse(&asked.text) {
         if is_per_process {
-            return Err(
-                asked.refuse("only the budget of the whole tree moves by itself: --memory auto")
-            );
+            return Err(asked.refuse("only --memory, the budget of the whole tree, can be auto"));
         }
         let bounds = bounds.map_err(|why| asked.refuse(why))?;
         return Ok((bounds.first(), Some(bounds)));
@@ -344,14 +342,16 @@ fn settle_memory(
     };
     if bytes < MIN_MEMORY_BYTES {
         return Err(asked.refuse(format!(
-            "too little{of}: the engine needs at least {} of DRAM; ask for more, such as --memory 256M",
+            "too little{of}: the engine needs at least {} of DRAM; give more, such as --memory \
+             256M",
             units::bytes(MIN_MEMORY_BYTES)
         )));
     }
     let physical = softswap_sys::memory::dram_bytes();
     if bytes > physical {
         notes.push(format!(
-            "{} is more than the machine's {} of DRAM, which is what the program may use; the kernel may have to swap, or kill it",
+            "{} is more than the machine's {} of DRAM; the program may use all DRAM, so the \
+             kernel may swap, or kill the program",
             asked.shown,
             units::bytes(physical)
         ));
@@ -368,8 +368,9 @@ fn too_large_for_group(shown: &str, bytes: u64) -> Option<String> {
     let fits_bytes = Bounds::default().first();
     (available.is_group && bytes > fits_bytes).then(|| {
         format!(
-            "{shown}: the {} allows {} now; code, stacks and other memory outside of the budget \
-             come on top, so the kernel may kill the program; take --memory auto, or --memory {}M",
+            "{shown}: the {} allows {} now; code, stacks and other memory outside the budget need \
+             more than that, so the kernel may kill the program; use --memory auto, or --memory \
+             {}M",
             available.because,
             units::bytes(available.bytes),
             fits_bytes >> 20

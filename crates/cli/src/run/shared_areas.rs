@@ -33,7 +33,7 @@ impl SharedAreas {
         for Named { order, area, shown } in &named {
             let claimed = claim_for_tree(area).map_err(|error| {
                 Refusal::usage(format!(
-                    "{shown}: no part of it can be locked ({}), so processes cannot share it: name \
+                    "{shown}: no part of it can be locked ({}), so processes cannot share it: use \
                      a file on another file system, or a device",
                     plain(&error)
                 ))
@@ -45,7 +45,9 @@ impl SharedAreas {
         }
         let (tables_fd, words) = shared::create(ClusterTables::words(&which)).map_err(|error| {
             let why = plain(&error);
-            Refusal::own(format!("cannot make the table by which processes share areas: {why}"))
+            Refusal::own(format!(
+                "cannot create the table through which processes share swap areas: {why}"
+            ))
         })?;
         config.tables_fd = Some(tables_fd.as_raw_fd());
         let tables = ClusterTables::create(words, &which);

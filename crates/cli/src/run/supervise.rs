@@ -79,7 +79,7 @@ pub(super) fn run(
 ) -> Result<Finished, Refusal> {
     let signals: Vec<i32> = PASSED_ON.into_iter().chain(child::real_time_signals()).collect();
     let queue = SignalQueue::hold(&signals)
-        .map_err(|error| Refusal::own(format!("cannot hold signals: {}", plain(&error))))?;
+        .map_err(|error| Refusal::own(format!("cannot block signals: {}", plain(&error))))?;
     let ledger_fd = tree.as_ref().map(|tree| tree.fd());
     let kept: Vec<BorrowedFd<'_>> =
         [stats_fd].into_iter().chain(ledger_fd).chain(areas.descriptors()).collect();
@@ -92,7 +92,7 @@ pub(super) fn run(
     areas.watch(is_quiet)?;
     log.iter_mut().for_each(|log| log.start(child.id()));
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| Refusal::own("the system gave no process number"))?;
+    let pid = pid.ok_or_else(|| Refusal::own("the kernel returned no PID"))?;
     let mut watch = Watch::new(child.id(), stats);
     let mut search = is_all_managed.then(|| Search::new(child.id()));
     let mut is_told = is_quiet;
@@ -161,7 +161,7 @@ fn not_started(name: &std::ffi::OsStr, error: &std::io::Error) -> Refusal {
                 _ => "`ulimit -u` and free memory",
             };
             return Refusal::own(format!(
-                "no process could be started for {}: {}; look at {place}",
+                "the kernel created no process for {}: {}; check {place}",
                 name.to_string_lossy(),
                 plain(error)
             ));

@@ -32,8 +32,9 @@ impl Tables {
         }
         self.is_noted = true;
         Some(format!(
-            "tables of the program's pages take {} of the budget of {}, which holds about {} of \
-             memory at most, and half of that if its pages do not compress; for more raise --memory",
+            "softswap's page tables use {} of the budget of {}: with this budget a program can \
+             touch about {}, or half of that if its pages do not compress; if it needs more, \
+             raise --memory",
             bytes(tables_bytes),
             bytes(budget_bytes),
             bytes(MOST_BUDGETS * budget_bytes),

@@ -120,9 +120,9 @@ fn advice(seen: Sample, budget_bytes: u64, memory_bytes: u64) -> String {
         ("compressed in memory", "")
     };
     format!(
-        "in the last {seconds} s the program has waited for pages {percent:.0}% of the time, mostly \
-         {what}: what it uses at a time does not fit in {} (it has {} in all); a larger --memory \
-         would help{beside}",
+        "in the last {seconds} s the program waited for pages {percent:.0}% of the time, mostly \
+         for pages {what}: its working set does not fit in {} (its memory is {} in all); a larger \
+         --memory would help{beside}",
         bytes(budget_bytes),
         bytes(memory_bytes),
     )

@@ -61,7 +61,9 @@ impl Tree {
         let made = softswap_sys::shared::create(SHAPE.words());
         let (fd, words) = made.map_err(|error| {
             let why = plain(&error);
-            Refusal::own(format!("cannot make the page by which processes share a budget: {why}"))
+            Refusal::own(format!(
+                "cannot create the memory through which processes share a budget: {why}"
+            ))
         })?;
         let chunk_bytes = chunk_bytes();
         let limit = chunks(memory_bytes, chunk_bytes);
@@ -194,10 +196,15 @@ impl Budget {
                 self.await_limit();
                 Ok(self.memory())
             }
-            Request::Sample(..) => Err("faults are sampled by each process".to_string()),
-            Request::Touch(..) => Err("each process brings in its own memory".to_string()),
+            Request::Sample(..) => {
+                Err("only single processes sample faults: give the PID of one".to_string())
+            }
+            Request::Touch(..) => {
+                Err("only a process can bring in its own memory: give its PID".to_string())
+            }
             Request::Get(Some(key)) | Request::Set(key, _) => Err(format!(
-                "there is no setting {key:?} of the tree; there is memory, and others of each process"
+                "{key:?} is not a setting of the tree; the only one is memory: for others give \
+                 the PID of a process"
             )),
         }
     }
@@ -217,7 +224,10 @@ impl Budget {
         };
         let Process { pid, name, granted_bytes, .. } = most;
         let [granted, had] = [report.granted_bytes, *granted_bytes].map(|bytes| bytes >> 20);
-        format!(" ({granted}M are granted until more has left; {name}, {pid}, has {had}M)")
+        format!(
+            " ({granted}M are granted until processes have evicted more; {name}, {pid}, has \
+             {had}M)"
+        )
     }
 
     /// Waits until no more is granted than the limit, for [`LIMIT_TIMEOUT`] at most.
@@ -248,14 +258,16 @@ impl Budget {
 
     fn set(&self, text: &str) -> Result<(), String> {
         if text == "auto" {
-            self.bounds.ok_or("memory: it can move by itself where it did from the start")?;
+            self.bounds.ok_or(
+                "memory: auto is only possible if softswap run was started with --memory auto",
+            )?;
             self.is_auto.store(true, Relaxed);
             return Ok(());
         }
         let bytes = parse_size(text).map_err(|why| format!("memory: {why}"))?;
         if bytes < MIN_MEMORY_BYTES {
             let least = units::bytes(MIN_MEMORY_BYTES);
-            return Err(format!("memory: {text} is too little: a process needs {least}"));
+            return Err(format!("memory: {text} is too small: a process needs {least}"));
         }
         let limit = chunks(bytes.min(softswap_sys::memory::dram_bytes()), self.chunk_bytes);
         self.is_auto.store(false, Relaxed);

@@ -213,7 +213,7 @@ fn a_mounted_device_is_recognised() {
 fn another_file_than_the_library_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let text = message(run(dir.path()).env("SOFTSWAP_LIBRARY", "/etc/passwd").arg("true"), 125);
-    assert_says(&text, &["SOFTSWAP_LIBRARY", "/etc/passwd", "is no library", "leave it out"]);
+    assert_says(&text, &["SOFTSWAP_LIBRARY", "/etc/passwd", "is not a library", "leave it out"]);
     let own = crate::common::bin_dir().join("libsoftswap.so");
     run(dir.path()).env("SOFTSWAP_LIBRARY", own).arg("true").assert().success();
 }

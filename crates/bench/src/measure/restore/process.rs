@@ -15,7 +15,7 @@ pub(crate) struct RestorerArgs {}
 
 pub(crate) fn restore() -> Result<ExitCode, Refusal> {
     let ends = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
-    let _held = SignalQueue::hold(&ends).or_own("cannot hold signals")?;
+    let _held = SignalQueue::hold(&ends).or_own("cannot block signals")?;
     let mut changes = Changes::default();
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         let answer: Answer = serde_json::from_str(&line)
