@@ -134,7 +134,7 @@ pub fn main() -> ExitCode {
             let runs = list(url).await?;
             print(&match (target.json, runs.as_slice()) {
                 (true, runs) => json("remote-runs", &runs),
-                (false, []) => "nothing of softswap's is stored there".into(),
+                (false, []) => "no run of softswap has pages there".into(),
                 (false, runs) => runs_text(runs),
             })?;
             Ok(ExitCode::SUCCESS)
@@ -150,8 +150,9 @@ async fn gc(url: &Url, args: &GcArgs) -> Result<ExitCode, Refusal> {
         (false, []) => match list(url).await?.len() {
             0 => "there is nothing to remove".into(),
             count => format!(
-                "there is nothing to remove; the lease of what is stored there has not ended \
-                 (runs: {count}). `ls` lists it, and --run RUN removes a run all the same"
+                "there is nothing to remove: {count} runs have pages there, and their leases have \
+                 not expired. `softswap remote ls` lists them, and --run RUN removes one all the \
+                 same"
             ),
         },
         (false, runs) => runs_text(runs),
@@ -228,7 +229,7 @@ fn report_text(report: &Report) -> String {
     }
     let mut lines = table(&rows);
     let room = report.room_for_pages_bytes.map(bytes);
-    lines.extend(room.map(|room| format!("room for {room} of pages, copies counted")));
+    lines.extend(room.map(|room| format!("space for {room} of pages, with their copies")));
     lines.extend(report.warnings.iter().map(|warning| format!("note: {warning}")));
     lines.extend(report.refusals.iter().map(|refusal| format!("REFUSED: {refusal}")));
     if report.refusals.is_empty() {
@@ -247,11 +248,11 @@ fn simulation_text(found: &Found) -> String {
     }
     let mut lines = table(&rows);
     lines.push(format!(
-        "{} extents lost, {} reads late, {} writes given up",
+        "{} extents lost, {} reads timed out, {} writes failed",
         found.lost_extents, found.late_reads, found.failed_writes
     ));
     lines.push(format!(
-        "{} copies made again, the last after {:.1} s; servers busy {:.0} % of the time",
+        "{} copies restored, the last after {:.1} s; servers busy {:.0} % of the time",
         found.repaired_copies,
         found.longest_repair_s,
         found.busy_share * 100.0

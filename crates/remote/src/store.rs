@@ -48,11 +48,12 @@ pub trait PageStore: Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The store has no space. Stored pages can still be read, and space may become free.
-    #[error("{node} has no room for more pages: raise its maxmemory, or lower size=")]
+    #[error("{node} has no space for more pages: raise its maxmemory, or lower size=")]
     Full { node: String },
     /// No copy of a page has the content that was written.
     #[error(
-        "page {page} is lost: neither {} holds what was written (asked: {}; found: {found})",
+        "page {page} is lost: {} no longer have the data that was written (servers: {}; found: \
+         {found})",
         .keys.join(" nor "), .nodes.join(", ")
     )]
     Lost { page: u64, keys: Vec<String>, nodes: Vec<String>, found: String },

@@ -123,7 +123,7 @@ fn give_up(why: &str) {
     instance::settle(false);
     raw::write_stderr(
         format!(
-            "softswap: memory is short, and this process cannot be managed: {why}; it goes on \
+            "softswap: memory is short, and this process cannot be managed: {why}; it continues \
              without a budget\n"
         )
         .as_bytes(),
@@ -146,7 +146,7 @@ fn try_to_wake() {
     if !instance::emulates_signals() {
         if !is_alone() {
             // Its first additional thread was created while signals could not be emulated.
-            give_up("it has threads that were not prepared for it");
+            give_up("it has threads that existed before libsoftswap.so was initialized");
             return;
         }
         prepare();
@@ -185,8 +185,8 @@ fn is_alone() -> bool {
 /// and after how many of them a line is written.
 static LATER: AtomicU32 = AtomicU32::new(0);
 const NOTED_TRIES: u32 = 3;
-const NOT_YET: &str = "softswap: memory is short, and this process cannot be managed yet: a thread \
-                       blocks SIGBUS or SIGSYS, or stays in the kernel; it has no budget until then\n";
+const NOT_YET: &str = "softswap: memory is short, and this process cannot be managed yet: a thread blocks SIGBUS or \
+     SIGSYS, or is in a long system call; it has no budget until that changes\n";
 
 /// Time of the next attempt; 0: any time.
 static AGAIN_AT_NS: AtomicU64 = AtomicU64::new(0);

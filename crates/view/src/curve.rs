@@ -240,7 +240,8 @@ impl Curve {
         let budget = crate::units::bytes(point.budget_bytes);
         if !point.is_known {
             return format!(
-                "with {budget} more would have come from the disk than was seen to tell what it costs"
+                "with {budget}: unknown, because this run read too few pages from the disk to \
+                 estimate their cost"
             );
         }
         let percent = (self.spared(share) * 100.0).round();

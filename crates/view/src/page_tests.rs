@@ -183,7 +183,7 @@ fn an_older_report_of_a_tree_is_a_page_of_what_it_has() {
     };
     let page = page_of(&report);
     assert_eq!(page.matches("<svg").count(), 3);
-    assert!(page.contains("Faults that brought something back") && !page.contains("NaN"));
+    assert!(page.contains("Faults on swapped-out pages") && !page.contains("NaN"));
     assert!(!page.contains("<h2>Faults</h2>"), "{page}");
 }
 

@@ -236,7 +236,9 @@ impl Report {
         let report: Report = serde_json::from_str(text)?;
         match report.schema {
             SCHEMA => Ok(report),
-            0 => Err(Error::custom("it has no `schema`, as a report of `softswap run` has")),
+            0 => Err(Error::custom(
+                "it has no key `schema`, which every report of `softswap run` has",
+            )),
             other => Err(Error::custom(format!(
                 "it has schema {other}, and this softswap understands schema {SCHEMA}"
             ))),

@@ -299,13 +299,13 @@ pub fn process_table(processes: &[Process]) -> String {
 }
 
 fn pages(report: &Report) -> String {
-    let Some(same_filled) = report.same_filled_share else { return "none went out".into() };
+    let Some(same_filled) = report.same_filled_share else { return "none swapped out".into() };
     let ratio = match report.compression_ratio {
         Some(ratio) => format!("compressed {ratio:.2} to 1"),
         None => "none compressed".to_string(),
     };
     let out = count(report.pages_out);
-    format!("{out} out, {:.1}% same-filled, {ratio}", same_filled * 100.0)
+    format!("{out} swapped out, {:.1}% same-filled, {ratio}", same_filled * 100.0)
 }
 
 fn fault_table(report: &Report) -> String {
@@ -341,7 +341,7 @@ fn traffic(report: &Report) -> String {
     let sealed = match (report.encrypts, report.key_unlocked) {
         (false, _) => "not encrypted",
         (true, false) => "encrypted",
-        (true, true) => "encrypted, with a key that the kernel may swap out",
+        (true, true) => "encrypted; the kernel may swap the key out",
     };
     let [written, read] = [report.bytes_written, report.bytes_read].map(bytes);
     format!("{written} written, {read} read ({reached}, {sealed})")
@@ -360,7 +360,7 @@ fn pool(pool: &Pool) -> Option<String> {
     let unchanged = copies.unchanged_pages;
     joined(&[
         (*written_back_pages, format!("{} pages written back", count(*written_back_pages))),
-        (*packed_slots, format!("{to_a_slot:.1} of them to a slot")),
+        (*packed_slots, format!("{to_a_slot:.1} of them per slot")),
         (unchanged, format!("{} dropped unchanged, not compressed again", count(unchanged))),
     ])
 }
@@ -380,7 +380,7 @@ fn areas(areas: &Areas) -> Option<String> {
 fn buffers(bounce: &Bounce) -> Option<String> {
     (bounce.misses > 0).then(|| {
         format!(
-            "{} times none was free: {} made for one use, {} pools added, {} released",
+            "{} times none was free: {} temporary buffers, {} pools added, {} released",
             count(bounce.misses),
             count(bounce.lent),
             count(bounce.pools_grown),
@@ -394,16 +394,20 @@ fn waits(polling: &Polling) -> Option<String> {
     let share = |part: u64, whole: u64| 100.0 * part as f64 / whole as f64;
     let how = if polling.device_polling { "asking the device" } else { "watching the ring" };
     let polled = match *polled {
-        0 => "none polled for".to_string(),
+        0 => "none polled".to_string(),
         polled => format!(
-            "{:.0}% polled for ({how}), {:.0}% of them seen",
+            "{:.0}% polled ({how}), {:.0}% of these completed while polling",
             share(polled, *considered),
             share(*hit, polled)
         ),
     };
     let slept = match *slept {
         0 => String::new(),
-        slept => format!("; {} slept on, {} overslept", count(slept), count(*overslept)),
+        slept => format!(
+            "; hybrid polling slept for {}, too long for {}",
+            count(slept),
+            count(*overslept)
+        ),
     };
     let cpu = nanoseconds(polling.wait_cpu_ns);
     (*considered > 0)

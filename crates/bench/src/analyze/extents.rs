@@ -55,7 +55,7 @@ fn open(path: &Path) -> Result<(File, u64), Refusal> {
     let failed = |error: &std::io::Error| {
         let way_out = match error.kind() {
             std::io::ErrorKind::PermissionDenied => {
-                "; this takes the right to read it: run this as its owner or as root"
+                "; reading it needs permission: run this as its owner or as root"
             }
             _ => "",
         };
@@ -79,9 +79,9 @@ fn open(path: &Path) -> Result<(File, u64), Refusal> {
 
 fn not_a_file(kind: std::fs::FileType) -> &'static str {
     if kind.is_dir() {
-        "is a directory; name one file in it"
+        "is a directory; choose a file in it"
     } else if kind.is_block_device() {
-        "is a block device, which is one piece; name a file"
+        "is a block device, which is one extent; choose a file"
     } else {
         "is not a regular file; only those have extents"
     }

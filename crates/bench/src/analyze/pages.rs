@@ -218,7 +218,7 @@ impl SavedPages {
         let file = file.map_err(|error| {
             let why = match error.kind() {
                 ErrorKind::AlreadyExists => {
-                    "the file exists and is not overwritten; name another, or remove it".into()
+                    "the file exists and is not overwritten; choose another, or remove it".into()
                 }
                 _ => format!("the file cannot be created: {}; choose another path", plain(&error)),
             };
@@ -245,7 +245,7 @@ impl SavedPages {
     fn failed(&self, error: &std::io::Error) -> Refusal {
         let way_out = match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
-                "; name a file on another disk, or read fewer pages with --sample N"
+                "; choose a file on another disk, or read fewer pages with --sample N"
             }
             _ => "",
         };

@@ -215,7 +215,7 @@ fn damaged_headers_are_refused() {
         (1028, 0, "is empty"),
         (1032, 638, "638 bad pages, and there is room for 637"),
         (1032, 1, "lists page 0 as bad, and its pages are 1 to 511"),
-        (4086, 0, "carries no swap header"),
+        (4086, 0, "has no swap header"),
     ] {
         let place = Place::area(2 * MIB);
         place.put(offset, &u32::to_le_bytes(number));
@@ -318,6 +318,6 @@ fn a_refusal_is_also_told_as_json() {
     let facts: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&facts["schema"], &facts["usable"]), (&1.into(), &false.into()));
     let why = facts["refusal"].as_str().unwrap();
-    assert_says(why, &["carries no swap header", "softswap mkswap"]);
+    assert_says(why, &["has no swap header", "softswap mkswap"]);
     assert!(String::from_utf8(output.stderr).unwrap().contains(why));
 }

@@ -187,7 +187,7 @@ fn a_tree_that_ends_meanwhile_stays_with_what_it_had() {
     terminal.wait(&["has ended", "- of 32.0 MiB", "ended", "out -", "0 processes"]);
     assert!(!terminal.screen().contains("awake"), "{}", terminal.screen());
     terminal.press(&["m"]);
-    terminal.wait(&["this tree has ended"]);
+    terminal.wait(&["this tree has exited"]);
     terminal.press(&["C-c"]);
     terminal.expect_left(0);
 }

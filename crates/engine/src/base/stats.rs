@@ -299,11 +299,13 @@ impl StopReason {
         match self {
             StopReason::ReadFailed => "the swap area could not be read",
             StopReason::WrongData => "the swap area returned wrong data",
-            StopReason::PoolDamaged => "a compressed page could not be unpacked",
+            StopReason::PoolDamaged => "a compressed page could not be decompressed",
             StopReason::OutOfMemory => "no memory could be freed within the budget",
             StopReason::MapRefused => "the kernel refused to map a page",
-            StopReason::PageLost => "a page was dropped behind softswap's back",
-            StopReason::InternalError => "an error of its own; please report its message",
+            StopReason::PageLost => {
+                "the program dropped a managed page in a way that softswap cannot detect"
+            }
+            StopReason::InternalError => "an internal error of softswap; please report its message",
         }
     }
 }

@@ -58,7 +58,8 @@ impl fmt::Display for Choice {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no codec; choose auto, lz4, zstd, zstd:LEVEL with a level from {first} to {last}, or none",
+    "{0:?} is not a codec; choose auto, lz4, zstd, zstd:LEVEL with a level from {first} to \
+     {last}, or none",
     first = LEVELS.start(), last = LEVELS.end()
 )]
 pub struct BadChoice(pub(crate) String);

@@ -68,8 +68,8 @@ pub enum StartError {
     },
     /// The areas and their rings need more than the budget.
     #[error(
-        "a budget of {memory_mib} MiB is too little for {areas} swap areas of this kind, which need \
-         {needed_mib} MiB for the engine alone; raise --memory, or give fewer areas"
+        "a budget of {memory_mib} MiB is too little for {areas} swap areas of this kind, with \
+         which the engine alone needs {needed_mib} MiB; raise --memory, or give fewer areas"
     )]
     Needs {
         /// The configured budget.
@@ -83,9 +83,7 @@ pub enum StartError {
     #[error(transparent)]
     Key(#[from] NoKey),
     /// The recording could not be created.
-    #[error(
-        "SOFTSWAP_RECORD: cannot write down what is touched ({0}); name a file that is not there yet"
-    )]
+    #[error("SOFTSWAP_RECORD: cannot record touches ({0}); name a file that does not exist yet")]
     Recording(#[source] io::Error),
     /// No address space for the engine's tables.
     #[error("cannot reserve address space for the engine's tables ({0}); raise `ulimit -v`")]

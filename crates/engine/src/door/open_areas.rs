@@ -35,9 +35,9 @@ pub enum OpenError {
     Cluster(#[from] NoArea),
     /// The area shared by the tree cannot be reached.
     #[error(
-        "the swap area {} of this tree of processes cannot be reached here: a program on the way \
-         has closed descriptors that it did not open, or the area was overwritten; start what needs \
-         it in another way, or give a directory with --swap, too", path.display()
+        "this process cannot open the swap area {} of its tree: a parent process has closed \
+         descriptors that it did not open, or the area was overwritten; start the program without \
+         that parent, or add a directory with --swap", path.display()
     )]
     Unreachable {
         /// The area.

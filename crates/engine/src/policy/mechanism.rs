@@ -107,7 +107,7 @@ impl Without {
 /// assert!(error.to_string().starts_with("no mechanism is called \"steam\"; there are "));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no mechanism is called {0:?}; there are {names}", names = names())]
+#[error("there is no mechanism {0:?}; the mechanisms are {names}", names = names())]
 pub struct UnknownMechanism(String);
 
 fn names() -> String {

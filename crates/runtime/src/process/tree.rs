@@ -431,8 +431,8 @@ pub(super) fn report() {
 fn report_fixed_share(bytes: usize, why: &str) {
     raw::write_stderr(
         format!(
-            "softswap: the page by which processes share a budget {why}: process {} does with a \
-             fixed share of {} MiB\n",
+            "softswap: the memory through which processes share a budget {why}: process {} \
+             continues with a fixed budget of {} MiB\n",
             raw::current_process(),
             bytes >> 20
         )

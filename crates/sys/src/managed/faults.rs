@@ -31,9 +31,9 @@ impl FromStr for Faults {
 
     fn from_str(text: &str) -> Result<Faults, String> {
         let found = Faults::NAMES.iter().find(|(name, _)| *name == text);
-        found.map(|(_, faults)| *faults).ok_or_else(|| {
-            format!("\"{text}\" is none of \"auto\", \"userfaultfd\" and \"protection\"")
-        })
+        found
+            .map(|(_, faults)| *faults)
+            .ok_or_else(|| format!("\"{text}\" is not \"auto\", \"userfaultfd\" or \"protection\""))
     }
 }
 

@@ -39,25 +39,59 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum ClaimError {
-    #[error("{} does not exist: create it with `fallocate -l SIZE {}`, or name another", path.display(), path.display())]
+    #[error(
+        "{} does not exist: create it with `fallocate -l SIZE {}`, or choose another",
+        path.display(),
+        path.display()
+    )]
     Missing { path: PathBuf },
-    #[error("{} is {kind}: name a file or a block device", path.display())]
+    #[error("{} is {kind}: choose a file or a block device", path.display())]
     Kind { path: PathBuf, kind: &'static str },
-    #[error("{} may not be read and written by this user ({}): change its permissions, or name another", path.display(), plain(cause))]
+    #[error(
+        "{} may not be read and written by this user ({}): change its permissions, or choose \
+         another",
+        path.display(),
+        plain(cause)
+    )]
     Denied { path: PathBuf, cause: io::Error },
-    #[error("{} can only be read ({}): remount or unlock it for writing, or name another", path.display(), plain(cause))]
+    #[error(
+        "{} can only be read ({}): remount or unlock it for writing, or choose another",
+        path.display(),
+        plain(cause)
+    )]
     ReadOnly { path: PathBuf, cause: io::Error },
-    #[error("{} is {used}, and was not touched: {}, or name another", path.display(), used.way_out())]
+    #[error(
+        "{} is {used}, and was not changed: {}, or choose another",
+        path.display(),
+        used.way_out()
+    )]
     InUse { path: PathBuf, used: Use },
-    #[error("{} or a part of it is in use by another program, and was not touched: end that program, or name another", path.display())]
+    #[error(
+        "{} or a part of it is in use by another program, and was not changed: stop that program, \
+         or choose another",
+        path.display()
+    )]
     Busy { path: PathBuf },
-    #[error("{} is locked by another softswap or mkswap, and was not touched: end that program, or name another", path.display())]
+    #[error(
+        "{} is locked by another softswap or mkswap, and was not changed: stop that program, or \
+         choose another",
+        path.display()
+    )]
     Locked { path: PathBuf },
-    #[error("{} cannot be locked ({}), so others could write to it, too: name a file on another file system", path.display(), plain(cause))]
+    #[error(
+        "{} cannot be locked ({}), so another program could write to it: choose a file on another \
+         file system",
+        path.display(),
+        plain(cause)
+    )]
     NoLock { path: PathBuf, cause: io::Error },
-    #[error("{} has sectors of {sector_bytes} bytes, and at most {PAGE_SIZE} can be handled: name another device", path.display())]
+    #[error(
+        "{} has sectors of {sector_bytes} bytes, and at most {PAGE_SIZE} are supported: choose \
+         another device",
+        path.display()
+    )]
     Sectors { path: PathBuf, sector_bytes: u32 },
-    #[error("{} cannot be used: {}; name another", path.display(), plain(cause))]
+    #[error("{} cannot be used: {}; choose another", path.display(), plain(cause))]
     Io { path: PathBuf, cause: io::Error },
 }
 

@@ -165,7 +165,7 @@ pub fn append(found: &mut Vec<FileExtent>, next: Option<FileExtent>) -> io::Resu
         Some(next) => found.push(next),
         None => {
             let why =
-                "the file system tells of extents that no file has; was it changed meanwhile?";
+                "the file system reports inconsistent extents; the file may have changed meanwhile";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
     }

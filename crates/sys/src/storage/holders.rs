@@ -48,8 +48,8 @@ impl Use {
     pub fn way_out(&self) -> String {
         match self {
             Self::Mounted(point) => format!("unmount it with `umount {}`", point.display()),
-            Self::ActiveSwap => "take it out of use with `swapoff`".into(),
-            Self::HeldBy(name) => format!("dissolve {name}"),
+            Self::ActiveSwap => "disable it with `swapoff`".into(),
+            Self::HeldBy(name) => format!("remove {name}"),
             Self::Behind(name) => format!("detach it with `losetup --detach /dev/{name}`"),
             Self::Part(_, of) => of.way_out(),
         }

@@ -332,7 +332,7 @@ fn time_each(order: &[usize], mut body: impl FnMut(usize) -> bool) -> Option<Vec
 fn compressible_pages(most: usize) -> Result<(Vec<[u8; PAGE_SIZE]>, f64), Refusal> {
     let executable = std::fs::read("/proc/self/exe").or_own("/proc/self/exe cannot be read")?;
     let (pages, _) = executable.as_chunks::<PAGE_SIZE>();
-    let mut scratch = Scratch::new(Default::default()).or_own("no memory to compress in")?;
+    let mut scratch = Scratch::new(Default::default()).or_own("no memory for compression")?;
     let mut room = vec![0; codec::MAX_PACKED_BYTES];
     let mut packed_bytes = 0;
     // Sample the whole executable, because its parts differ.

@@ -157,7 +157,7 @@ pub(super) fn measure(args: &IoArgs) -> Result<Findings<Figures>, Refusal> {
     let mut log = Log::start();
     log.notes.extend(target.notes.clone());
     if let Err(why) = &fio_version {
-        log.note(format!("fio was left out: {why}"));
+        log.note(format!("fio is left out: {why}"));
     }
     log.notes.extend(notes_on(facts.direct, facts.io_uring));
     let mut cells = chosen(fio_version.is_ok(), &args.only)?;

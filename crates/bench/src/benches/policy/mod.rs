@@ -148,7 +148,7 @@ fn traces(args: &PolicyArgs) -> Result<Vec<(String, Recorded)>, Refusal> {
         })?;
         let name = path.file_stem().map_or("trace".into(), |stem| stem.to_string_lossy());
         if traces.iter().any(|(other, _)| *other == name) {
-            let way_out = "give the file another name";
+            let way_out = "rename the file";
             return Err(refuse(format!("there is a trace {name:?} already; {way_out}")));
         }
         traces.push((name.into_owned(), recorded));

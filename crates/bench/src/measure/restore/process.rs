@@ -19,7 +19,7 @@ pub(crate) fn restore() -> Result<ExitCode, Refusal> {
     let mut changes = Changes::default();
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         let answer: Answer = serde_json::from_str(&line)
-            .map_err(|error| format!("the restorer does not know {line:?}: {error}"))
+            .map_err(|error| format!("the restorer received an unknown request {line:?}: {error}"))
             .and_then(|act| changes.perform(act));
         let text = serde_json::to_string(&answer).unwrap_or_default();
         // If the benchmark has exited, the input is closed, too.

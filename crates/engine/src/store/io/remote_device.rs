@@ -130,14 +130,14 @@ impl RemoteDevice {
         match failure {
             Failure::Full(text) => IoErrorKind::NoSpace(told(&self.texts, text)),
             Failure::Timeout => IoErrorKind::Told(
-                "the helper that speaks to the cluster has not answered in time: it has ended and \
-                 cannot be started again, or reaches no server",
+                "softswap-remote did not answer in time: it exited and cannot be started again, \
+                 or it reaches no server",
             ),
             Failure::Lost(text) => IoErrorKind::Told(told(&self.texts_of_lost, text)),
             Failure::Failed(text) => IoErrorKind::Told(told(&self.texts, text)),
-            Failure::Unsound => IoErrorKind::Told(
-                "the page by which processes speak to the cluster's helper was overwritten",
-            ),
+            Failure::Unsound => {
+                IoErrorKind::Told("the request queue to softswap-remote was overwritten")
+            }
         }
     }
 
@@ -167,7 +167,8 @@ impl RemoteDevice {
             let mut content: [&[u8]; MOST_PAGES] = [&[]; MOST_PAGES];
             let mut count = 0;
             for (number, bytes) in parts.by_ref().take(MOST_PAGES) {
-                let worn = IoErrorKind::Told("a page was written too often");
+                let worn =
+                    IoErrorKind::Told("a page was written more often than its counter allows");
                 let generation = self.next_generation(number);
                 let generation = generation.ok_or_else(|| {
                     failed(Operation::Write, number * PAGE_BYTES, PAGE_SIZE, worn)
@@ -239,7 +240,7 @@ fn told(texts: &Texts, text: Box<str>) -> &'static str {
             }
         }
     }
-    "the cluster failed, as it did before"
+    "the cluster has failed before, and is not tried again yet"
 }
 
 fn ends_of(offset: u64, bytes: u64) -> Option<[Page; 2]> {

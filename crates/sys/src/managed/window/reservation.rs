@@ -30,7 +30,8 @@ const GATES: usize = 8;
 pub enum WindowError {
     /// userfaultfd is refused.
     #[error(
-        "userfaultfd is refused ({0}): {why}; leave out `--faults userfaultfd`, or see `softswap doctor`",
+        "userfaultfd is refused ({0}): {why}; leave `--faults userfaultfd` out, or run `softswap \
+         doctor`",
         why = cause(.0, "the kernel needs CONFIG_USERFAULTFD (Linux 5.11 or newer)")
     )]
     Userfaultfd(io::Error),
@@ -59,8 +60,8 @@ pub enum WindowError {
     },
     /// All possible addresses are taken.
     #[error(
-        "no place is free for {} GiB of managed memory: other such memory of this process, or what \
-         it has mapped itself, lies at each; give some up",
+        "no address range is free for {} GiB of managed memory: pools and other mappings of this \
+         process occupy all of them; destroy a pool, or unmap some memory",
         bytes >> 30
     )]
     Taken {
@@ -79,7 +80,7 @@ fn cause(error: &io::Error, of_kernel: &'static str) -> &'static str {
     match is_filtered && is_by_filter {
         true => {
             "the seccomp filter of the container or service forbids the call; `softswap doctor \
-             --profile` makes one that allows it"
+             --profile` prints a profile that allows it"
         }
         false => of_kernel,
     }
