@@ -49,16 +49,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serve metrics of programs that run under softswap, for Prometheus.
 ///
-/// Those of your own programs, and of all to root, at /metrics. Nothing can be changed over it.
+/// A user serves the metrics of their own programs, root those of all, at /metrics. Clients cannot
+/// change anything.
 #[derive(Args)]
 #[command(
     after_long_help = "Every client that can connect sees PIDs, names and figures of the programs. `softswap stat PID
---prometheus` prints those of one tree, for a textfile collector.
+--prometheus` prints the metrics of one tree, for a textfile collector.
 
-Exit status: 1 where the address cannot be listened on. Otherwise it runs until a signal ends it."
+Exit status: 1 if it cannot listen on the address. Otherwise it runs until a signal stops it."
 )]
 pub(crate) struct ExportArgs {
-    /// Where to listen
+    /// Address and port to listen on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:10187")]
     #[arg(value_parser = parse_address)]
     listen: SocketAddr,

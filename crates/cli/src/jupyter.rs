@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// Make kernels for Jupyter that run within a budget of DRAM.
+/// Manage Jupyter kernels that run within a budget of DRAM.
 #[derive(Args)]
 pub(crate) struct JupyterArgs {
     #[command(subcommand)]
@@ -22,15 +22,15 @@ enum Action {
     Install(InstallArgs),
     /// List the kernels that run under `softswap run`
     List {
-        /// Look below DIR/share/jupyter
+        /// Look in DIR/share/jupyter
         #[arg(long, value_name = "DIR")]
         prefix: Option<PathBuf>,
     },
-    /// Remove a kernel that `install` has made
+    /// Remove a kernel that `install` has created
     Remove {
         /// The kernel, as `list` shows it
         name: String,
-        /// Look below DIR/share/jupyter
+        /// Look in DIR/share/jupyter
         #[arg(long, value_name = "DIR")]
         prefix: Option<PathBuf>,
     },
@@ -39,28 +39,28 @@ enum Action {
 /// Install a Python kernel that runs under `softswap run`; its name in Jupyter shows the budget.
 #[derive(Args)]
 #[command(after_long_help = "\
-The kernel is for this user, below JUPYTER_DATA_DIR, or ~/.local/share/jupyter. `softswap jupyter
-remove NAME` removes it.
+The kernel is installed for this user, in JUPYTER_DATA_DIR or ~/.local/share/jupyter. `softswap
+jupyter remove NAME` removes it.
 
-Exit status: 0 when it is installed, 2 for a value that cannot be used, 1 where it cannot be written.")]
+Exit status: 0 if it is installed, 2 for a value that cannot be used, 1 if it cannot be written.")]
 struct InstallArgs {
     /// The kernel's DRAM budget, as for `softswap run`
     #[arg(long, value_name = "SIZE")]
     memory: String,
 
-    /// What Jupyter knows it by [default: softswap- and the budget]
+    /// Name of the kernel in Jupyter [default: softswap- and the budget]
     #[arg(long)]
     name: Option<String>,
 
-    /// Where its pages go, as for `softswap run`; may be given several times
+    /// Where its pages are written, as for `softswap run`; may be given several times
     #[arg(long, value_name = "DIR", value_hint = ValueHint::AnyPath)]
     swap: Vec<String>,
 
-    /// The Python to run, which has ipykernel [default: python3 in softswap's folder, else of PATH]
+    /// The Python to run, with ipykernel [default: python3 in softswap's directory, else in PATH]
     #[arg(long, value_name = "PROGRAM")]
     python: Option<PathBuf>,
 
-    /// Install below DIR/share/jupyter, for instance of a virtual environment
+    /// Install in DIR/share/jupyter, for instance of a virtual environment
     #[arg(long, value_name = "DIR")]
     prefix: Option<PathBuf>,
 }

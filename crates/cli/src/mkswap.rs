@@ -15,20 +15,21 @@ use uuid::Uuid;
 
 /// Make a file or block device a swap area.
 ///
-/// Writes the header that also the system's mkswap writes. The file must exist
-/// and have all its storage: make it with `fallocate -l SIZE PATH`. At least
-/// 2 MiB are needed, the unit in which softswap hands out storage.
+/// Writes the same header as the system's mkswap. The file must exist and have
+/// all its blocks: create it with `fallocate -l SIZE PATH`. It needs at least
+/// 2 MiB, the unit in which softswap allocates storage.
 #[derive(Args)]
 #[command(
-    after_long_help = "Files and devices that are mounted, active swap or otherwise in use are refused, even with --force. The first 1024 bytes,
-where a boot loader may be, stay as they are, unless what --force overrides begins there.
+    after_long_help = "Files and devices that are mounted, active swap or otherwise in use are refused, even with --force.
+mkswap keeps the first 1024 bytes, which may contain a boot loader, unless the content that --force
+destroys begins there.
 
 Examples:
   fallocate -l 8G /mnt/fast/swapfile && chmod 600 /mnt/fast/swapfile
   softswap mkswap --label fast /mnt/fast/swapfile
 
-Exit status: 0 when it is a swap area now, 2 when it was refused and nothing was changed, 1 when
-writing to it failed."
+Exit status: 0 if it is a swap area now, 2 if it was refused and nothing was changed, 1 if writing
+to it failed."
 )]
 pub(crate) struct MkswapArgs {
     /// A label, at most 16 bytes long
@@ -39,11 +40,11 @@ pub(crate) struct MkswapArgs {
     #[arg(short = 'U', long, value_name = "UUID", value_parser = parse_uuid)]
     uuid: Option<Uuid>,
 
-    /// Destroy a file system, partition table or swap area that is there
+    /// Overwrite an existing file system, partition table or swap area
     #[arg(short, long)]
     force: bool,
 
-    /// A file that has all its storage, or a block device
+    /// A file that has all its blocks, or a block device
     path: PathBuf,
 }
 

@@ -16,14 +16,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use uuid::Uuid;
 
-/// Say whether a file, block device or directory can serve for swapping.
+/// Check if a file, block device or directory can be used for swapping.
 ///
-/// Goes through everything that taking it into use goes through, and changes
-/// nothing.
+/// Makes all checks that `softswap run --swap` makes, and changes nothing.
 #[derive(Args)]
 #[command(after_long_help = "\
-Exit status: 0 when it can serve, perhaps with warnings; 2 when it cannot, with the reason and the
-way out on standard error, and with --json also on standard output.")]
+Exit status: 0 if it can be used, perhaps with warnings; 2 if not, with the reason and the remedy on
+standard error, and with --json also on standard output.")]
 pub(crate) struct SwaponCheckArgs {
     /// Print one JSON object
     #[arg(long)]

@@ -20,7 +20,7 @@ const USAGE: u8 = 2;
 /// Threads of the helper: one seals and copies while another waits for the network.
 pub const WORKERS: usize = 2;
 
-/// Memory of other machines: check a cluster, see and remove what is stored there.
+/// Memory of other machines: check a cluster, list and remove the pages stored there.
 #[derive(Parser)]
 #[command(name = "softswap-remote", bin_name = "softswap remote", version, max_term_width = 100)]
 #[command(after_long_help = AFTER_HELP)]
@@ -39,18 +39,18 @@ Examples:
 The password comes from SOFTSWAP_REMOTE_PASSWORD or the file that password-file= names; with
 --ask-password from the terminal.
 
-Exit status: 0 where it is done, 1 where the cluster cannot be used or reached, 2 for a URL or an
-option that cannot be used.";
+Exit status: 0 if done, 1 if the cluster cannot be used or reached, 2 for a URL or an option that
+cannot be used.";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say whether a cluster is fit to keep pages, and for how many it has room
+    /// Check if a cluster can store pages, and how many
     Check(Target),
     /// List the runs that have pages there
     Ls(Target),
-    /// Remove what runs that are gone have left
+    /// Remove pages of runs that have exited
     Gc(GcArgs),
-    /// Simulate a large cluster whose servers die: lost pages, and how long reads take
+    /// Simulate a large cluster with failing servers: lost pages, and duration of reads
     Simulate(SimulateArgs),
     /// Serve the processes of a run: started by `softswap run`
     #[command(hide = true)]
@@ -59,9 +59,10 @@ enum Command {
 
 #[derive(Args)]
 #[command(after_long_help = "\
-Reads and writes come by chance. A server is busy for 8 us with a page that is read and for 60 us with an
-extent that is written; the way there and back takes 100 us. Who does not answer is given up after 150 ms
-and asked last until it is back. An extent counts as lost once none of its copies is known to be whole.")]
+Reads and writes arrive at random. A server takes 8 us to read a page and 60 us to write an extent; the
+network adds 100 us for the round trip. A client waits 150 ms for a server, then uses the other copy, and
+prefers other servers until this one answers again. An extent counts as lost if none of its copies is
+known to be complete.")]
 struct SimulateArgs {
     #[command(flatten)]
     settings: Settings,
@@ -97,7 +98,7 @@ struct GcArgs {
     /// Remove this run, even if it has a lease: a program that still runs loses its pages
     #[arg(long, value_name = "RUN")]
     run: Option<String>,
-    /// Only say what would be removed
+    /// Print what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
 }

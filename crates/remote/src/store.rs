@@ -54,13 +54,13 @@ pub enum StoreError {
     #[error(
         "page {page} is lost: {} no longer have the data that was written (servers: {}; found: \
          {found})",
-        .keys.join(" nor "), .nodes.join(", ")
+        .keys.join(" and "), .nodes.join(", ")
     )]
     Lost { page: u64, keys: Vec<String>, nodes: Vec<String>, found: String },
     /// No answer in time. The pages may be stored nevertheless, and a retry may succeed. The keys
     /// are those of a page to read.
     #[error(
-        "{nodes} did not do it within {deadline:?}{}: {last}", about(.keys),
+        "{nodes} did not complete the request within {deadline:?}{}: {last}", about(.keys),
         nodes = .nodes.join(", ")
     )]
     Deadline { nodes: Vec<String>, keys: Vec<String>, deadline: Duration, last: String },

@@ -268,8 +268,8 @@ struct OwnOption {
 }
 
 /// For garbage collectors only. The size of the live heap is not in the report.
-const COLLECTOR: &str = "its garbage collector reads the whole heap, also swapped-out pages. If the program fails \
-     with that heap, its live objects need more";
+const COLLECTOR: &str = "its garbage collector reads the whole heap, also swapped-out pages. If the \
+     program fails with that heap, its live objects need more";
 
 const OWN_OPTIONS: [OwnOption; 6] = [
     OwnOption { program: "java", option: "-Xmx", unit: "m", why: COLLECTOR },

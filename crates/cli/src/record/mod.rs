@@ -42,23 +42,23 @@ const MOST_SAMPLES: usize = 1 << 18;
 /// Record which functions wait for pages, and for which memory.
 ///
 /// Samples the faults of a program that runs under softswap for some seconds, then prints its
-/// functions by the time that they waited, and writes a flame graph. PID is a process's, or that
-/// of `softswap run`: then it is the program that it has started. Ctrl-C ends it before its time,
-/// with what was sampled so far.
+/// functions by the time that they waited, and writes a flame graph. PID is that of a process, or
+/// of `softswap run`, which stands for the program that it has started. Ctrl-C stops the recording
+/// early and prints the samples up to then.
 #[derive(Args)]
 #[command(
     after_long_help = "Names of functions come from the symbol tables of the program and its libraries, or from files in
-/usr/lib/debug; what has none is shown as [FILE+OFFSET]. Callers are found by the tables that
-compilers write for exceptions. Functions of Python programs are shown as NAME (FILE:LINE) in place
-of the interpreter's own, for CPython 3.11 to 3.13. What other interpreters run is named if they
-write /tmp/perf-PID.map, as `node --perf-basic-prof` does.
+/usr/lib/debug; a function without a symbol is shown as [FILE+OFFSET]. Callers are found by the
+unwind tables that compilers write for exceptions. For CPython 3.11 to 3.13, Python functions
+replace the interpreter's own, as NAME (FILE:LINE). Functions of other interpreters have names if
+the interpreter writes /tmp/perf-PID.map, as `node --perf-basic-prof` does.
 
-Memory is told apart by who asked malloc or mmap for blocks of 1 MiB and more.
+Memory in blocks of 1 MiB and more is listed by the function that called malloc or mmap.
 
-Without this command nothing is sampled. With it, some hundred to 2,000 faults a second are, at
-some microseconds each.
+Faults are sampled only during this command: a few hundred to 2,000 a second, at a few microseconds
+each.
 
-Exit status: 0; 1 when the program cannot be asked, had no faults, or the picture cannot be
+Exit status: 0; 1 if the program cannot be reached or had no faults, or if the flame graph cannot be
 written; 2 for wrong usage."
 )]
 pub(crate) struct RecordArgs {

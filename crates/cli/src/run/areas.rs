@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 /// The largest priority, as with `swapon`.
 const MAX_PRIORITY: u16 = 32_767;
 
-const WITHOUT_DISK: &str = "copies=local stores the second copy in a directory on disk, and none is given: add one with \
-     --swap DIR, or use copies=2";
+const WITHOUT_DISK: &str = "copies=local stores the second copy in a directory on disk, and none \
+     is given: add one with --swap DIR, or use copies=2";
 
 /// Areas that a process tree shares.
 #[derive(Debug, Default)]

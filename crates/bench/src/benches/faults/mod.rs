@@ -38,16 +38,16 @@ const STRIDE: usize = 5;
 const CLUSTER_PAGES: usize = 32;
 const SAME: u64 = 0x00ab_cdef;
 
-/// Measure how long a touch of a page that is out takes.
+/// Measure the duration of page faults by tier.
 ///
-/// An engine in this process serves one thread; nothing else runs. The costs of which faults are made
-/// are measured in the same rounds.
+/// An engine in this process serves one thread; nothing else runs. The steps of a fault are measured
+/// in the same rounds.
 #[derive(Args)]
 #[command(after_long_help = "\
 Variants: fault_* is a touch of memory managed by softswap: never touched before (zero), a page whose
 words are all equal (same_filled), compressed in memory (pool), in the swap file (disk). sigbus_copy is
-a fault whose handler does nothing but copy a page in (by SIGBUS; with protection by SIGSEGV), copy that copy alone,
-device_read a blocking 4 KiB read of the same swap file, kernel_anonymous the kernel's own first touch.
+a fault whose handler only copies a page in (by SIGBUS; with protection by SIGSEGV), copy is that copy
+alone, device_read a blocking 4 KiB read of the same swap file, kernel_anonymous the kernel's own first touch.
 step_* are the steps of a fault: entering the handler, claiming and publishing an entry, filling or
 decompressing a page, installing it write-protected, returning from the handler.
 

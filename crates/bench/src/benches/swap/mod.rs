@@ -53,17 +53,17 @@ const AREA_TIMES: u64 = 4;
 #[derive(Args)]
 #[command(after_long_help = "\
 The limit is 25 % or 50 % of the working set. Inside it softswap has a budget (--memory) that leaves
-room for what it does not manage: 3 MiB and 1/64 of the limit in the first round, later what was seen
-in the rounds before, and 1 MiB. Its group may not swap. The kernel's sides run with the machine's
-swappiness and page-cluster (0 for zswap); their swap file has all its storage ahead and is in
-softswap's directory. Their areas are four times as large as what goes there: one that is half full is
+room for unmanaged memory: 3 MiB and 1/64 of the limit in the first round, later the amount measured
+in earlier rounds, and 1 MiB. Its group may not swap. The kernel's sides run with the machine's
+swappiness and page-cluster (0 for zswap); their swap file is preallocated, in softswap's
+directory. Their areas are four times as large as the data swapped there, because a half-full area is
 slower.
 
 The kernel counts zram's compressed pages in no group, and zswap's in none of version 1: outside_bytes
-is the DRAM that these had beyond the limit. softswap_same_dram is softswap with that much more, right
-after such a side. In groups of version 2 (settings: cgroup_version) zswap's compressed pages count
-within the limit from Linux 5.19 on, so softswap_same_dram does not run beside it; outside_bytes is
-then by how much they exceeded the limit, because the kernel counts them while it makes room.
+is the DRAM that these pages used beyond the limit. softswap_same_dram is softswap with that much more
+DRAM, run right after such a side. In groups of version 2 (settings: cgroup_version) zswap's compressed pages count
+within the limit from Linux 5.19 on, so softswap_same_dram does not run for zswap; outside_bytes is
+then the excess over the limit, because the kernel counts these pages while it reclaims.
 
 A touch reads or writes one word of a page. random_* touch any page; sequential_* page after page, each
 thread from a place of its own; of hot_set's accesses 90 % go to 10 % of the pages (15 % if half of
@@ -72,7 +72,7 @@ measured for a fixed time; before it as many pages are touched as fit, for four 
 softswap meets kernel_zram on compressible data (pages of a Python process), kernel_file on
 incompressible, kernel_zswap on half of each.
 
-A side that the kernel kills five times in a row has not come through (came_through) and has no other
+If the kernel kills a side five times in a row, its came_through is false and it has no other
 figures. PATTERN_softswap_vs_SIDE is of touches a second, with _50 for 50 %, _tN for N threads;
 PATTERN_softswap_same_dram_vs_SIDE likewise. PROGRAM_softswap_vs_SIDE and
 PROGRAM_softswap_same_dram_vs_SIDE are of times (_50, _75 likewise), ..._vs_best_kernel of the time of
@@ -101,7 +101,7 @@ pub(crate) struct SwapArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
 
-    /// Less of everything (64M, programs of 96M at 50 %), to see that it works
+    /// A quick test of the benchmark itself: 64M, and programs of 96M at 50 %
     #[arg(long)]
     quick: bool,
 
@@ -114,7 +114,7 @@ pub(crate) struct SwapArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     softswap: Vec<String>,
 
-    /// Damage a page, which must be noticed; for tests
+    /// Damage a page, which the comparison must detect; for tests
     #[arg(long, hide = true)]
     damage: bool,
 }

@@ -25,8 +25,8 @@ const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
 /// cannot reclaim dirty pages that were read ahead and never touched. They fill the cgroup until the program
 /// is OOM-killed.
 const ZSWAP_PAGE_CLUSTER: &str = "0";
-const ZSWAP_COUNTED: &str = "here the limit includes zswap's compressed pages (control groups of version 2), so softswap \
-     already has the same DRAM as kernel_zswap, and runs once with it";
+const ZSWAP_COUNTED: &str = "here the limit includes zswap's compressed pages (control groups of \
+     version 2), so softswap already has the same DRAM as kernel_zswap, and runs once with it";
 
 pub(crate) struct Testbed {
     restorer: Restorer,
