@@ -118,7 +118,7 @@ mod tests {
         };
         assert_eq!(tell(away(4), 4), "");
         assert_eq!(tell(away(1), 7), "", "nobody has asked since: it may be back");
-        assert!(tell(away(7), 7).starts_with("h:1 is unavailable (why); what is asked there"));
+        assert!(tell(away(7), 7).starts_with("h:1 is unavailable (why); requests to it wait"));
         assert_eq!(tell(away(300), 300), "", "it has been told");
         assert_eq!(tell(None, 301), "h:1 is available again");
         assert_eq!(tell(None, 302), "");
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(tell(writes(), 600), "", "it has not written");
         assert_eq!(tell(None, 601), "h:1 accepts writes again");
         assert_ne!(tell(Some(Lack::Writes(streak(at(655), at(661)))), 661), "");
-        assert!(tell(away(730), 730).starts_with("h:1 cannot"), "that is something else");
+        assert!(tell(away(730), 730).starts_with("h:1 is unavailable"), "that is something else");
         assert_eq!(tell(None, 731), "h:1 is available again");
         assert_ne!(tell(away(800), 800), "");
         assert_eq!(watch.tell(BTreeMap::new(), at(801)), ["h:1 has no slots any more"]);
@@ -143,8 +143,8 @@ mod tests {
         let all = (1..8).map(|port| (address(port), Some(Lack::Service(streak(begun, now)))));
         let mut watch = Watch::default();
         let told = watch.tell(all.clone().collect(), now);
-        assert!(told.len() == 1 && told[0].contains("h:4 cannot"), "{told:?}");
-        assert!(told[0].contains("(why); and 3 more like that; what is asked"), "{told:?}");
+        assert!(told.len() == 1 && told[0].contains("h:4 is unavailable"), "{told:?}");
+        assert!(told[0].contains("(why); and 3 more; requests to it wait"), "{told:?}");
         // A server that was not named is not reported at the end.
         let told = watch.tell(all.map(|(address, _)| (address, None)).collect(), now);
         assert!(told.len() == 1 && told[0].ends_with("h:4 is available again"), "{told:?}");

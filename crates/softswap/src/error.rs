@@ -17,7 +17,8 @@ const EINVAL: i32 = 22;
 /// let error = softswap::Pool::builder().memory("64X").unwrap_err();
 /// assert!(matches!(error, softswap::Error::Size { .. }));
 /// assert_eq!(error.raw_os_error(), 22); // EINVAL
-/// assert_eq!(error.to_string(), "\"64X\" is no size; give a number with a unit, such as 256M");
+/// let text = "\"64X\" is not a size; give a number with a unit, such as 256M";
+/// assert_eq!(error.to_string(), text);
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

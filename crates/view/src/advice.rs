@@ -398,7 +398,7 @@ mod tests {
             Report { stop_reason: Some(StopReason::OutOfMemory as u64), ..run("disk", 6) };
         let text = whats(&stopped);
         assert!(
-            text.starts_with("Give it more room, by --swap") && !text.contains("take --memory"),
+            text.starts_with("Give it a larger --swap") && !text.contains("use --memory"),
             "{text}"
         );
     }
@@ -415,14 +415,14 @@ mod tests {
     #[test]
     fn who_waits_for_room_or_for_what_is_not_told_needs_memory_too() {
         let text = whats(&run("zero", 6));
-        for part in ["more memory", "--memory 384M", "touched for the first time", "6.00 s"] {
+        for part in ["Raise the budget", "--memory 384M", "first touches of pages", "6.00 s"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let untold = Report { latencies: [].into(), ..run("disk", 6) };
-        assert!(whats(&untold).contains("more memory"), "{}", whats(&untold));
+        assert!(whats(&untold).contains("Raise the budget"), "{}", whats(&untold));
         // Not more than the program's mapped memory.
         let small = Report { mapped_peak_bytes: 120 << 20, ..run("pool", 6) };
-        assert!(whats(&small).contains("some 120.0 MiB"), "{}", whats(&small));
+        assert!(whats(&small).contains("about 120.0 MiB"), "{}", whats(&small));
     }
 
     #[test]
@@ -450,7 +450,7 @@ mod tests {
         for part in ["80.0 MiB", "9.00 s of 10.0 s", "cpp (pid 8) for 5.00 s"] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        assert!(!text.contains("Nothing") && !text.contains("never came"), "{text}");
+        assert!(!text.contains("Change nothing") && !text.contains("did not start"), "{text}");
         // Figures of the first process do not apply to the others.
         let tree = Tree { used_peak_bytes: 79 << 20, ..slept.tree.clone().unwrap() };
         let small = Report {
@@ -461,14 +461,14 @@ mod tests {
             ..run("disk", 4)
         };
         let text = whats(&small);
-        assert!(text.contains("Give all of it more memory than 80.0 MiB"), "{text}");
-        assert!(!text.contains("Less would do") && !text.contains("take --memory"), "{text}");
+        assert!(text.contains("Raise the budget of 80.0 MiB"), "{text}");
+        assert!(!text.contains("A smaller budget") && !text.contains("use --memory"), "{text}");
     }
 
     #[test]
     fn who_does_not_wait_needs_nothing_or_less() {
         let text = whats(&run("pool", 0));
-        assert!(text.starts_with("Nothing: it hardly waited"), "{text}");
+        assert!(text.starts_with("Change nothing: it hardly waited"), "{text}");
         let small = Report { used_peak_bytes: 64 << 20, ..run("pool", 0) };
         assert!(whats(&small).contains("--memory 72M"), "{}", whats(&small));
         let slept = Report { slept: true, engine_started: false, ..Report::default() };

@@ -359,7 +359,7 @@ mod tests {
         let read = |text: &str| Report::read(text).map(|report| report.wall_s);
         assert_eq!(read(r#"{"schema": 1, "wall_s": 2.5, "news": {}}"#).ok(), Some(2.5));
         assert!(read(r#"{"schema": 7}"#).unwrap_err().to_string().contains("schema 7"));
-        assert!(read("{}").unwrap_err().to_string().contains("no `schema`"));
+        assert!(read("{}").unwrap_err().to_string().contains("no key `schema`"));
         assert!(read("banana").is_err());
     }
 }

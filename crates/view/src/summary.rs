@@ -327,7 +327,7 @@ fn mechanism(report: &Report) -> Option<String> {
         let [peak, limit] = [it.peak, it.limit].map(count);
         format!(" with up to {peak} mappings of at most {limit}")
     });
-    Some(format!("of absent pages are taken by {}{mappings}", visible(name)))
+    Some(format!("of absent pages reach softswap by {}{mappings}", visible(name)))
 }
 
 fn traffic(report: &Report) -> String {

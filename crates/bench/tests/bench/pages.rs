@@ -242,7 +242,7 @@ fn subjects_without_pages_are_refused() {
     };
     let table: &[(PathBuf, &[&str])] = &[
         (dir.path().into(), &["is a directory", "a file in it"]),
-        ("/no/such/file".into(), &["/no/such/file", "No such file", "a process by its number"]),
+        ("/no/such/file".into(), &["/no/such/file", "No such file", "give a PID"]),
         ("/dev/null".into(), &["is a device", "dd"]),
         (file("empty", b""), &["is empty"]),
         (file("odd", &[0; PAGE + 1]), &["4097 bytes", "4096", "truncate -s -1"]),

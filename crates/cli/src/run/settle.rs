@@ -405,15 +405,16 @@ mod tests {
     fn a_swap_area_without_a_name_or_where_no_files_are_taken_is_refused() {
         let refused =
             |flags: &[&str], env: &[(&str, &str)]| settle_with(flags, env).unwrap_err().to_string();
-        assert!(refused(&["--swap", ""], &[]).contains("no directory is named"));
-        assert!(refused(&[], &[("SOFTSWAP_SWAP", ";")]).contains("no directory is named"));
-        assert!(refused(&["--swap", "/proc"], &[]).contains("takes no files"));
+        assert!(refused(&["--swap", ""], &[]).contains("the path is empty"));
+        assert!(refused(&[], &[("SOFTSWAP_SWAP", ";")]).contains("the path is empty"));
+        assert!(refused(&["--swap", "/proc"], &[]).contains("stores no files"));
     }
 
     #[test]
     fn a_variable_that_is_nearly_called_as_one_of_ours_is_noted() {
         let noted = |name: &str| misspelt(&options(), [(name.into(), "1".into())].into_iter());
-        let note = "SOFTSWAP_MEMROY is no variable of softswap's; did you mean SOFTSWAP_MEMORY?";
+        let note =
+            "softswap does not know the variable SOFTSWAP_MEMROY; did you mean SOFTSWAP_MEMORY?";
         assert_eq!(noted("SOFTSWAP_MEMROY"), [note]);
         for name in [
             "SOFTSWAP_MEMORY",
@@ -488,7 +489,7 @@ mod tests {
         assert_eq!(codec(&["--codec", "zstd"], &[]).unwrap(), zstd(1));
         assert_eq!(codec(&[], &[("SOFTSWAP_CODEC", "zstd:3")]).unwrap(), zstd(3));
         let error = codec(&[], &[("SOFTSWAP_CODEC", "zstd:99")]).unwrap_err().to_string();
-        assert!(error.starts_with("SOFTSWAP_CODEC=zstd:99: \"zstd:99\" is no codec"), "{error}");
+        assert!(error.starts_with("SOFTSWAP_CODEC=zstd:99: \"zstd:99\" is not a codec"), "{error}");
     }
 
     #[test]

@@ -98,7 +98,7 @@ fn a_signal_that_the_program_had_blocked_is_explained_though_nothing_else_is_sai
     let report = Swapped::within("16M").option("-q").run(compiled("beside"), &arguments);
     assert_eq!(report.ended.status.signal(), Some(libc::SIGBUS), "{}", report.ended.stderr);
     let lines: Vec<&str> = report.ended.stderr.lines().collect();
-    assert!(matches!(lines[..], [line] if line.contains("SIGBUS ended it")), "{lines:?}");
+    assert!(matches!(lines[..], [line] if line.contains("SIGBUS killed it")), "{lines:?}");
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn who_finds_the_area_full_is_told_so_and_others_go_on() {
     ended.expect_ok("the one that fits");
     let told = "swap area is full: all of its 64.0 MiB are in use, ";
     assert!(ended.stderr.contains(told), "{}", ended.stderr);
-    assert!(ended.stderr.contains("the rest by others of its tree"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the rest by other processes of its tree"), "{}", ended.stderr);
 }
 
 #[test]

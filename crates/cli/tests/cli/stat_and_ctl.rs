@@ -37,7 +37,7 @@ fn stat_tells_how_a_program_fares_in_words_and_as_json() {
             "budget     32.0 MiB",
             "peaks      resident",
             "faults                count",
-            "touches    of absent pages are taken by ",
+            "touches    of absent pages reach softswap by ",
             "settings",
             "io.poll              auto",
         ] {
@@ -188,7 +188,7 @@ fn the_budget_moves_down_and_up() {
     }
     assert_eq!(stat()["budget_peak_bytes"], 96 << 20);
     refused(&["ctl", &pid, "set", "memory", "1M"], 2, &["memory: 1M is too little", "at least"]);
-    refused(&["ctl", &pid, "set", "memory", "50%"], 2, &["memory: \"50%\" is no size"]);
+    refused(&["ctl", &pid, "set", "memory", "50%"], 2, &["memory: \"50%\" is not a size"]);
     program.expect_alive();
 }
 
@@ -399,7 +399,10 @@ fn a_program_that_became_somebody_else_does_not_answer_who_it_was() {
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         if answer.trim().is_empty() { Err(errors) } else { Ok(answer) }
     });
-    assert!(answer.starts_with("denied it belongs to uid 65534, not to uid 1"), "{answer}");
+    assert!(
+        answer.starts_with("denied it belongs to uid 65534, and the request came from uid 1"),
+        "{answer}"
+    );
     assert_eq!(told(&["ctl", &pid, "get", "io.poll"]), "auto\n");
 }
 

@@ -268,7 +268,7 @@ fn the_limit_of_the_tree_moves_down_and_up() {
     let stat = tree.answer();
     let one = bytes(&processes(&stat)[0], "pid").to_string();
     assert_eq!(told(&["ctl", &one, "set", "codec", "lz4"]), "codec = lz4\n");
-    refused(&["ctl", &one, "set", "memory", "64M"], 2, &["shares one budget with its tree"]);
+    refused(&["ctl", &one, "set", "memory", "64M"], 2, &["shares the budget of its tree"]);
     let ended = tree.finish();
     assert_eq!(ended.stdout_text().matches("ok hog").count(), 2);
 }

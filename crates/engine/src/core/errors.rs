@@ -93,7 +93,7 @@ impl FaultError {
 /// use softswap_engine::codec::CodecError;
 /// use softswap_engine::core::errors::UnpackError;
 /// let error = UnpackError::from(CodecError::UnknownTag { tag: 3 });
-/// assert!(error.to_string().starts_with("cannot be unpacked (packed page has the unknown"));
+/// assert!(error.to_string().starts_with("cannot be decompressed (packed page has the unknown"));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnpackError {

@@ -104,7 +104,7 @@ impl Without {
 /// ```
 /// use softswap_engine::policy::mechanism::Without;
 /// let error = "steam".parse::<Without>().unwrap_err();
-/// assert!(error.to_string().starts_with("no mechanism is called \"steam\"; there are "));
+/// assert!(error.to_string().starts_with("there is no mechanism \"steam\"; the mechanisms are "));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no mechanism {0:?}; the mechanisms are {names}", names = names())]

@@ -40,7 +40,7 @@ def _areas(swap):
     one = isinstance(swap, (str, os.PathLike))
     areas = [os.fspath(area) for area in ([swap] if one else swap)]
     if not areas:
-        raise ValueError("swap=[] names no place for what does not fit; give a directory")
+        raise ValueError("swap=[]: give a directory for pages that do not fit in memory")
     for area in areas:
         if not isinstance(area, str):
             raise TypeError(f"swap={area!r}: give a text or a path")
@@ -62,7 +62,7 @@ def _part(array):
     while region is not None and not isinstance(region, _softswap.Region):
         region = getattr(region, "base", None)
     if region is None:
-        raise ValueError("this array is not of a pool; make it with Pool.empty")
+        raise ValueError("this array is not in a pool; create it with Pool.empty")
     start = array.__array_interface__["data"][0] - region.address
     return region, start, start + array.nbytes
 
@@ -122,7 +122,7 @@ class Pool:
 
         dtype = numpy.dtype(dtype)
         if dtype.hasobject:
-            raise ValueError(f"{dtype} holds objects, which cannot be in a pool; give another dtype")
+            raise ValueError(f"{dtype} holds objects, which a pool cannot store; give another dtype")
         shape = _shape(shape)
         nbytes = math.prod(shape) * dtype.itemsize
         pool = self._open()
@@ -154,7 +154,7 @@ class Pool:
         """
         region, start, end = _part(array)
         if advice == "dontneed" and not array.flags.writeable:
-            raise ValueError("this array is read-only, and \"dontneed\" would make it zeroes")
+            raise ValueError("this array is read-only, and \"dontneed\" would fill it with zeroes")
         region.advise(start, end, advice)
 
     @contextlib.contextmanager

@@ -101,7 +101,7 @@ fn softswap_is_measured_with_the_kernels_swap_and_all_changes_are_undone() {
     if notes.contains("left out") {
         return common::skip(&notes);
     }
-    let counts_zswap = notes.contains("what zswap packs counts");
+    let counts_zswap = notes.contains("the limit includes zswap's compressed pages");
     let mut pairs = vec![
         "softswap_vs_kernel_file",
         "softswap_vs_kernel_zram",
@@ -142,7 +142,7 @@ fn a_program_is_measured_with_the_dram_that_the_kernels_sides_had_too() {
     if notes.contains("left out") {
         return common::skip(&notes);
     }
-    let counts_zswap = notes.contains("what zswap packs counts");
+    let counts_zswap = notes.contains("the limit includes zswap's compressed pages");
     let keeps_outside = |rival| rival == "kernel_zram" || rival == "kernel_zswap" && !counts_zswap;
     let rows = found["programs"].as_array().unwrap();
     let row_of = |side: &str, beside: Value| {
