@@ -187,7 +187,7 @@ fn without_rights_softswap_is_measured_alone() {
     let notes = found["notes"].to_string();
     // Either all sides together without a cgroup, or one by one: some users may create cgroups.
     assert!(
-        ["the kernel's sides were", "kernel_file was"]
+        ["the kernel's swap is", "kernel_file was"]
             .iter()
             .any(|who| notes.contains(&format!("{who} left out"))),
         "{notes}"
