@@ -1,9 +1,9 @@
-# An analysis of a database in memory: grouped, joined, sorted, changed, scanned.
+# An in-memory database analysis: grouping, joins, sorting, changes, scans.
 import random
 import sqlite3
 import sys
 
-ROW_BYTES = 480  # measured: a row of `orders` with its share of the indexes
+# measured: a row of `orders` with its share of the indexes
 
 count = int(sys.argv[1]) // ROW_BYTES
 draw = random.Random(1)
