@@ -3,7 +3,7 @@ import random
 import sqlite3
 import sys
 
-# measured: a row of `orders` with its share of the indexes
+ROW_BYTES = 480  # measured: a row of `orders` with its share of the indexes
 
 count = int(sys.argv[1]) // ROW_BYTES
 draw = random.Random(1)
