@@ -11,7 +11,7 @@
 #define PAGES ((size_t)6144)
 
 static const char text[] = "this plaintext is known to the test";
-/* In the dump, because it is not managed. Not in the program's file. */
+/* The dump contains this buffer, because it is not managed. The program's file does not contain its text. */
 static volatile char dumped[64];
 
 static void fill(uint64_t *memory) {

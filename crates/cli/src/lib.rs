@@ -100,7 +100,7 @@ enum Command {
     Bench(bench::HandedOver),
     /// Examine a file, or a program's memory
     Analyze(bench::HandedOver),
-    /// Check a cluster for pages, see and remove what is stored there
+    /// Check a cluster for pages, list and remove the pages stored there
     Remote(bench::HandedOver),
 }
 

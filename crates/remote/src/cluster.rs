@@ -203,7 +203,7 @@ impl Shared {
             for key in keys {
                 match parse_key(&key) {
                     Some((_, Kind::Extent { extent, .. })) => {
-                        // Keeps what is already known of it.
+                        // Keeps the known state of the server.
                         self.live().entry(extent).or_insert(ALL);
                     }
                     Some((_, Kind::Placement { .. })) => tables.push(key),

@@ -357,7 +357,7 @@ fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, Refusal> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Returns what a server sends without a request. A server without room for another client, or
+/// Returns data that a server sends without a request. A server that accepts no further client, or
 /// closed to outside clients, reports that and hangs up; a client that sends first loses the
 /// message.
 async fn greeting(address: &Address) -> Option<String> {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Time between two updates of the budget.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
-/// Smallest budget, unless half of what is available at the start is less.
+/// Smallest budget, unless half of the memory available at the start is less.
 const FLOOR_BYTES: u64 = 64 << 20;
 /// Fraction of usable memory that stays free for what other programs, and the tree outside its
 /// budget, allocate between two updates, and the bounds of that margin.

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 // Settings are read by name from `given`; the fields only define the options.
 #[allow(dead_code)]
 pub(crate) struct RunArgs {
-    /// First: what has been read of the others is gone.
+    /// The first field: clap removes the values of the others when it reads them.
     #[command(flatten)]
     pub(super) given: Given,
 

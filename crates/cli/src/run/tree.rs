@@ -215,7 +215,7 @@ impl Budget {
         format!("memory {}M{auto}{}\n", bytes >> 20, self.beyond(bytes))
     }
 
-    /// Reports what is granted beyond the limit, and the process with the most.
+    /// Reports the memory granted beyond the limit, and the process that holds most of it.
     fn beyond(&self, limit_bytes: u64) -> String {
         let report = self.report();
         let most = report.processes.first();
@@ -307,7 +307,7 @@ impl Budget {
 struct Together {
     /// Time of the next walk.
     next_walk: Option<Instant>,
-    /// Resident bytes at the last walk, and what was available then.
+    /// Resident bytes and available memory at the last walk.
     last_walk: Option<(u64, u64)>,
 }
 
@@ -321,8 +321,8 @@ impl Together {
         self.walk(now).unwrap_or(peak_bytes)
     }
 
-    /// Returns the managed memory of all processes that is in DRAM: less than what they use if
-    /// they have committed what they have not touched.
+    /// Returns the managed memory of all processes that is in DRAM: less than their charged memory
+    /// if they have committed untouched memory.
     fn resident_bytes(&mut self, now: &TreeReport, available_bytes: u64) -> u64 {
         let resident = |process: &Process| {
             let resident = control_client::Process::read(process.pid)?.resident?;

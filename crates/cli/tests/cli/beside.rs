@@ -89,7 +89,11 @@ fn a_program_that_becomes_a_static_one_is_said_to_be_unmanaged() {
     let report = swapped.report_of(running.finish(PATIENCE));
     report.ended.expect_success("still");
     assert_eq!(report.figures["beside"]["left_by_exec"], true, "{}", report.figures);
-    assert!(report.ended.stderr.contains("sh became, by exec"), "{}", report.ended.stderr);
+    assert!(
+        report.ended.stderr.contains("sh called exec with a program without"),
+        "{}",
+        report.ended.stderr
+    );
 }
 
 #[test]

@@ -219,7 +219,7 @@ settings! {
     RESERVE reserve_bytes: u64 = 512 << 20;
     /// Limit of the compressed pool; can be changed later.
     POOL pool: PoolLimit = PoolLimit::Auto;
-    /// Encrypt what is written to the swap areas.
+    /// Encrypt pages in the swap areas.
     ENCRYPT encrypt: bool = true;
     /// Codec of pages that leave DRAM; can be changed later.
     CODEC codec: Choice = Choice::Auto;

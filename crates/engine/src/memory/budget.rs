@@ -1,4 +1,4 @@
-//! The DRAM budget: what is charged to it, and the watermarks at which reclaim acts.
+//! The DRAM budget: charged memory, and the watermarks of reclaim.
 //!
 //! All DRAM of the engine is charged: resident and staged pages, the compressed pool, buffers,
 //! tables. A fault may charge a page only while more than the reserve is free. Reclaim itself uses

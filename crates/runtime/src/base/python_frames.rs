@@ -86,7 +86,7 @@ static LAYOUTS: [Layout; 3] = [
     },
 ];
 
-/// Bytes of a frame that hold what is read.
+/// Number of bytes read of a frame.
 const FRAME_BYTES: usize = 72;
 
 /// In a code object, the same in all versions.

@@ -284,9 +284,9 @@ impl<'e, const N: usize> Pins<'e, N> {
         self.pin(address, len, Engine::try_hold)
     }
 
-    /// Pins a buffer of a call that must not be cut, up to [`undivided_limit_bytes`] for all
-    /// such calls. Returns how many of its bytes the kernel may now touch, or `None` if the
-    /// calls in progress hold too much or no room can be made.
+    /// Pins a buffer of a call that must not be cut, up to [`undivided_limit_bytes`] for all such
+    /// calls. Returns how many of its bytes the kernel may now touch, or `None` if the calls in
+    /// progress hold too much or not enough pages can be evicted.
     pub(crate) fn add_undivided(&mut self, address: usize, len: usize) -> Option<usize> {
         let mark = DEPTH.get();
         let pinned = self.try_pin(address, len, |engine, pages| {
@@ -356,7 +356,7 @@ impl<'e, const N: usize> Pins<'e, N> {
     }
 
     /// Does the same as [`Pins::pin`], but returns the error of a page that cannot be faulted in.
-    /// The caller then releases what was pinned before that page.
+    /// The caller then releases the pins before that page.
     fn try_pin(
         &mut self,
         address: usize,
@@ -452,7 +452,7 @@ impl<'e, const N: usize> Pins<'e, N> {
         })
     }
 
-    /// Releases what was pinned since [`Pins::mark`] returned `mark`.
+    /// Releases the pins added since [`Pins::mark`] returned `mark`.
     pub(crate) fn back_to(&mut self, mark: usize) {
         release_down_to(self.engine, mark);
     }

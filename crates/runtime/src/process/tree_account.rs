@@ -33,7 +33,7 @@ pub(super) fn publish_counts(engine: &Engine, member: &Member) {
     });
 }
 
-/// Publishes the resident memory of a process that sleeps, or shares what it inherited.
+/// Publishes the resident memory of a process that sleeps, or shares inherited memory.
 pub(super) fn publish_resident(member: &Member, resident_bytes: u64) {
     member.publish_sizes(&Sizes { resident_bytes, ..Sizes::default() });
 }

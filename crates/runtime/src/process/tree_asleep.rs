@@ -3,10 +3,11 @@
 //! A sleeping process holds chunks for the memory that it commits, touched or not, except for the
 //! first megabyte: most processes never join the ledger. It releases chunks when it unmaps memory.
 //!
-//! A small process takes what it needs, also on request, and is not asked itself. A large one takes
-//! only free chunks, and wakes if there are too few. Its budget thread wakes it on a request, unless
-//! it is alone and the budget does not move by itself. A forked child has no such thread: if it is
-//! large it leaves a part of the budget free, and wakes when it commits while that is in use.
+//! A small process takes the chunks that it needs, also by requests to others, and gets no requests
+//! itself. A large one takes only free chunks, and wakes if there are too few. Its budget thread
+//! wakes it on a request, unless it is alone and the budget does not move by itself. A forked child
+//! has no such thread: if it is large it leaves a part of the budget free, and wakes when it
+//! commits while that is in use.
 
 use super::statistics;
 use super::tree::{self, CHILD_BYTES, GrantLock};
@@ -29,7 +30,7 @@ const SMALL_PART: usize = 16;
 const SMALL_BYTES: usize = 8 << 20;
 /// Part of the budget that large processes without a budget thread leave free.
 const LEFT_PART: usize = 8;
-/// Chunks taken in advance: a part of what is needed, and the maximum in bytes.
+/// Chunks taken in advance: a fraction of the needed chunks, and the maximum in bytes.
 const HEADROOM_PART: usize = 8;
 const HEADROOM_BYTES: usize = 32 << 20;
 /// Time that a small process waits for chunks of other members.
@@ -53,7 +54,7 @@ static HAS_NO_THREAD: AtomicBool = AtomicBool::new(false);
 static IS_ALONE: AtomicBool = AtomicBool::new(false);
 
 /// Returns the bytes that this process may commit at first, or `None` without a usable ledger.
-/// Releases what the program before exec held. `attend` starts the thread, if possible.
+/// Releases the chunks of the program before exec. `attend` starts the thread, if possible.
 pub(crate) fn begin(
     config: &Config,
     left_for_engine: usize,

@@ -270,7 +270,7 @@ impl RemoteDevice {
             && words.is_some_and(|words| words.iter().all(is_there))
     }
 
-    /// Sends pages, if there is room for them.
+    /// Sends pages, if the queue has space for them.
     pub(super) fn send(&self, pieces: &[Piece<&[u8]>]) {
         let (me, area) = (me(), self.area.number());
         for piece in pieces {

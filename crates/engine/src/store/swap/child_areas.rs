@@ -2,8 +2,8 @@
 //! parent, and in the named areas that its tree shares. Areas of the parent alone are not
 //! available.
 //!
-//! The child opens them when it makes room for a page, perhaps in a fault. So all allocations use
-//! the engine's heap, and no lock is held that a fork waits for, except a context. The system calls
+//! The child opens them when it evicts a page, perhaps in a fault. So all allocations use the
+//! engine's heap, and no lock is held that a fork waits for, except a context. The system calls
 //! pass the guard as any others, so areas are never opened on a managed stack.
 
 use super::areas::{Areas, Backing, Layout, SharedPages};

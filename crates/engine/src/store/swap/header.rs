@@ -41,11 +41,8 @@ const _: () = assert!(MAX_BAD_PAGES == 637 && LABEL_AT + LABEL_BYTES + 468 == BA
 
 /// Content of a header.
 ///
-/// ```
-/// use softswap_engine::store::swap::header::Header;
-/// // What `mkswap` did not write is refused.
-/// assert!(Header::parse(&[0; 4096], 1024).is_err());
-/// ```
+/// ``` use softswap_engine::store::swap::header::Header; // Refuses a page that `mkswap` did not
+/// write. assert!(Header::parse(&[0; 4096], 1024).is_err()); ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// The last page of the area; the header's own is page 0.
