@@ -75,7 +75,7 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
 
 pub(crate) fn export(args: &ExportArgs) -> Result<ExitCode, Refusal> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    // One collection at a time.
+    // Allows one collection at a time.
     let runtime = runtime.enable_io().enable_time().max_blocking_threads(1).build();
     let runtime =
         runtime.map_err(|error| Refusal::own(format!("cannot start the event loop: {error}")))?;

@@ -60,9 +60,9 @@ struct Identity {
 
 #[derive(Debug, Clone)]
 enum Known {
-    /// Not under softswap.
+    /// The process does not run under softswap.
     Other,
-    /// It has the settings, but the runtime was not found in it, this many times.
+    /// The process has softswap's environment but not its runtime, in this many consecutive checks.
     Without(u32),
     Managed(Managed),
 }

@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 pub const VARIABLE: &str = "SOFTSWAP_REMOTE_PASSWORD";
 
-/// Most bytes of the first line of a password file.
+/// Maximum number of bytes of the first line of a password file.
 const MOST_BYTES: u64 = 64 << 10;
 
 /// Source of the password. Its debug output omits the password.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 const TOLD_AFTER: Duration = Duration::from_secs(5);
 /// Shortest interval between two reports about one server.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
-/// Most servers named in a message; others are only counted.
+/// Maximum number of servers named in a message; others are only counted.
 const MOST_NAMED: usize = 4;
 
 #[derive(Default)]

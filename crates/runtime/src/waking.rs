@@ -181,8 +181,8 @@ fn is_alone() -> bool {
     outside_the_window(threads::all).is_ok_and(|all| all.len() == 1)
 }
 
-/// Attempts that found a thread that blocks the engine's signals or does not leave the kernel,
-/// and after how many of them a line is written.
+/// Attempts that found a thread that blocks the engine's signals or does not leave the kernel, and
+/// the number of them after which a message is printed.
 static LATER: AtomicU32 = AtomicU32::new(0);
 const NOTED_TRIES: u32 = 3;
 const NOT_YET: &str = "softswap: memory is short, and this process cannot be managed yet: a thread blocks SIGBUS or \

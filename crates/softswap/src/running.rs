@@ -71,7 +71,8 @@ fn tell(address: usize, error: &FaultError) {
 /// Longest wait of a call for other calls to release pages, in nanoseconds.
 const MOST_WAIT_NS: u64 = 4_000_000_000;
 
-/// Faults in and pins the start of a buffer, as much as one call may hold or as other calls leave.
+/// Faults in and pins the start of a buffer, up to the limit of one call and the rest of the limit
+/// of all calls.
 fn hold(engine: &Engine, address: usize, len: usize, open: Mask) -> Hold {
     engine.stats().add(Counter::GuardedCalls, 1);
     let mut len = len.min(engine.call_limit_bytes());

@@ -161,7 +161,8 @@ impl Curve {
         let left = report.pages_out.saturating_sub(filled) as f64 - out_pages;
         curve.pages = ahead / left.max(back);
         let pages: f64 = curve.kinds.iter().map(|it| curve.pages_of(it.all(), it.mean)).sum();
-        // Refaults after the end are not observed: about as many are missing as pages are evicted.
+        // Refaults after the end of the run are not observed. Their number is estimated by that of
+        // the evicted pages.
         curve.pages *= (out_pages / pages.max(1.0)).clamp(1.0, MOST_UNSEEN);
         let told = curve.point(1.0, &curve.kinds);
         curve.other_ns = (report.stalled_ns as f64 - told.stalled_ns).max(0.0);
@@ -470,7 +471,7 @@ mod tests {
 
     #[test]
     fn pages_touched_at_random_are_spared_by_the_share_for_which_there_is_room() {
-        // As many pages evicted as resident.
+        // The number of evicted pages equals that of resident pages.
         let report = run(exponential(1000.0, LEFT));
         for (share, expected) in [(1.25, 0.25), (1.5, 0.5), (1.75, 0.75), (2.5, 1.0)] {
             let spared = spared(&report, share);

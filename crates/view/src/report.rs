@@ -18,7 +18,7 @@ pub struct Report {
     pub softswap_version: String,
     pub program: Vec<String>,
     pub outcome: Outcome,
-    /// Only for a running process.
+    /// Present only for a running process.
     pub pid: Option<u32>,
     pub wall_s: f64,
     pub engine_started: bool,

@@ -71,7 +71,7 @@ pub(crate) struct RecordArgs {
           value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: u32,
 
-    /// Where the flame graph goes; softswap-PID.svg where nothing is said
+    /// File for the flame graph [default: softswap-PID.svg]
     #[arg(short, long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
 
@@ -193,7 +193,7 @@ impl Recording {
     fn add(&mut self, body: &str, every: u32) -> u32 {
         let FaultSamples { missed, samples, blocks, codes } = FaultSamples::parse(body);
         let came = samples.len();
-        // Without a sample nothing is known about the missed faults.
+        // Missed faults can only be attributed if there are samples.
         self.missed += if came > 0 { missed } else { 0 };
         self.samples.extend(profile::weigh(samples, missed));
         self.codes.extend(codes.into_iter().map(|code| (code.address, code)));

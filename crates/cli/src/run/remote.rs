@@ -274,7 +274,7 @@ fn unmanaged(command: &mut Command) {
             command.env_remove(name);
         }
     }
-    // Otherwise the runtime in this process would add a budget.
+    // Set, because otherwise the runtime in this process would add the variable with a budget.
     command.env(format!("{ENV_PREFIX}MEMORY"), "");
     let Some(preloaded) = std::env::var_os("LD_PRELOAD") else { return };
     let preloaded = preloaded.to_string_lossy();

@@ -177,7 +177,7 @@ pub(super) fn settle(
     config.manage_children = choose(children.as_ref(), CHILDREN)?;
     let reports = match args.report.is_empty() {
         true => sources.pick_all("report")?.into_iter().map(|asked| asked.text.into()).collect(),
-        // Not converted: a path need not be text.
+        // Paths are not converted, because a path need not be valid text.
         false => args.report.clone(),
     };
     let log = sources.pick("log")?;

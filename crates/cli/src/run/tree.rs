@@ -1,4 +1,5 @@
-//! Budget of the tree of processes: `run` creates the ledger, reaps it, and answers `stat` and `ctl`.
+//! Budget of the tree of processes: `run` creates the ledger, reaps it, and answers `stat` and
+//! `ctl`.
 
 use super::auto_memory::{self, Bounds, Seen};
 use crate::control_client::{self, own_uid};
@@ -100,7 +101,7 @@ impl Tree {
 
     /// Notes the processes without a share.
     pub(super) fn set_unmanaged(&self, now: &[Unmanaged]) {
-        // More would not fit an answer.
+        // Larger answers would exceed the protocol's limit.
         const MOST: usize = 100;
         if let Ok(mut unmanaged) = self.budget.unmanaged.lock() {
             *unmanaged = now[..now.len().min(MOST)].to_vec();
@@ -150,7 +151,8 @@ impl Tree {
         self.peaks
     }
 
-    /// Starts a thread that answers clients, if a socket can be opened. Called once the program runs.
+    /// Starts a thread that answers clients, if a socket can be opened. Called once the program
+    /// runs.
     pub(super) fn serve(&mut self, program_pid: u32) {
         self.peaks.program_pid = program_pid;
         let own = own_uid();

@@ -80,9 +80,9 @@ counters! {
     MappedPeakBytes,
     /// Pages evicted by reclaim.
     PagesOut,
-    /// Of those, recognised as same-filled.
+    /// Evicted pages that are same-filled.
     PagesSameFilled,
-    /// Of those, compressed into the pool.
+    /// Evicted pages that were compressed into the pool.
     PagesPooled,
     /// Their compressed size, in bytes.
     PooledBytes,
@@ -124,13 +124,13 @@ counters! {
     UsesDevicePolling,
     /// Single-page reads that could have been polled.
     IoConsidered,
-    /// Of those, polled.
+    /// Considered reads that polled.
     IoPolled,
-    /// Of those, completed during the poll.
+    /// Polled reads that completed during the poll.
     IoPollHit,
     /// Single-page reads for which the thread slept before polling.
     IoSlept,
-    /// Of those, already complete after the sleep.
+    /// Reads that slept and were already complete after the sleep.
     IoOverslept,
     /// CPU time of synchronous reads, in ns; estimated from one in 16.
     IoWaitCpuNs,
@@ -181,7 +181,7 @@ counters! {
     UsesFixedBuffers,
     /// Capacity of the bounce pools, in slots of one page.
     BounceSlots,
-    /// Of those, in use at the last sample.
+    /// Slots of the bounce pools in use at the last sample.
     BounceUsed,
     /// Sum over the areas of the peak of slots in use.
     BouncePeakSlots,

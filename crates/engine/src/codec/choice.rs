@@ -27,7 +27,7 @@ impl Choice {
     pub const NONE: Choice = Choice::Fixed(None);
     /// LZ4 only.
     pub const LZ4: Choice = Choice::Fixed(Some(Packer::Lz4));
-    /// All with their names, but for zstd's other levels.
+    /// All choices with their names, except other levels of zstd.
     pub const NAMES: [(&str, Choice); 4] = [
         ("auto", Choice::Auto),
         ("lz4", Choice::LZ4),

@@ -140,7 +140,7 @@ fn usable_processors() -> usize {
 /// Returns the sizes of the bounce pools. Each CPU's area holds a few batches of evictions or
 /// readahead. CPUs share areas if those would use too much of the budget.
 fn shape_of_buffers(memory_bytes: usize, cpus: usize, contexts: usize) -> Shape {
-    /// All areas together use at most 1/this of the budget, or are one area.
+    /// All areas together use at most 1/SHARE of the budget, or are one area.
     const SHARE: usize = 16;
     let most_slots = memory_bytes / SHARE / PAGE_SIZE;
     // Whole segments if possible, which is the length of readahead requests.

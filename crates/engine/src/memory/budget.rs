@@ -21,7 +21,7 @@ pub(crate) struct Budget {
     before_bytes: AtomicUsize,
     fixed_bytes: AtomicUsize,
     pages: AtomicUsize,
-    /// Of these, pages that reclaim has unmapped and not yet stored.
+    /// The part of `pages` that reclaim has unmapped and not yet stored.
     leaving: AtomicUsize,
     /// Pages shared with the parent of a forked child and charged to the parent: the current number
     /// and the number at fork.

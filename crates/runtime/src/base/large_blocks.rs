@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(of(START + (2 << 20)), Some(0x5502));
         forget(START);
         assert_eq!(of(START), None);
-        // More blocks than the table can hold: the newest is present.
+        // There are more blocks than entries: the newest block must be in the table.
         for number in 0..3 * ENTRIES {
             note(START + number * (2 << 20), 2 << 20, number);
         }

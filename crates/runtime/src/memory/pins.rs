@@ -32,8 +32,8 @@ use std::sync::atomic::{Ordering, compiler_fence};
 /// Longest path that the kernel accepts, with its zero byte.
 const TEXT_BYTES: usize = 4096;
 
-/// Most ranges that one thread's calls can pin at once: a message with the maximum number of
-/// vectors, and the calls of a handler on top of it.
+/// Maximum number of ranges that one thread's calls can pin at once: a message with the maximum
+/// number of vectors, and the calls of a handler on top of it.
 const MAX_RANGES: usize = signals::ROOM_BYTES / size_of::<Range>();
 
 /// Pages of one buffer that a call may always hold, for structures, paths, and arrays of vectors.
@@ -52,8 +52,8 @@ const HOLD_SHARE: usize = 4;
 const LEFT_PART: usize = 8;
 const LEAST_LEFT_BYTES: usize = 1 << 20;
 
-/// Returns the most bytes that calls may hold, with calls that must not be divided. If less were
-/// left, other threads would find no page to evict.
+/// Returns the number of bytes that all calls may pin, including calls that cannot be split. With a
+/// higher limit other threads would find no page to evict.
 pub(crate) fn undivided_limit_bytes(engine: &Engine) -> usize {
     let all_bytes = engine.hold_limit_bytes() * HOLD_SHARE;
     let left_bytes = (all_bytes / LEFT_PART).max(LEAST_LEFT_BYTES);

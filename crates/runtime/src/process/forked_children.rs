@@ -23,7 +23,7 @@ pub(crate) struct ForkedChildren(Vec<Group>);
 
 /// Attach count that the next child inherits.
 pub(crate) enum ChildMark {
-    /// One of its own.
+    /// The child has an attach count of its own.
     Own(AttachCount),
     /// That of the children before it.
     Shared,

@@ -53,7 +53,7 @@ const SHORT_INTERVAL_NS: u64 = 100_000_000;
 const INTERVAL_NS: u64 = 1_000_000_000;
 /// Unused memory that is kept at least.
 const SLACK_BYTES: usize = 1 << 20;
-/// Most bytes taken at once.
+/// Maximum number of bytes taken at once.
 const MOST_BYTES: usize = 256 << 20;
 /// Benefit published by a process that cannot release memory, so that it is asked last.
 const UNAVAILABLE: u64 = u64::MAX;
@@ -75,7 +75,7 @@ static INHERITS: AtomicBool = AtomicBool::new(false);
 static LIMIT_OF_PARENT: AtomicUsize = AtomicUsize::new(0);
 /// True while [`GrantLock`] is held.
 static IS_CHANGING: AtomicBool = AtomicBool::new(false);
-/// True if the process has left an overwritten ledger, and has not reported it.
+/// True if the process has stopped using an overwritten ledger, and has not reported that yet.
 static HAS_FALLEN_BACK: AtomicBool = AtomicBool::new(false);
 /// True while the budget thread runs.
 static HAS_THREAD: AtomicBool = AtomicBool::new(false);
@@ -505,7 +505,7 @@ fn move_within(member: &Member) {
     }
     let _lock = GrantLock::lock();
     let moved = member.take(member.excess());
-    // Those beyond the limit first.
+    // Chunks beyond the limit are released first.
     let given = member.release(moved);
     GRANTED.store((GRANTED.load(Relaxed) + moved).saturating_sub(given), Relaxed);
 }

@@ -101,7 +101,7 @@ pub(super) enum State {
     Taken,
     /// It waits for the server.
     Submitted,
-    /// As submitted, but no client waits for the answer.
+    /// Like a submitted request, but no client waits for the answer.
     Posted,
     InService,
     /// It waits for the client.

@@ -46,7 +46,7 @@ impl fmt::Display for Faults {
 }
 
 impl Faults {
-    /// All of them with their names.
+    /// All mechanisms with their names.
     pub const NAMES: [(&str, Faults); 3] = [
         ("auto", Faults::Auto),
         ("userfaultfd", Faults::Userfaultfd),

@@ -342,7 +342,7 @@ impl Peer {
         }
     }
 
-    /// Reads until the other end closes.
+    /// Reads until the other end closes the connection.
     ///
     /// # Errors
     /// `TimedOut` if that takes longer than `limit`, `InvalidData` if there are more than `most`

@@ -258,7 +258,7 @@ fn line_of_what_is_out(tree: &Tree, width: usize, theme: Theme) -> Line<'static>
 struct RateLine {
     label: &'static str,
     value: fn(&Rates) -> f64,
-    /// Lower limit of the value of the highest sign.
+    /// Smallest value that a full bar of the sparkline represents.
     full: f64,
     shown: fn(f64) -> String,
 }

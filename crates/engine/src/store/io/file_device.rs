@@ -232,8 +232,8 @@ impl Device for FileDevice {
             return self.tried.push(ring);
         };
         let shared = ring.register(range).and_then(|()| {
-            // Only if lanes can share the registration. If each registered the pages, they would
-            // count against RLIMIT_MEMLOCK several times.
+            // Registers buffers only if lanes can share the registration: otherwise the pages would
+            // count against RLIMIT_MEMLOCK once per lane.
             let mut tried = Ring::new(1)?;
             let shared = tried.share_registered(&ring);
             self.tried.push(tried);
@@ -523,7 +523,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let device = FileDevice::new(SwapFile::open(directory.path()).unwrap(), false);
         let can_be_asked = device.describe().device_polling;
-        // As if the trial at the start had succeeded.
+        // Simulates that the test of polling at the start has succeeded.
         device.device_polling.store(true, Relaxed);
         let mut lane = device.open_lane();
         device.grow(0, 1 << 20).unwrap();

@@ -73,7 +73,7 @@ pub struct Rings {
     pub(crate) napping: Option<Ring>,
 }
 
-/// Most pieces of one batch.
+/// Maximum number of pieces of one batch.
 pub const MAX_PIECES: usize = 32;
 
 /// Properties of the access to a device.

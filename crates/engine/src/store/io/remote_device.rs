@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Set in the generation of a mirrored page that may be missing.
 const GONE: u32 = 1 << 31;
-/// Most different messages of either kind that are kept permanently; a program stops at the first
-/// lost page.
+/// Maximum number of different messages of either kind that are kept permanently; a program stops
+/// at the first lost page.
 const MOST_TEXTS: usize = 16;
 type Texts = [OnceLock<&'static str>; MOST_TEXTS];
 /// Timeout of a discard: a fork may wait for the thread that discards.
@@ -147,7 +147,8 @@ impl RemoteDevice {
         if next == GONE {
             return None;
         }
-        // Also if the write fails: the previous content may be overwritten.
+        // The counter also advances if the write fails, because the previous content may be
+        // overwritten.
         word.store(next, Release);
         Some(u64::from(next))
     }
@@ -258,8 +259,8 @@ fn failed_pages(operation: Operation, pages: &[Page], kind: IoErrorKind) -> IoEr
     failed(operation, first * PAGE_BYTES, pages.len() * PAGE_SIZE, kind)
 }
 
-/// Operations of a [`MirrorDevice`](super::MirrorDevice): pages are sent without waiting, and may be
-/// missing.
+/// Operations of a [`MirrorDevice`](super::MirrorDevice): pages are sent without waiting, and may
+/// be missing.
 impl RemoteDevice {
     /// Returns true if all these pages were sent, and are not known to be missing.
     pub(super) fn may_have(&self, offset: u64, bytes: usize) -> bool {

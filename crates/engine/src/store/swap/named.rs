@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Fewest pages of an area: slots are allocated from whole clusters.
 pub(crate) const LEAST_PAGES: u64 = CLUSTER_SLOTS as u64;
-/// Most pages that a header can describe.
+/// Maximum number of pages that a header can describe.
 pub(crate) const MOST_PAGES: u64 = 1 << 32;
 
 /// A named area that this process claimed, ready for use.

@@ -26,7 +26,7 @@ use softswap_sys::raw::{now_ns, write_stderr_fmt};
 use softswap_sys::signals;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most vectors that the kernel accepts.
+/// Maximum number of vectors that the kernel accepts.
 pub(super) const MAX_VECTORS: usize = 1024;
 /// Length to which the kernel truncates transfers.
 const MAX_TRANSFER_BYTES: usize = 0x7fff_f000;

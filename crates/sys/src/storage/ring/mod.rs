@@ -415,7 +415,7 @@ impl Ring {
             if pending <= not_taken {
                 return;
             }
-            // Sleeps by a system call after some turns: system calls are also when the kernel posts
+            // After some turns `relax` makes a system call, during which the kernel can post
             // completions.
             futex::relax(&mut turns);
         }
