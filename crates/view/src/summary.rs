@@ -178,7 +178,7 @@ fn outside_budget(report: &Report, is_all_wanted: bool) -> Option<String> {
     let beside = report.beside.clone().filter(|_| is_managed).unwrap_or_default();
     if beside.left_by_exec {
         return Some(format!(
-            "{name} started a program without libsoftswap.so by exec, which ran without a memory \
+            "{name} called exec with a program without libsoftswap.so, which ran without a memory \
              limit"
         ));
     }

@@ -17,7 +17,7 @@ const PROBE_EVERY: u32 = 16;
 const WORTH_PACKING: u32 = CERTAIN / 8;
 /// Copies in the pool use at most 1/BUDGET_SHARE of the budget, which resident pages lose.
 const BUDGET_SHARE: usize = 8;
-/// They use at most 1/LIMIT_SHARE of the pool's limit.
+/// Copies in the pool use at most 1/LIMIT_SHARE of its limit.
 const LIMIT_SHARE: usize = 2;
 /// Copies of resident pages, and the likelihood that a copy stays valid.
 pub struct StoredCopies {

@@ -43,7 +43,7 @@ struct Layout {
 /// Mark of the outermost frame of a call of the interpreter's loop. Calls from Python to Python
 /// have none.
 enum Boundary {
-    /// This byte is set in its outermost frame.
+    /// The byte at this offset is set in the outermost frame of a call.
     Entry(usize),
     /// The byte at this offset is `FRAME_OWNED_BY_CSTACK` in a frame that belongs to the C stack
     /// and has no function.

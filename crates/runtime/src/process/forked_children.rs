@@ -25,7 +25,7 @@ pub(crate) struct ForkedChildren(Vec<Group>);
 pub(crate) enum ChildMark {
     /// The child has an attach count of its own.
     Own(AttachCount),
-    /// That of the children before it.
+    /// The child shares the attach count of earlier children.
     Shared,
     /// None: the child counts as alive permanently.
     Unseen,

@@ -18,13 +18,13 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Use {
-    /// It holds a file system that is mounted at this point.
+    /// A file system on it is mounted at this point.
     Mounted(PathBuf),
     /// The kernel swaps to it.
     ActiveSwap,
     /// A volume or an array uses it.
     HeldBy(String),
-    /// It is the backing file of a loop device.
+    /// A loop device uses it as its backing file.
     Behind(String),
     /// One of its partitions is in use.
     Part(String, Box<Use>),

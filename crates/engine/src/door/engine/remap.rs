@@ -25,9 +25,9 @@ use std::sync::PoisonError;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// It is unmapped.
+    /// The old range is unmapped.
     Unmapped,
-    /// It stays mapped and reads as zeroes.
+    /// The old range stays mapped and reads as zeroes.
     Emptied,
 }
 

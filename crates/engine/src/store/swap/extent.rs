@@ -83,7 +83,7 @@ pub enum AppendError {
         /// Expected first page.
         pages: u64,
     },
-    /// It has no pages, or its numbers are too large.
+    /// The extent has no pages, or its numbers are too large.
     #[error("extent has no pages, or ends beyond the largest block number")]
     BadLength,
     /// The table is full.

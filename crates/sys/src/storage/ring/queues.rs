@@ -268,8 +268,7 @@ impl Queues {
 
     /// Registers memory as fixed buffer 0.
     ///
-    /// # Safety
-    /// It must stay mapped as long as the ring.
+    /// # Safety The buffer must stay mapped as long as the ring.
     pub(super) unsafe fn register_buffer(&self, base: usize, len: usize) -> io::Result<()> {
         let buffer = [base, len];
         self.register(REGISTER_BUFFERS, &raw const buffer as usize, 1)
