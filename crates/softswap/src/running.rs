@@ -191,9 +191,9 @@ fn start(config: &Config) -> Result<Engine> {
 fn guard() -> Result<Range<usize>> {
     guarded_calls::area().map_err(|error| Error::Unsupported {
         reason: format!(
-            "system calls cannot be guarded ({error}): the kernel, a container or another library \
-             keeps seccomp filters or SIGSYS for itself, or this thread blocks that signal; leave \
-             out `Builder::guard_calls`, and pin the buffers of system calls"
+            "system calls cannot be guarded ({error}): the kernel, the container or another \
+             library does not allow seccomp filters or SIGSYS, or this thread blocks that signal; \
+             leave out `Builder::guard_calls`, and pin the buffers of system calls"
         ),
     })
 }

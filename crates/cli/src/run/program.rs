@@ -239,8 +239,8 @@ fn check_loader(path: &Path, loader: &Path) -> Result<(), Refusal> {
         return Err(cannot(
             path,
             format!(
-                "asks for the loader {shown}, and softswap's runtime needs glibc's {LOADER}; \
-                     use a glibc build of the program"
+                "requires the loader {shown}, and softswap's runtime needs glibc's {LOADER}; use \
+                 a glibc build of the program"
             ),
         ));
     }
@@ -248,7 +248,7 @@ fn check_loader(path: &Path, loader: &Path) -> Result<(), Refusal> {
         return Err(cannot(
             path,
             format!(
-                "asks for the loader {shown}, which does not exist here; install glibc (libc6)"
+                "requires the loader {shown}, which does not exist here; install glibc (libc6)"
             ),
         ));
     }

@@ -374,7 +374,7 @@ fn line_of_process(process: &Process, width: usize) -> String {
         }
         State::Awake(_) => {
             let keys = "m memory  c codec  p io.poll  < > sort  r reverse  Tab next tree";
-            fitting(width, [keys, "h help  < > sort  q leave", "q leave"].map(String::from))
+            fitting(width, [keys, "h help  < > sort  q quit", "q leave"].map(String::from))
         }
     }
 }

@@ -166,10 +166,11 @@ fn check(memory: u64, region: u64) -> Result<(), Refusal> {
         format!("--memory {budget}: too little: the engine needs at least {needed} of DRAM")
     } else if region <= memory {
         format!(
-            "--region {shown}: fits in the budget of {budget}, so nothing would be swapped; ask for more"
+            "--region {shown}: fits in the budget of {budget}, so nothing would be swapped; give \
+             more"
         )
     } else if available < memory {
-        format!("--memory {budget}: only {is} are available; ask for less")
+        format!("--memory {budget}: only {is} are available; give less")
     } else {
         return Ok(());
     };

@@ -125,7 +125,8 @@ impl Engine {
     /// Sets the limit of a forked child that shares a budget, replacing the parent's.
     pub fn begin_share(&self, bytes: usize) {
         self.core.memory.budget.begin_anew(bytes);
-        // There is no thread that would do it, and the pool still has the parent's limit.
+        // A forked child has no background thread that follows the budget, and its pool still has
+        // the parent's limit.
         self.core.follow_budget();
         self.core.report();
     }

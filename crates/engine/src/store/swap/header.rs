@@ -85,7 +85,8 @@ pub enum HeaderError {
     #[error("its swap header lists every page as bad")]
     NothingGood,
     #[error(
-        "it has {storage_pages} pages and is shorter than its swap header says ({header_pages} pages)"
+        "it has {storage_pages} pages and is shorter than the size in its swap header \
+         ({header_pages} pages)"
     )]
     TooShort { storage_pages: u64, header_pages: u64 },
 }
