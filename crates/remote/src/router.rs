@@ -340,7 +340,7 @@ impl Router {
 /// Records whether a server provides any service, according to its answer.
 fn note(node: &Node, trouble: Option<&Trouble>) {
     match trouble {
-        // Recorded already, where the answer was missing.
+        // A missing answer was already recorded by the code that waited for it.
         Some(Trouble::Away { .. } | Trouble::Nobody { .. }) => {}
         Some(Trouble::Busy { reason, .. } | Trouble::Refused { reason, .. }) => {
             node.was_idle(reason);

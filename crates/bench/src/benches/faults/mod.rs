@@ -62,7 +62,7 @@ pub(crate) struct FaultsArgs {
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     swap: PathBuf,
 
-    /// How faults are taken: auto, userfaultfd or protection
+    /// How page faults reach softswap: auto, userfaultfd or protection
     #[arg(long, value_name = "MECHANISM", default_value_t)]
     faults: Faults,
 }

@@ -215,7 +215,7 @@ fn a_swap_that_cannot_be_measured_is_refused() {
     let table: &[(&[&str], &[&str])] = &[
         (&["--working-set", "16M"], &["--working-set", "too little", "64M or more"]),
         (&["--program-size", "16M"], &["--program-size", "too little", "64M or more"]),
-        (&["--program-size", "9T"], &["--program-size", "available", "ask for less"]),
+        (&["--program-size", "9T"], &["--program-size", "available", "give less"]),
         (&["--seconds", "0"], &["--seconds", "0.001"]),
         (&["--rounds", "0"], &["--rounds", "1..="]),
         (&["--sides", "moon"], &["--sides", "moon", "kernel_zram"]),

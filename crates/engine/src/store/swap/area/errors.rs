@@ -138,8 +138,8 @@ pub enum AreaFull {
     },
     /// The tables, sized at the creation of the area, are full.
     #[error(
-        "swap area is full: its tables end at {}; restart to use space that became free since the \
-         start, or add an area",
+        "swap area is full: its tables were sized at the start for {}; restart to use space that \
+         became free since then, or add an area",
         ByteSize(*size_bytes)
     )]
     Tables {
