@@ -212,7 +212,8 @@ impl Keeper {
         };
         let (control, other) = UnixStream::pair().map_err(cannot)?;
         let mut command = Command::new(&self.program);
-        // A separate open file description: by the other one the tree shows that it is alive.
+        // Opens the queue again, as a separate open file description: the lock on the first one
+        // shows that the tree is alive.
         let number = queue.as_raw_fd();
         let own = File::options().read(true).write(true).open(format!("/proc/self/fd/{number}"));
         let own = own.map_err(cannot)?;

@@ -43,7 +43,7 @@ struct Budget {
     /// Limit in chunks. Any process of the tree may overwrite the one in the ledger.
     limit: Arc<AtomicUsize>,
     chunk_bytes: u64,
-    /// Bounds of a limit that moves by itself, and whether it does so now.
+    /// Bounds of an automatic limit; `is_auto` is true while the limit is automatic.
     bounds: Option<Bounds>,
     is_auto: Arc<AtomicBool>,
     unmanaged: Arc<Mutex<Vec<Unmanaged>>>,

@@ -167,7 +167,7 @@ pub(super) extern "C" fn prepare() {
     let pinned = pin_streams(engine);
     let mut children = forked_children::lock();
     if exemption::is_in_force() || !engine.has_background() {
-        // No background thread does it.
+        // No background thread reaps exited children.
         children.reap(engine);
     }
     let heap_break = program_break::lock_break();

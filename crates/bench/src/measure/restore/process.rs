@@ -9,7 +9,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
-/// Undoes the changes of a benchmark when standard input ends; of no use by itself.
+/// Undoes the changes of a benchmark when standard input ends; for internal use.
 #[derive(Args)]
 pub(crate) struct RestorerArgs {}
 

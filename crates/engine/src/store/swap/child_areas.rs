@@ -58,7 +58,7 @@ pub(crate) struct ChildAreas {
 pub(crate) enum Opened {
     Yes,
     No,
-    /// None can be opened on this stack; the next fault can do it.
+    /// No area can be opened on this stack; the next fault can open one.
     NotHere,
 }
 
