@@ -45,7 +45,7 @@ pub struct Pool {
     pub passed_pages: u64,
     /// Pages written back from the pool to the disk.
     pub written_back_pages: u64,
-    /// Of those written back, compressed pages that share slots.
+    /// Written-back pages that share slots with others, compressed.
     pub packed_pages: u64,
     pub packed_slots: u64,
     /// Pages moved from sparse slabs into gaps.
