@@ -46,9 +46,10 @@ const AREA_TIMES: u64 = 4;
 /// Compare softswap with the kernel's swap under the same memory limit.
 ///
 /// The sides are softswap, and the kernel's swap on a file, on zram (lz4), and on a file with zswap in
-/// front; `protection` is softswap that takes faults by page protection. For each pattern a program fills its working set, touches it, and compares every page at
-/// the end; then whole programs run. A memory control group of the same limit holds each run. Without
-/// root softswap runs alone, without a group unless one may be made. Changes to the machine (swap
+/// front; `protection` is softswap with page protection. For each pattern a program fills its working
+/// set, touches it, and compares every page at the end; then whole programs run. A memory control group
+/// of the same limit holds each run. Without root softswap runs alone, without a group unless the user
+/// may create one. Changes to the machine (swap
 /// areas, a zram device, zswap's settings, control groups) are undone however the bench exits.
 #[derive(Args)]
 #[command(after_long_help = "\
