@@ -73,8 +73,8 @@ impl GhostHits {
         }
     }
 
-    /// Records a fault on a page on the disk that would have been in the pool with more than
-    /// `until_pooled` steps more for it.
+    /// Records a fault on a page on the disk that a pool larger by more than `until_pooled` steps
+    /// would have stored.
     pub(super) fn note_on_disk(&self, until_pooled: usize) {
         if !self.settles() && until_pooled < STEPS {
             self.events.fetch_add(1, Relaxed);
