@@ -163,7 +163,7 @@ mod tests {
         assert_eq!((given.floor_bytes, given.ceiling_bytes), (16 * MIB, 64 * MIB));
         for (text, why) in [
             ("auto:64M-16M", "below the floor"),
-            ("auto:1M-16M", "too little"),
+            ("auto:1M-16M", "too small"),
             ("auto:x-16M", "x: not a size"),
             ("auto:16M", "auto:FLOOR-CEILING"),
             ("automatic", "auto:FLOOR-CEILING"),

@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(tables.look(Some(16 << 20)), None);
         stats.set(Counter::MetadataPeakBytes, 4 << 20);
         let note = tables.look(Some(16 << 20)).unwrap();
-        assert!(note.contains("take 4.0 MiB of the budget of 16.0 MiB"), "{note}");
+        assert!(note.contains("use 4.0 MiB of the budget of 16.0 MiB"), "{note}");
         assert!(note.contains("about 3.1 GiB"), "{note}");
         assert_eq!(tables.look(Some(16 << 20)), None);
     }
