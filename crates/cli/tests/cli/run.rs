@@ -353,7 +353,7 @@ fn the_runtime_comes_up_in_the_program() {
 /// program allocates more, also by a process that it starts, and before memory is exhausted.
 #[test]
 fn a_block_larger_than_the_budget_can_hold_is_noted_when_it_is_allocated() {
-    let note = "note: the program has allocated 5.0 GiB at once";
+    let note = "note: the program allocated 5.0 GiB at once";
     let maps = |flags: &str| {
         format!(
             "import mmap, time; some = bytearray(40 << 20); \
