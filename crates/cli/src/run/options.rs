@@ -46,8 +46,9 @@ pub(crate) struct RunArgs {
     /// become free (`pages`), all of a device at the start (`once`), or `both`.
     /// `poll` is as --poll, for this area alone. Instead of a directory a swap
     /// file, a block device, or a cluster of Redis or Valkey servers:
-    /// redis://HOST:PORT,HOST:PORT?size=SIZE, rediss:// with TLS.
-    #[arg(long, value_name = "DIR[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]")]
+    /// redis://HOST:PORT,HOST:PORT?size=SIZE, rediss:// with TLS. `raw` writes
+    /// the blocks of a swap file through its device, as swapon does.
+    #[arg(long, value_name = "DIR[:SIZE][,pri=N][,discard=WHEN][,poll=MODE][,raw]")]
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(super) swap: Vec<String>,
 
