@@ -81,20 +81,14 @@ impl RawFacts {
         sizes.sort_unstable();
         let at = |index: usize| sizes.get(index).copied().unwrap_or(0);
         let places = places(raw, area)?;
-        let of_file: Vec<u64> = places.iter().map(|(page, _)| *page).collect();
-        let of_device: Vec<u64> = places.iter().map(|(_, block)| *block).collect();
+        let storages = [&area.file, &file.device];
         let mut page = Box::new(Page([0; PAGE_SIZE]));
-        let mut read = |storage: &SwapFile, numbers: &[u64]| {
-            median_us(numbers, |number| storage.read_at(&mut page.0, number * PAGE_BYTES))
-        };
-        let file_read_us = read(&area.file, &of_file)?;
-        let device_read_us = read(&file.device, &of_device)?;
-        let page = Box::new(Page([0x5a; PAGE_SIZE]));
-        let write = |storage: &SwapFile, numbers: &[u64]| {
-            median_us(numbers, |number| storage.write_at(&page.0, number * PAGE_BYTES))
-        };
-        let file_write_us = raw.mark.lifted(|| write(&area.file, &of_file))??;
-        let device_write_us = write(&file.device, &of_device)?;
+        let [file_read_us, device_read_us] = medians_us(&places, |way, number| {
+            storages[way].read_at(&mut page.0, number * PAGE_BYTES)
+        })?;
+        page.0.fill(0x5a);
+        let write = |way: usize, number| storages[way].write_at(&page.0, number * PAGE_BYTES);
+        let [file_write_us, device_write_us] = raw.mark.lifted(|| medians_us(&places, write))??;
         let breaks = sizes.len().saturating_sub(1) as f64;
         let (major, minor) = number_of(&area.file);
         Ok(RawFacts {
@@ -144,7 +138,7 @@ fn number_of(file: &SwapFile) -> (u32, u32) {
 }
 
 /// Returns random pages that may be written, each with its block.
-fn places(raw: &Raw, area: &Activated) -> io::Result<Vec<(u64, u64)>> {
+fn places(raw: &Raw, area: &Activated) -> io::Result<Vec<[u64; 2]>> {
     let mut bytes = [0_u8; 8 * TRIES];
     // More than 256 bytes may come in parts.
     for part in bytes.chunks_mut(256) {
@@ -156,26 +150,30 @@ fn places(raw: &Raw, area: &Activated) -> io::Result<Vec<(u64, u64)>> {
         let is_bad = area.header.bad_pages.iter().any(|bad| u64::from(*bad) == page);
         let at = raw.file.map.partition_point(|extent| extent.page + extent.pages <= page);
         let extent = raw.file.map.get(at).filter(|_| !is_bad)?;
-        Some((page, extent.block + (page - extent.page)))
+        Some([page, extent.block + (page - extent.page)])
     };
     Ok(words.iter().filter_map(place).collect())
 }
 
-/// Transfers each page once and returns the median time.
-fn median_us(
-    numbers: &[u64],
-    mut transfer: impl FnMut(u64) -> io::Result<usize>,
-) -> io::Result<f64> {
-    let mut times = Vec::with_capacity(numbers.len());
-    for &number in numbers {
-        let start = Instant::now();
-        if transfer(number)? != PAGE_SIZE {
-            return Err(io::Error::from_raw_os_error(errno::EIO));
+/// Transfers each place in both ways, in turns, and returns the median time of each way.
+fn medians_us(
+    places: &[[u64; 2]],
+    mut transfer: impl FnMut(usize, u64) -> io::Result<usize>,
+) -> io::Result<[f64; 2]> {
+    let mut times = [const { Vec::new() }; 2];
+    for (turn, place) in places.iter().enumerate() {
+        for way in [turn % 2, 1 - turn % 2] {
+            let start = Instant::now();
+            if transfer(way, place[way])? != PAGE_SIZE {
+                return Err(io::Error::from_raw_os_error(errno::EIO));
+            }
+            times[way].push(start.elapsed());
         }
-        times.push(start.elapsed());
     }
-    times.sort_unstable();
-    Ok(times.get(times.len() / 2).map_or(0.0, |time| time.as_nanos() as f64 / 1000.0))
+    Ok(times.map(|mut times| {
+        times.sort_unstable();
+        times.get(times.len() / 2).map_or(0.0, |time| time.as_nanos() as f64 / 1000.0)
+    }))
 }
 
 /// Checks before anything is written that a file can be used by its blocks once it is formatted.
