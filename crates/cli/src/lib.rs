@@ -33,6 +33,7 @@ pub mod control_client;
 mod output;
 mod tree_report;
 mod tree_peaks;
+mod swapon_raw;
 mod run;
 mod look;
 mod stat;

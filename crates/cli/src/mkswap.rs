@@ -2,9 +2,11 @@
 
 use crate::output::print;
 use crate::refusal::{FAILED, Refusal, plain};
+use crate::swapon_raw;
 use clap::Args;
 use softswap_engine::store::swap::header::{Header, LABEL_BYTES, label_field};
 use softswap_engine::store::swap::named::Storage;
+use softswap_engine::store::swap::{activate, raw};
 use softswap_remote::url::is_url;
 use softswap_sys::PAGE_SIZE;
 use softswap_view::units;
@@ -27,6 +29,7 @@ destroys begins there.
 Examples:
   fallocate -l 8G /mnt/fast/swapfile && chmod 600 /mnt/fast/swapfile
   softswap mkswap --label fast /mnt/fast/swapfile
+  softswap mkswap --raw /mnt/fast/swapfile
 
 Exit status: 0 if it is a swap area now, 2 if it was refused and nothing was changed, 1 if writing
 to it failed."
@@ -43,6 +46,10 @@ pub(crate) struct MkswapArgs {
     /// Overwrite an existing file system, partition table or swap area
     #[arg(short, long)]
     force: bool,
+
+    /// Write the whole file once, for use by its blocks (`softswap run --swap FILE,raw`)
+    #[arg(long)]
+    raw: bool,
 
     /// A file that has all its blocks, or a block device
     path: PathBuf,
@@ -77,6 +84,9 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     }
     let pages = storage.pages();
     storage.check_layout(pages).map_err(|error| refuse(&error))?;
+    if args.raw {
+        check_raw(&storage).map_err(|why| refuse(&format_args!("{shown} cannot be raw: {why}")))?;
+    }
     let header = Header {
         // At most 2^32 pages, so the number of the last one fits.
         last_page: (pages - 1) as u32,
@@ -88,7 +98,11 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     for warning in storage.warnings() {
         eprintln!("softswap: mkswap: {shown}: {warning}");
     }
-    storage.format(&header).map_err(|error| {
+    let filled = match args.raw {
+        true => swapon_raw::fill(storage.file(), pages * PAGE_SIZE as u64),
+        false => Ok(()),
+    };
+    filled.and_then(|()| storage.format(&header)).map_err(|error| {
         Refusal::new(
             FAILED,
             format!(
@@ -102,12 +116,27 @@ pub(crate) fn mkswap(args: &MkswapArgs) -> Result<ExitCode, Refusal> {
     let label = header
         .label_text()
         .map_or("no label".to_string(), |label| format!("label {}", visible(&label)));
-    print(&format!(
-        "{shown} is a swap area now: {} ({bytes} bytes), {label}, UUID {}",
-        units::bytes(bytes),
-        Uuid::from_bytes(header.uuid)
-    ))?;
+    let uuid = Uuid::from_bytes(header.uuid);
+    let size = units::bytes(bytes);
+    print(&format!("{shown} is a swap area now: {size} ({bytes} bytes), {label}, UUID {uuid}"))?;
+    if args.raw {
+        // Claims the file again.
+        drop(storage);
+        let area = activate(&args.path).map_err(|error| refuse(&error))?;
+        let raw = raw::examine(&area, &args.path).map_err(|error| refuse(&error))?;
+        let extents = units::count(raw.map.len() as u64);
+        print(&format!(
+            "it can be used raw, in {extents} pieces: prove that with `softswap swapon-check --raw {shown}`"
+        ))?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn check_raw(storage: &Storage) -> Result<(), String> {
+    if storage.is_device() {
+        return Err("a device is used by its blocks anyway; leave out --raw".into());
+    }
+    swapon_raw::check_below(storage.file()).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     json: bool,
 
-    /// The swap directory, or cluster, to test, written as for `softswap run`; may be given
+    /// The swap directory, cluster, or raw file, to test, written as for `softswap run`; may be given
     /// several times [default: SOFTSWAP_SWAP or /var/tmp]
     #[arg(long, value_name = "DIR")]
     swap: Vec<String>,

@@ -4,6 +4,7 @@ use super::asked::Asked;
 use super::remote::Remote;
 use crate::refusal::Refusal;
 use crate::swapdir;
+use crate::swapon_raw::Raw;
 use softswap_engine::door::settings::AreaSpec;
 use softswap_engine::store::swap::{Activated, Discard, MAX_AREAS, activate};
 pub(crate) use softswap_remote::url::is_url;
@@ -31,6 +32,8 @@ pub(super) struct Named {
     pub(super) order: usize,
     /// Claimed for the tree while this value lives.
     pub(super) area: Activated,
+    /// Its proven blocks, if it is used by them. Dropped after the claim.
+    pub(super) raw: Option<Raw>,
     /// The user's text, for messages.
     pub(super) shown: String,
 }
@@ -78,9 +81,15 @@ pub(super) fn settle(
             return Err(asked.refuse("this swap area is given twice; give each once"));
         }
         if spec.path.exists() && !spec.path.is_dir() {
-            let (spec, area) = named(asked, spec, notes)?;
+            let (spec, area, raw) = named(asked, spec, notes)?;
             areas.push(spec);
-            common.named.push(Named { order, area, shown: asked.shown.clone() });
+            common.named.push(Named { order, area, raw, shown: asked.shown.clone() });
+        } else if spec.raw {
+            let shown = spec.path.display();
+            return Err(asked.refuse(format!(
+                "`raw` is for a swap file that exists, and {shown} is none: create it with \
+                 `fallocate -l SIZE FILE` and `softswap mkswap --raw FILE`, or leave out `raw`"
+            )));
         } else {
             areas.push(directory(asked, spec, reserve_bytes, notes)?);
         }
@@ -135,7 +144,7 @@ fn named(
     asked: &Asked,
     spec: AreaSpec,
     notes: &mut Vec<String>,
-) -> Result<(AreaSpec, Activated), Refusal> {
+) -> Result<(AreaSpec, Activated, Option<Raw>), Refusal> {
     let shown = &asked.shown;
     let area = activate(&spec.path).map_err(|error| asked.refuse(error))?;
     if let Some(bytes) = spec.limit_bytes {
@@ -147,14 +156,19 @@ fn named(
         )));
     }
     notes.extend(area.warnings.iter().map(|warning| format!("{shown}: {warning}")));
-    if !area.is_device && spec.discard != Discard::None {
+    let raw = match spec.raw {
+        true => Some(Raw::prove(&area, &spec.path).map_err(|error| asked.refuse(error))?),
+        false => None,
+    };
+    notes.extend(raw.iter().filter_map(Raw::warning).map(|warning| format!("{shown}: {warning}")));
+    if !area.is_device && raw.is_none() && spec.discard != Discard::None {
         notes.push(format!(
             "{shown}: discard has no effect on a named file, which keeps its blocks; use it with \
-             devices and directories"
+             devices, directories and raw files"
         ));
     }
     let path = std::path::absolute(&spec.path).unwrap_or(spec.path);
-    Ok((AreaSpec { path, ..spec }, area))
+    Ok((AreaSpec { path, ..spec }, area, raw))
 }
 
 /// Splits the value of a variable into areas.
@@ -162,7 +176,7 @@ pub(crate) fn each(text: &str) -> impl Iterator<Item = &str> {
     text.split(';').filter(|text| !text.is_empty())
 }
 
-/// Parses `PATH[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]`, or a cluster's URL. A text that is an
+/// Parses `PATH[:SIZE][,pri=N][,discard=WHEN][,poll=MODE][,raw]`, or a cluster's URL. A text that is an
 /// existing path is taken as a path.
 pub(crate) fn parse(text: &str) -> Result<AreaSpec, String> {
     if is_url(text) {
@@ -172,9 +186,12 @@ pub(crate) fn parse(text: &str) -> Result<AreaSpec, String> {
     let mut rest = text;
     while !Path::new(rest).exists()
         && let Some((before, option)) = rest.rsplit_once(',')
-        && let Some((key, value)) = option.split_once('=')
     {
-        take_option(&mut spec, key, value)?;
+        match option.split_once('=') {
+            Some((key, value)) => take_option(&mut spec, key, value)?,
+            None if option == "raw" => spec.raw = true,
+            None => break,
+        }
         rest = before;
     }
     (spec.path, spec.limit_bytes) = split_size(rest)?;
@@ -195,7 +212,11 @@ fn take_option(spec: &mut AreaSpec, key: &str, value: &str) -> Result<(), String
         }
         "discard" => spec.discard = value.parse().map_err(|bad| format!("{bad}"))?,
         "poll" => spec.poll = Some(value.parse().map_err(|bad| format!("{bad}"))?),
-        _ => return Err(format!("unknown option `{key}`; the options are pri, discard and poll")),
+        _ => {
+            return Err(format!(
+                "unknown option `{key}`; the options are pri, discard, poll and raw"
+            ));
+        }
     }
     Ok(())
 }
@@ -231,6 +252,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().to_str().unwrap();
         assert_eq!(parse(dir), Ok(AreaSpec::new(dir)));
+        let raw = AreaSpec { raw: true, priority: Some(7), ..AreaSpec::new(dir) };
+        for text in [",raw,pri=7", ",pri=7,raw"] {
+            assert_eq!(parse(&format!("{dir}{text}")), Ok(raw.clone()));
+        }
         let all = AreaSpec {
             limit_bytes: Some(1 << 30),
             priority: Some(7),
@@ -307,7 +332,7 @@ mod tests {
             (",pri=32768", &["`32768`", "32767"]),
             (",discard=maybe", &["`maybe`", "once, pages, both or none"]),
             (",poll=often", &["often", "hybrid"]),
-            (",color=red", &["`color`", "pri, discard and poll"]),
+            (",color=red", &["`color`", "pri, discard, poll and raw"]),
         ] {
             let refused = parse(&format!("{dir}{text}")).unwrap_err();
             assert!(parts.iter().all(|part| refused.contains(part)), "{refused}");

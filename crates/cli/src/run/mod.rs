@@ -15,6 +15,7 @@ mod release;
 mod thrashing;
 mod tables;
 mod tree;
+mod raw_watch;
 mod shared_areas;
 mod tree_areas;
 mod tree_sums;
@@ -115,6 +116,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
     control_client::sweep();
     space.wait_until_free(&stats);
     areas.await_helpers();
+    areas.release_named();
     let program = args.program.iter().map(|word| word.to_string_lossy().into_owned());
     let mut figures = Figures::gather(
         program.collect(),

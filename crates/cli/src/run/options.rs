@@ -46,8 +46,9 @@ pub(crate) struct RunArgs {
     /// several times. Areas with a higher `pri` (0 to 32767) are filled first, equal ones in turn;
     /// areas without `pri` come last, in the order given. `discard` discards unused storage:
     /// clusters of 2 MiB that have become free (`pages`), all of a device at the start (`once`),
-    /// or `both`. `poll` is as --poll, for this area only.
-    #[arg(long, value_name = "DIR[:SIZE][,pri=N][,discard=WHEN][,poll=MODE]")]
+    /// or `both`. `poll` is as --poll, for this area only. `raw` writes the blocks of a swap file
+    /// through its device, as swapon does.
+    #[arg(long, value_name = "DIR[:SIZE][,pri=N][,discard=WHEN][,poll=MODE][,raw]")]
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(super) swap: Vec<String>,
 

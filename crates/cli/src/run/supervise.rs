@@ -137,7 +137,13 @@ pub(super) fn run(
         }
         space.look(&stats);
         tree.iter_mut().for_each(|tree| tree.look());
-        areas.look();
+        for news in areas.look() {
+            if !is_quiet {
+                progress.end();
+                let _ = writeln!(std::io::stderr(), "softswap: note: {news}");
+            }
+            log.iter_mut().for_each(|log| log.write("area", json!({ "news": news })));
+        }
         let tree_report = || tree.as_ref().map(|tree| tree.report());
         progress.look(tree_report);
         log.iter_mut().for_each(|log| log.look(&stats, budget_bytes, tree_report));

@@ -73,7 +73,7 @@ fn tables(running: &Running) -> File {
 
 /// Returns the number of owned clusters of one area.
 fn taken(tables: &File) -> usize {
-    const FIRST_CLUSTER_WORD: u64 = 8 + 32 * 4;
+    const FIRST_CLUSTER_WORD: u64 = 8 + 32 * 5;
     let len = tables.metadata().unwrap().len();
     let mut words = vec![0; (len - FIRST_CLUSTER_WORD * 8) as usize];
     tables.read_exact_at(&mut words, FIRST_CLUSTER_WORD * 8).unwrap();

@@ -207,7 +207,7 @@ fn child_areas(
             Some(Inherited::RequestQueue(fd)) => Medium::Remote(fd),
             Some(Inherited::Mirror(fd)) => Medium::Directory(absolute(&spec.path), Some(fd)),
             None if spec.path.is_dir() => Medium::Directory(absolute(&spec.path), None),
-            Some(Inherited::File(_)) | None => return None,
+            Some(Inherited::File(_) | Inherited::Raw(..)) | None => return None,
         };
         let (limit_bytes, discard) = (spec.limit_bytes, spec.discard);
         let poll = spec.poll.unwrap_or(config.poll);

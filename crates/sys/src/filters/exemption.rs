@@ -34,7 +34,7 @@ use crate::seccomp::{
     ALLOW, ARCH_X86_64, ERRNO, IF_ANY_SET, IF_AT_LEAST, IF_EQUAL, Instruction, JUMP, LOAD,
     OFFSET_ARCH, OFFSET_ARGUMENTS, OFFSET_NUMBER, OFFSET_POINTER, RETURN, SET, plain,
 };
-use crate::{descriptor, program_filter, uffd};
+use crate::{descriptor, fiemap, program_filter, uffd};
 
 pub use crate::program_filter::is_in_force;
 
@@ -84,6 +84,7 @@ const RULES: &[Rule] = &[
                 uffd::IOCTL_REGISTER as u32,
                 uffd::IOCTL_API as u32,
                 BLKGETSIZE64,
+                fiemap::FS_IOC_FIEMAP as u32,
             ]),
         )],
     ),

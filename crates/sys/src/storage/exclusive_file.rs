@@ -15,6 +15,7 @@ use crate::descriptor::move_high;
 use crate::file::{SwapFile, plain};
 use crate::holders::{Use, use_of};
 use crate::memory::PAGE_SIZE;
+use crate::raw_mark::{self, Mark};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::{Errno, retry_on_intr};
 use std::io;
@@ -169,7 +170,7 @@ pub fn claim_at_once(path: &Path) -> Result<Claimed, ClaimError> {
     // Checked before opening: opening other kinds of file can have side effects or block.
     let stat = rustix::fs::stat(path).map_err(explain)?;
     let is_device = is_device(path, &stat)?;
-    let (fd, direct) = open(path, is_device)?;
+    let (fd, direct) = open_unmarked(path, is_device)?;
     let stat = rustix::fs::fstat(&fd).map_err(explain)?;
     if is_device != self::is_device(path, &stat)? {
         // The name now refers to another file, which was opened in the wrong way.
@@ -219,6 +220,20 @@ fn is_device(path: &Path, stat: &Stat) -> Result<bool, ClaimError> {
         _ => "neither a file nor a block device",
     };
     Err(ClaimError::Kind { path: path.to_owned(), kind })
+}
+
+/// As [`open`], also if a process that used the file's blocks directly was killed: it left the file
+/// immutable.
+fn open_unmarked(path: &Path, is_device: bool) -> Result<(OwnedFd, bool), ClaimError> {
+    let refused = match open(path, is_device) {
+        Err(refused @ ClaimError::Denied { .. }) if !is_device => refused,
+        result => return result,
+    };
+    match raw_mark::clear_stale(path) {
+        Ok(Mark::Cleared) => open(path, is_device),
+        Ok(Mark::InUse) => Err(ClaimError::Locked { path: path.to_owned() }),
+        Ok(Mark::None) | Err(_) => Err(refused),
+    }
 }
 
 fn open(path: &Path, is_device: bool) -> Result<(OwnedFd, bool), ClaimError> {

@@ -121,6 +121,31 @@ pub fn mount_point_of(device: u64, mounts: &[u8]) -> Option<PathBuf> {
     })
 }
 
+/// File system and options of a mounted device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mount {
+    /// The file system's name.
+    pub(crate) file_system: String,
+    /// Options of the file system, separated by commas.
+    pub(crate) options: String,
+}
+
+/// Returns the mount of the file system with this device number.
+pub(crate) fn mount_of(device: u64) -> Option<Mount> {
+    mount_in(device, &std::fs::read_to_string("/proc/self/mountinfo").ok()?)
+}
+
+fn mount_in(device: u64, mounts: &str) -> Option<Mount> {
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        (before.split(' ').nth(2)? == number).then_some(())?;
+        let mut fields = after.split(' ');
+        let file_system = fields.next()?.to_owned();
+        Some(Mount { file_system, options: fields.nth(1)?.to_owned() })
+    })
+}
+
 fn is_device(path: &Path, device: u64) -> bool {
     rustix::fs::stat(path).is_ok_and(|stat| {
         FileType::from_raw_mode(stat.st_mode).is_block_device() && stat.st_rdev == device
@@ -200,6 +225,10 @@ mod tests {
         assert_eq!(point(4), Some("/srv".into()));
         assert_eq!(point(5), None);
         assert_eq!(mount_point_of(0, b"garbage\n\n- - - -"), None);
+        let mounts = std::str::from_utf8(mounts).unwrap();
+        let mount = mount_in(rustix::fs::makedev(254, 3), mounts).unwrap();
+        assert_eq!((&*mount.file_system, &*mount.options), ("ext4", "rw"));
+        assert_eq!(mount_in(rustix::fs::makedev(254, 5), mounts), None);
     }
 
     #[test]

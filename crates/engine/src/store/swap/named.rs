@@ -5,9 +5,9 @@
 //! header. Only `format` changes anything. Its caller first runs [`Storage::check_layout`] and its
 //! own checks.
 //!
-//! A file is accessed through its file system, never through the device below, so blocks are
-//! offsets in the file. Its layout on the device is checked all the same, because writing a page
-//! must not allocate space while memory is short.
+//! A file is accessed through its file system, so blocks are offsets in the file, unless
+//! [`super::raw`] proves its blocks on the device. Its layout is checked in both cases, because
+//! writing a page must not allocate space while memory is short.
 
 use super::cluster::CLUSTER_SLOTS;
 use super::contents::{self, HEAD_BYTES, Kind, Magic};
@@ -243,9 +243,16 @@ impl Storage {
         (self.claimed.len_bytes / PAGE_BYTES).min(MOST_PAGES)
     }
 
+    /// Returns true for a block device.
     #[must_use]
-    pub(crate) fn is_device(&self) -> bool {
+    pub fn is_device(&self) -> bool {
         self.claimed.is_device
+    }
+
+    /// Returns the claimed file or device.
+    #[must_use]
+    pub fn file(&self) -> &SwapFile {
+        &self.claimed.file
     }
 
     /// Returns the recognised formats of the content.
