@@ -316,6 +316,25 @@ static void reserve_a_terabyte(void) {
     CALL(munmap(at, bytes));
 }
 
+/* As wasmtime's pooling allocator: slots of a large reservation are opened by mprotect. */
+static void reserve_four_terabytes(void) {
+    size_t bytes = (size_t)4 << 40, apart = bytes / 64;
+    char *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(at != MAP_FAILED, "mmap PROT_NONE: %s", strerror(errno));
+    for (size_t i = 0; i < 64; i++) {
+        CALL(mprotect(at + i * apart, MIB / 8, PROT_READ | PROT_WRITE));
+        fill_random(at + i * apart, MIB / 8, 70 + i);
+    }
+    push_out_data(at, MIB / 8);
+    for (size_t i = 0; i < 64; i++) {
+        verify_random("opened piece", at + i * apart, MIB / 8, 70 + i);
+        expect_segv("behind an opened piece", at + i * apart + MIB / 8, true);
+    }
+    CALL(madvise(at, bytes, MADV_DONTNEED));
+    expect_zero("given back", at + apart, MIB / 8);
+    CALL(munmap(at, bytes));
+}
+
 /* ---- MAP_FIXED ----------------------------------------------------------------- */
 
 static void fixed_anonymous(void) {
@@ -644,6 +663,7 @@ static const struct check_case cases[] = {
     {"read-only", read_only},
     {"reserve-then-open", reserve_then_open},
     {"reserve-a-terabyte", reserve_a_terabyte},
+    {"reserve-four-terabytes", reserve_four_terabytes},
     {"fixed-anonymous", fixed_anonymous},
     {"fixed-file", fixed_file},
     {"file-and-shared-mappings", file_and_shared_mappings},

@@ -36,6 +36,7 @@ use softswap_sys::file::may_make_files;
 use softswap_sys::linked::{is_go_program, is_single_threaded};
 use softswap_sys::window::{longest_at, settle_gate};
 use softswap_sys::{exemption, raw, signals, threads};
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -80,8 +81,9 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     }
     // A program started by an awake one inherits its filter, which must not trap the memory of a
     // sleeping process. The next place is equally good, and gets its own filter on waking.
-    let Some(base) = place.windows().find(|base| !sigsys::is_trapped(*base)) else { return false };
-    let Some(len) = longest_at(base) else { return false };
+    let is_free = |range: &Range<usize>| !sigsys::is_trapped(range.start);
+    let Some(range) = place.windows().find(is_free) else { return false };
+    let Some(len) = longest_at(&range) else { return false };
     if config.ledger_fd.is_some() {
         let left_bytes = left_for_engine(memory_bytes);
         let attend = engine_threads::attend_asleep;
@@ -92,7 +94,7 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     asleep::set_up(limit_bytes);
     statistics::say_asleep(config);
     CONFIG.get_or_init(|| config.clone());
-    instance::fall_asleep(base, len, wake, prepare);
+    instance::fall_asleep(range.start, len, wake, prepare);
     true
 }
 

@@ -115,12 +115,13 @@ pub(super) fn run(
             }
             log.iter_mut().for_each(|log| log.write("thrashing", json!({ "advice": advice })));
         }
-        if let Some(note) = tables.look(budget_bytes).filter(|_| !is_quiet) {
+        let report = tree.as_ref().map(|tree| tree.report());
+        let sizes = report.iter().flat_map(|report| &report.processes).map(|process| process.sizes);
+        if let Some(note) = tables.look(budget_bytes, sizes).filter(|_| !is_quiet) {
             progress.end();
             let _ = writeln!(std::io::stderr(), "softswap: note: {note}");
         }
         if let Some(search) = &mut search {
-            let report = tree.as_ref().map(|tree| tree.report());
             let processes = report.iter().flat_map(|report| &report.processes);
             let members: Vec<u32> = processes.map(|process| process.pid).collect();
             let new = search.look(&members);

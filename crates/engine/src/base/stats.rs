@@ -247,6 +247,9 @@ counters! {
     MappingsPeak,
     /// Limit of these mappings at the last sample.
     MappingsLimit,
+    /// Largest block or mapping that the program has allocated, in bytes. Reservations do not
+    /// count.
+    LargestBlockBytes,
 }
 
 /// Reason for which the engine stopped the program, for the summary. The message on standard error
@@ -407,7 +410,8 @@ impl Stats {
         counters.into_iter().for_each(|counter| self.set(counter, 0));
     }
 
-    pub(crate) fn peak(&self, counter: Counter, value: u64) {
+    /// Raises a counter to `value` if it is lower.
+    pub fn peak(&self, counter: Counter, value: u64) {
         let word = &self.words[counter as usize];
         if word.load(Relaxed) < value {
             word.fetch_max(value, Relaxed);

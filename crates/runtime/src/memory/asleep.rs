@@ -187,7 +187,7 @@ impl Place {
     }
 
     fn contains(&self, address: usize) -> bool {
-        address & !(self.len - 1) == self.base
+        address.wrapping_sub(self.base) < self.len
     }
 
     /// Takes `len` bytes of addresses, followed by `room` free bytes.

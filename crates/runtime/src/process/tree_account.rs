@@ -19,6 +19,8 @@ pub(super) fn publish(engine: &Engine, member: &Member) {
         resident_bytes: get(Counter::ResidentBytes),
         pool_bytes: get(Counter::PoolUsedBytes),
         disk_bytes: get(Counter::DiskBytes),
+        tables_bytes: get(Counter::MetadataPeakBytes),
+        largest_block_bytes: get(Counter::LargestBlockBytes),
     });
 }
 
