@@ -143,7 +143,7 @@ fn a_device_with_a_file_system_is_refused_and_a_mounted_one_always() {
         return skip("there is no mkfs.ext4 here");
     };
     assert!(succeeds(mkfs.arg("-q").arg("-F").arg(device.path())));
-    let holds = ["holds an ext2/3/4 file system", "not changed", "--force"];
+    let holds = ["contains an ext2/3/4 file system", "not changed", "--force"];
     check_refused(device.path(), &holds);
     mkswap_refused(device.path(), &[], &holds);
     // The kernel's tables escape blanks in mount points.

@@ -262,9 +262,9 @@ fn the_limit_of_the_tree_moves_down_and_up() {
         });
     }
     assert_eq!(told(&["ctl", &run, "get", "memory"]), "80M\n");
-    refused(&["ctl", &run, "set", "memory", "2M"], 2, &["too little", "8.0 MiB"]);
+    refused(&["ctl", &run, "set", "memory", "2M"], 2, &["too small", "8.0 MiB"]);
     // Other settings belong to a program, here to the sleeping shell.
-    refused(&["ctl", &run, "set", "codec", "lz4"], 1, &["sleeps"]);
+    refused(&["ctl", &run, "set", "codec", "lz4"], 1, &["is asleep"]);
     let stat = tree.answer();
     let one = bytes(&processes(&stat)[0], "pid").to_string();
     assert_eq!(told(&["ctl", &one, "set", "codec", "lz4"]), "codec = lz4\n");
