@@ -1,7 +1,7 @@
 //! Watches the block map of a swap file that the tree uses by its blocks.
 //!
 //! Each process compares the map before it writes. This watch also stops the area if nothing is
-//! written, at once when the file system reports a change of the file (inotify), and tells the user.
+//! written, at once when the file system reports a change of the file (inotify), and prints a message.
 
 use crate::swapon_raw::Raw;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,7 +26,7 @@ pub(super) struct RawWatch {
     /// Closing it ends the thread.
     end: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
-    is_told: bool,
+    is_reported: bool,
     /// The device, on which processes put their marks.
     pub(super) device: SwapFile,
     _mark: RawMark,
@@ -48,7 +48,7 @@ impl RawWatch {
             guard: Some(Arc::new(guard)),
             end: None,
             thread: None,
-            is_told: false,
+            is_reported: false,
             device: raw.file.device,
             _mark: raw.mark,
         }
@@ -78,7 +78,7 @@ impl RawWatch {
     /// Returns a message for the user, once, after the map has changed.
     pub(super) fn news(&mut self) -> Option<String> {
         let has_stopped = self.guard.as_ref().is_some_and(|guard| guard.has_stopped());
-        (has_stopped && !std::mem::replace(&mut self.is_told, true)).then(|| {
+        (has_stopped && !std::mem::replace(&mut self.is_reported, true)).then(|| {
             format!(
                 "the file system has moved or freed blocks of {}: nothing more is written there, \
                  and its pages move to other areas; look for what changed the file",
@@ -105,7 +105,7 @@ fn wait(events: &OwnedFd, ended: &OwnedFd) -> bool {
     if !fds[1].revents().is_empty() {
         return false;
     }
-    // What changed is in the map.
+    // The map shows the change, so the events are discarded.
     let mut buffer = [0; 4096];
     while rustix::io::read(events, &mut buffer[..]).is_ok_and(|count| count > 0) {}
     true

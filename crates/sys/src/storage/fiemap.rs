@@ -1,11 +1,10 @@
 //! Locations of a file's data on its device: FIEMAP.
 
+use crate::exemption::FS_IOC_FIEMAP;
 use crate::raw;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// FS_IOC_FIEMAP, as `_IOWR('f', 11, struct fiemap)`.
-pub(crate) const FS_IOC_FIEMAP: usize = 0xC020_660B;
 const BATCH: usize = 256;
 /// Write delayed allocations to the device first.
 const FLAG_SYNC: u32 = 1;
@@ -171,7 +170,7 @@ impl Reader {
             (request.start, request.length) = (end, u64::MAX - end);
             (request.count, request.mapped, request.flags) = (BATCH as u32, 0, FLAG_SYNC);
             let address = &raw mut **request as usize;
-            let args = [file.as_raw_fd() as usize, FS_IOC_FIEMAP, address, 0, 0, 0];
+            let args = [file.as_raw_fd() as usize, FS_IOC_FIEMAP as usize, address, 0, 0, 0];
             // SAFETY: the kernel reads and writes the head of `request`, and writes at most `count`
             // extents after it, for which there is space.
             raw::check(unsafe { raw::syscall(libc::SYS_ioctl, args) })?;
