@@ -60,12 +60,12 @@ pub(crate) fn extents(input: &[u8]) {
     assert_eq!(mapped_bytes, bytes);
     assert!(pages <= bytes / PAGE_SIZE as u64);
     assert!(hole_bytes <= file_bytes.max(found.last().map_or(0, FileExtent::end)));
-    if let Ok(map) = block_map::judge(&found, file_bytes / PAGE_SIZE as u64) {
+    if let Ok(map) = block_map::check_layout(&found, file_bytes / PAGE_SIZE as u64) {
         let pages: u64 = map.iter().map(|extent| extent.pages).sum();
         assert_eq!(pages, file_bytes / PAGE_SIZE as u64);
         assert!(map.len() <= found.len());
     }
-    if let Ok(pieces) = file_layout::judge(&found, file_bytes) {
+    if let Ok(pieces) = file_layout::check_layout(&found, file_bytes) {
         assert!(pieces <= found.len() as u64 && file_bytes <= bytes);
     }
 }
