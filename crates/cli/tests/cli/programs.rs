@@ -220,6 +220,15 @@ fn freed_memory_reduces_usage_immediately() {
     assert_eq!(report.figure("pages_out"), 0);
 }
 
+/// Merged pages would lose their protection, and old content would return.
+#[test]
+fn memory_merging_is_refused() {
+    let merge = "import ctypes, errno; libc = ctypes.CDLL(None, use_errno=True); \
+                 assert libc.prctl(67, 1, 0, 0, 0) == -1; assert ctypes.get_errno() == errno.EINVAL";
+    let report = Swapped::within(SMALL).option("--awake").run(python(), &["-c", merge]);
+    report.ended.expect_success("python");
+}
+
 #[test]
 fn growing_block_is_not_copied_at_every_step() {
     let options = ["--only", "small-steps", "--mib", "48", "--steps", "96", "--require-out"];

@@ -19,6 +19,8 @@ use std::ffi::c_void;
 
 const SYS_LANDLOCK_RESTRICT_SELF: i64 = 446;
 const SYS_LSM_SET_SELF_ATTR: i64 = 460;
+/// Refused, as by a kernel without KSM: a merged page loses its protection (Linux 6.18).
+const PR_SET_MEMORY_MERGE: i32 = 67;
 
 /// Returns true if an option of `prctl` changes the rights of the calling thread.
 fn concerns_threads(option: usize) -> bool {
@@ -50,6 +52,7 @@ fn control(arguments: Arguments) -> isize {
     match arguments[0] as i32 {
         libc::PR_SET_SECCOMP => filter_install::set_by_prctl(arguments),
         libc::PR_GET_SECCOMP => filter_install::mode(arguments),
+        PR_SET_MEMORY_MERGE if arguments[1] != 0 => -(libc::EINVAL as isize),
         _ if concerns_threads(arguments[0]) => {
             without_engine_threads::<{ libc::SYS_prctl }>(arguments)
         }
@@ -122,7 +125,7 @@ pub unsafe extern "C" fn setgroups(count: usize, list: *const libc::gid_t) -> i3
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: i32, a: usize, b: usize, c: usize, d: usize) -> i32 {
     real!(prctl: fn(i32, usize, usize, usize, usize) -> i32);
-    let own = matches!(option, libc::PR_SET_SECCOMP | libc::PR_GET_SECCOMP);
+    let own = matches!(option, libc::PR_SET_SECCOMP | libc::PR_GET_SECCOMP | PR_SET_MEMORY_MERGE);
     if (own || concerns_threads(option as usize)) && instance::awake().is_some() {
         return c_result(control([option as usize, a, b, c, d, 0])) as i32;
     }

@@ -150,7 +150,15 @@ fn flags_of_mapping(address: usize) -> Vec<String> {
 
 #[test]
 fn window_is_excluded_from_ksm() {
+    const IN_CHILD: &str = "SOFTSWAP_TEST_KSM";
     const PR_SET_MEMORY_MERGE: i32 = 67;
+    // In a process of its own: the call affects the windows of all other tests, too.
+    if std::env::var_os(IN_CHILD).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--nocapture", "window_is_excluded_from_ksm"]).env(IN_CHILD, "1");
+        assert!(child.status().unwrap().success());
+        return;
+    }
     // SAFETY: the call takes no pointers. The kernel merges equal pages of this process from now
     // on, which changes no content.
     if unsafe { libc::prctl(PR_SET_MEMORY_MERGE, 1, 0, 0, 0) } != 0 {
@@ -159,10 +167,8 @@ fn window_is_excluded_from_ksm() {
     }
     let window = Window::reserve(1, false).unwrap();
     window.restore(16, 16).unwrap();
-    let flags = [0, 16].map(|page| flags_of_mapping(window.base() + page * PAGE_SIZE));
-    // SAFETY: the call takes no pointers. The kernel stops merging, which changes no content.
-    unsafe { libc::prctl(PR_SET_MEMORY_MERGE, 0, 0, 0, 0) };
-    for flags in flags {
+    for page in [0, 16] {
+        let flags = flags_of_mapping(window.base() + page * PAGE_SIZE);
         assert!(!flags.iter().any(|flag| flag == "mg"), "{flags:?}");
     }
 }
