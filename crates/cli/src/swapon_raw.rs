@@ -114,9 +114,9 @@ impl RawFacts {
             format!("{file:.1} us through the file, {device:.1} us raw ({times:.2} times as fast)")
         };
         let sizes = format!(
-            "{} in {}, {} to {}, median {}",
+            "{} {}, {} to {}, median {}",
             units::count(self.extents as u64),
-            if self.extents == 1 { "a row" } else { "pieces" },
+            if self.extents == 1 { "extent" } else { "extents" },
             units::bytes(self.smallest_bytes),
             units::bytes(self.largest_bytes),
             units::bytes(self.median_bytes)

@@ -3,6 +3,7 @@
 //! Tasks swap to RAM, so that no device hides the cost. All variants run in every round.
 
 pub(crate) mod layout;
+mod areas;
 mod rivals;
 mod maps;
 mod timing;
@@ -19,6 +20,7 @@ use layout::Layout;
 use maps::{LIST, Map, NONE, RBTREE, SOFTSWAP};
 use serde::Serialize;
 use softswap_cli::refusal::Refusal;
+use std::path::PathBuf;
 use std::time::Duration;
 use timing::{Task, lookup_ns, queries, throughput};
 
@@ -51,6 +53,12 @@ extents of 1 MiB, the sweep 80 GiB with 4 tasks.
 
 Look-ups alone: random_ns any page of the area, sequential_ns one page after the other.
 
+With --area nothing of that is measured. The file must be on ext4 or xfs, and written once by
+`softswap mkswap --raw`; this user must be allowed to open its device. Programs with each number of
+threads (--tasks) touch four times their budget of 64 MiB, with the area through the file system (file)
+and by its blocks (raw); the times are those of a page. fill_raw_N_tT_vs_file is the time of raw over that
+of the file with N extents and T threads, fill_raw_N_tT_vs_M that with N extents over that with M.
+
 The file is allocated in turns with another one; its extents are those of FIEMAP. It has no name.
 
 swapout_softswap_vs_list_N is the throughput of softswap over that of the list with N tasks;
@@ -71,11 +79,15 @@ pub(crate) struct ExtentsArgs {
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pieces: u32,
 
+    /// Measure programs that swap to this formatted file, instead of the map alone. May be repeated
+    #[arg(long = "area", value_name = "FILE")]
+    areas: Vec<PathBuf>,
+
     #[command(flatten)]
     common: InRounds<21>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Figures {
     seconds: f64,
     rounds: u32,
@@ -86,6 +98,7 @@ pub(crate) struct Figures {
     sweep: Vec<Row>,
     lookups: Vec<LookupRow>,
     file: Option<FileFigures>,
+    areas: Vec<Row>,
 }
 
 #[derive(Debug, Serialize)]
@@ -118,6 +131,13 @@ fn same(figure: &f64) -> f64 {
 
 pub(super) fn measure(args: &ExtentsArgs) -> Result<Findings<Figures>, Refusal> {
     let dir = args.common.dir(file::most_bytes(args.pieces))?;
+    if !args.areas.is_empty() {
+        let mut log = Log::start();
+        let areas = areas::measure(&args.areas, &args.tasks, args.common.rounds, &mut log)?;
+        let (seconds, rounds) = (args.seconds.as_secs_f64(), args.common.rounds);
+        let figures = Figures { seconds, rounds, areas, ..Figures::default() };
+        return Ok(log.findings("extents", Machine::with_dir(&dir), figures));
+    }
     let counts: Vec<usize> = args.tasks.iter().map(|count| *count as usize).collect();
     let max_tasks = counts.iter().copied().max().unwrap_or(0).max(SWEEP_TASKS);
     let tasks: std::io::Result<Vec<Task>> = (0..max_tasks).map(|_| Task::new()).collect();
@@ -159,6 +179,7 @@ pub(super) fn measure(args: &ExtentsArgs) -> Result<Findings<Figures>, Refusal> 
         sweep,
         lookups,
         file,
+        areas: Vec::new(),
     };
     Ok(log.findings("extents", Machine::with_dir(&dir), figures))
 }

@@ -48,6 +48,8 @@ pub(crate) struct Task {
     seed: u64,
     memory_bytes: u64,
     dir: PathBuf,
+    /// Each touches an equal part of the pages.
+    threads: usize,
 }
 
 impl Task {
@@ -62,11 +64,16 @@ impl Task {
     ) -> Task {
         let pages = region_bytes as usize / PAGE_SIZE;
         let seed = 1000 * (round as u64 + 1);
-        Task { place, pages, touches: touches as usize, seed, memory_bytes, dir }
+        Task { place, pages, touches: touches as usize, seed, memory_bytes, dir, threads: 1 }
+    }
+
+    /// Divides the touches of [`Place::Run`] among threads.
+    pub(crate) fn with_threads(self, threads: u32) -> Task {
+        Task { threads: threads as usize, ..self }
     }
 }
 
-/// Time of each step in ns per page.
+/// Time of each step in ns per page of all threads together.
 pub(crate) type StepTimes = [f64; STEPS.len()];
 
 /// Indexed access to words.
@@ -142,7 +149,7 @@ pub(crate) fn run(args: &LibraryTaskArgs) -> Result<ExitCode, Refusal> {
             };
             work(&task, Bytes(pool.map(len).map_err(own)?, advise))?
         }
-        Place::Run | Place::KernelFile => work(&task, Bytes(vec![0_u8; len], |_: &mut _, _| ()))?,
+        Place::Run | Place::KernelFile => in_threads(task, &mut vec![0_u8; len])?,
         Place::File => {
             let path = task.dir.join("data");
             let words = softswap_sys::shared::map_new_file(&path, len / 8, 0);
@@ -154,6 +161,27 @@ pub(crate) fn run(args: &LibraryTaskArgs) -> Result<ExitCode, Refusal> {
     };
     send_json(&times)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Touches an equal part of `bytes` in each thread. Returns the means of the threads' times.
+fn in_threads(task: Task, bytes: &mut [u8]) -> Result<StepTimes, Refusal> {
+    let threads = task.threads;
+    let (pages, touches) = (task.pages / threads, task.touches / threads);
+    let share = Task { pages, touches, ..task };
+    let share = &share;
+    let touch = |part| work(share, Bytes(part, |_: &mut &mut [u8], _| ()));
+    let times: Result<Vec<StepTimes>, Refusal> = std::thread::scope(|scope| {
+        let parts = bytes.chunks_exact_mut(pages * PAGE_SIZE);
+        let running: Vec<_> = parts.map(|part| scope.spawn(move || touch(part))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|_| Err(Refusal::own("a thread of the task panicked")))
+        };
+        running.into_iter().map(join).collect()
+    });
+    let times = times?;
+    Ok(std::array::from_fn(|step| {
+        times.iter().map(|of_thread| of_thread[step]).sum::<f64>() / (threads * threads) as f64
+    }))
 }
 
 fn work(task: &Task, mut words: impl Words) -> Result<StepTimes, Refusal> {
