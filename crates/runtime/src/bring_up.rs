@@ -5,6 +5,7 @@ use crate::guard::sigsys;
 use crate::memory::{arenas, growing, libc_memory, other_malloc, stdio_buffers};
 use crate::process::{
     control_thread, engine_threads, fork, program_threads, shared_areas, statistics, tree,
+    turns,
 };
 use crate::signals::{lifecycle, page_fault};
 use softswap_engine::door::engine::Engine;
@@ -66,6 +67,7 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<(), S
     }
     if tree::is_shared() {
         engine.share_budget(tree::grow);
+        engine.share_turns(turns::await_turn);
         tree::leave_to_parent(&engine);
     }
     instance::keep(engine);

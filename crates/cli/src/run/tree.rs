@@ -8,9 +8,10 @@ use crate::refusal::{Refusal, plain};
 use crate::tree_peaks::TreePeaks;
 use crate::tree_report::{Process, TreeReport, Unmanaged};
 use softswap_engine::door::control_protocol::{Request, converse};
-use softswap_engine::door::settings::MIN_MEMORY_BYTES;
+use softswap_engine::door::settings::{MIN_MEMORY_BYTES, Turns};
 use softswap_shared::ledger::{Ledger, SHAPE, Sizes};
 use softswap_sys::control_socket::{self, Listener};
+use softswap_sys::raw::now_ns;
 use softswap_view::units::{self, parse_size, visible};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -58,7 +59,11 @@ fn chunk_bytes() -> u64 {
 
 impl Tree {
     /// Creates the ledger of a budget.
-    pub(super) fn make(memory_bytes: u64, bounds: Option<Bounds>) -> Result<Tree, Refusal> {
+    pub(super) fn make(
+        memory_bytes: u64,
+        bounds: Option<Bounds>,
+        turns: Turns,
+    ) -> Result<Tree, Refusal> {
         let made = softswap_sys::shared::create(SHAPE.words());
         let (fd, words) = made.map_err(|error| {
             let why = plain(&error);
@@ -69,6 +74,7 @@ impl Tree {
         let chunk_bytes = chunk_bytes();
         let limit = chunks(memory_bytes, chunk_bytes);
         let ledger = Ledger::create(words, SHAPE, chunk_bytes, limit);
+        ledger.set_takes_turns(turns == Turns::Auto);
         let budget = Budget {
             ledger,
             limit: Arc::new(AtomicUsize::new(limit)),
@@ -192,7 +198,14 @@ impl Budget {
     fn carry_out(&self, request: Request<'_>) -> Result<String, String> {
         match request {
             Request::Stat => Ok(self.report().to_text()),
-            Request::Get(None | Some("memory")) => Ok(self.memory()),
+            Request::Get(None) => Ok(self.memory() + &self.turns()),
+            Request::Get(Some("memory")) => Ok(self.memory()),
+            Request::Get(Some("turns")) => Ok(self.turns()),
+            Request::Set("turns", text) => {
+                let turns: Turns = text.parse().map_err(|why| format!("turns: {why}"))?;
+                self.ledger.set_takes_turns(turns == Turns::Auto);
+                Ok(self.turns())
+            }
             Request::Set("memory", text) => {
                 self.set(text)?;
                 self.await_limit();
@@ -205,7 +218,7 @@ impl Budget {
                 Err("only a process can bring in its own memory: give its PID".to_string())
             }
             Request::Get(Some(key)) | Request::Set(key, _) => Err(format!(
-                "{key:?} is not a setting of the tree; the only one is memory: for others give \
+                "{key:?} is not a setting of the tree; there are memory and turns: for others give \
                  the PID of a process"
             )),
         }
@@ -215,6 +228,17 @@ impl Budget {
         let bytes = self.limit.load(Relaxed) as u64 * self.chunk_bytes;
         let auto = if self.is_auto.load(Relaxed) { " (auto)" } else { "" };
         format!("memory {}M{auto}{}\n", bytes >> 20, self.beyond(bytes))
+    }
+
+    /// Reports whether processes may take turns, and the present turn.
+    fn turns(&self) -> String {
+        let now_ms = now_ns() / 1_000_000;
+        let turns = if self.ledger.takes_turns() { Turns::Auto } else { Turns::Off };
+        let now = self.ledger.turn_owner(now_ms).map(|(pid, since_ms)| {
+            let seconds = (now_ms - since_ms) / 1_000;
+            format!(" (taking turns for {seconds} s; process {pid} has one)")
+        });
+        format!("turns {turns}{}\n", now.unwrap_or_default())
     }
 
     /// Reports the memory granted beyond the limit, and the process that holds most of it.

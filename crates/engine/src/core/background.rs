@@ -10,6 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// if the limit rose. Called in faults, so it must not wait or allocate.
 pub type More = fn(raise: &dyn Fn(usize)) -> bool;
 
+/// Waits for up to this many ns while another process of the tree has a turn. Returns true if the
+/// calling thread's fault must still wait. Called in faults, so it must not allocate.
+pub type AwaitTurn = fn(ns: u64) -> bool;
+
 /// State of background reclaim, shared with other threads.
 #[derive(Debug, Default)]
 pub(crate) struct Background {
@@ -23,6 +27,8 @@ pub(crate) struct Background {
     pub(crate) limit_failed: AtomicBool,
     /// Extends a budget shared with other processes, if it is shared.
     pub(crate) more: OnceLock<More>,
+    /// Waits for a turn, if processes take turns.
+    pub(crate) await_turn: OnceLock<AwaitTurn>,
     pub(crate) interrupted_wait: InterruptedWait,
 }
 

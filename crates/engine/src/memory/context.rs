@@ -112,7 +112,7 @@ impl Contexts {
     }
 
     /// Returns true in the forking thread. Without a fork in progress this is one load.
-    fn is_forker(&self) -> bool {
+    pub(crate) fn is_forker(&self) -> bool {
         match self.forker.load(Ordering::Relaxed) {
             0 => false,
             forker => forker == current_thread(),

@@ -15,7 +15,7 @@
 
 use super::own_threads::{self, COUNT};
 use super::program_threads::Start;
-use super::{control_thread, forked_children, program_threads, thread_end, tree, tree_asleep};
+use super::{budget_thread, control_thread, forked_children, program_threads, thread_end, tree, tree_asleep};
 use crate::base::cancellation::uncancelled;
 use crate::base::instance;
 use crate::memory::other_malloc;
@@ -102,7 +102,7 @@ extern "C" fn read_ahead(index: *mut c_void) -> *mut c_void {
 extern "C" fn attend(_index: *mut c_void) -> *mut c_void {
     let _ = rustix::thread::set_name(c"softswap-tree");
     tree_asleep::await_request(go_on);
-    tree::run_budget(go_on);
+    budget_thread::run_budget(go_on);
     std::ptr::null_mut()
 }
 

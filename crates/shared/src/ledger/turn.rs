@@ -261,8 +261,9 @@ impl Member {
         }
     }
 
-    /// Ends this member's turn.
-    pub fn end_turn(&self, now_ms: u64) {
+    /// Ends this member's claim, and its turn.
+    pub fn end_claim(&self, now_ms: u64) {
+        self.publish_claim(now_ms, Claim::default());
         self.ledger.end_turn(self.id(), now_ms);
     }
 }
@@ -342,7 +343,7 @@ mod tests {
         assert_eq!(keep(), Some(4), "it was requested once");
         other.publish(9, 0);
         assert_eq!(other.request_release(4, |_| false), None);
-        one.end_turn(1_500);
+        one.end_claim(1_500);
         assert!(!other.must_wait(1_500));
         assert!(other.request_release(4, |_| false).is_some());
     }
