@@ -20,12 +20,12 @@ pub const WAIT_MS: u64 = 35_000;
 /// Time without progress after which an owner is idle, in ms.
 pub const IDLE_MS: u64 = 50;
 /// Time without a sign of life after which a process is stopped, in ms.
-pub const SILENT_MS: u64 = 500;
+pub const SILENT_MS: u64 = 1_500;
 /// A turn takes at least this many times what the exchange of memory costs.
 const COST_FACTOR: u64 = 20;
-/// Excess of waiting over running from which a tree thrashes, in ms: a second of nothing but
-/// waiting, or two seconds in which three quarters are waited.
-const THRASHES_MS: i64 = 1_000;
+/// Excess of waiting over running from which a tree thrashes, in ms: half a second of nothing but
+/// waiting, or two seconds in which five eighths are waited.
+const THRASHES_MS: i64 = 500;
 /// Longest interval that one look counts for, in ms.
 const LOOK_MS: u64 = 500;
 
@@ -43,7 +43,7 @@ pub struct Claimant {
     pub cost_ms: u64,
     /// Time since it claims a turn or had the last one, in ms.
     pub waited_ms: u64,
-    /// Time since it last ran or brought a page in, in ms.
+    /// Time since it last ran or brought a page in, at its last sign of life, in ms.
     pub idle_ms: u64,
     /// Time since its last sign of life, in ms.
     pub silent_ms: u64,

@@ -92,6 +92,12 @@ impl Contexts {
         lock(&self.slots[cpu % shared])
     }
 
+    /// Returns true if a fault is in progress.
+    pub(crate) fn is_any_in_use(&self) -> bool {
+        let shared = &self.slots[..self.slots.len() - OWN_CONTEXTS];
+        shared.iter().any(|slot| slot.try_lock().is_err())
+    }
+
     #[must_use]
     pub(crate) fn count(&self) -> usize {
         self.slots.len()

@@ -65,8 +65,7 @@ fn bring(core: &Core, context: &mut Context, request: ReadRequest) {
     let (mut page, mut to_cache) = (start, marker.filter(|_| is_cached));
     while page < end {
         let pages = request.pages(page..end);
-        let to_cache = to_cache.take();
-        let Some(next) = from_disk(core, context, pages, end, marker, to_cache, true) else {
+        let Some(next) = from_disk(core, context, pages, end, marker, to_cache.take()) else {
             return;
         };
         page = next;
@@ -91,14 +90,13 @@ fn bring(core: &Core, context: &mut Context, request: ReadRequest) {
 /// Reads those of `pages` that are in the swap area, in one operation, and installs them except the
 /// marker. `to_cache` is the marker in the first round, which is cached. Returns the next page,
 /// `end` if none is left, `None` to stop.
-pub(crate) fn from_disk(
+fn from_disk(
     core: &Core,
     context: &mut Context,
     pages: Pages,
     end: PageNo,
     marker: Option<PageNo>,
     to_cache: Option<PageNo>,
-    is_stream: bool,
 ) -> Option<PageNo> {
     let is_stored = |page: PageNo| core.memory.pages.load(page).place().in_slot().is_some();
     let wanted = || pages.clone().filter(|page| Some(*page) != marker && is_stored(*page));
@@ -131,7 +129,7 @@ pub(crate) fn from_disk(
         // Nothing could be read.
         return None;
     }
-    let came = batch.install(core, context, &mut buffer, Access::Read, is_stream);
+    let came = batch.install(core, context, &mut buffer, Access::Read, true);
     charge.pages -= came;
     (came == count).then(|| full.unwrap_or(end))
 }

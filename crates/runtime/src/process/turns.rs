@@ -7,7 +7,7 @@
 use super::tree::{self, GrantLock, now_ms};
 use softswap_engine::base::stats::{Counter, TIERS};
 use softswap_engine::door::engine::Engine;
-use softswap_engine::door::engine::turns::{DiskRefaults, Step};
+use softswap_engine::door::engine::turns::{BringBack, DiskRefaults, Step};
 use softswap_shared::ledger::{Claim, Member};
 use softswap_shared::turns::{IDLE_MS, Thrashing};
 use softswap_sys::PAGE_SIZE;
@@ -33,8 +33,12 @@ const MISFIT: u64 = 500;
 /// Time without claims after a turn in which the process was idle, and the maximum after several.
 const PAUSE_MS: u64 = 2_000;
 const MOST_PAUSE_MS: u64 = 64_000;
-/// Number of intervals without progress after which the rest is left to faults.
-const MOST_STUCK: u32 = 100;
+/// Interval at which the owner of a turn raises its claim, in ms.
+const RAISE_MS: u64 = 30;
+/// Pages come back that are among the last evicted: this many times as many as it wants.
+const RECENT: u64 = 4;
+/// Number of rounds without free memory after which the rest is left to faults.
+const MOST_FULL: u32 = 100;
 
 /// Returns true if faults of this process must wait. Waits for up to `ns` before.
 pub(crate) fn await_turn(ns: u64) -> bool {
@@ -83,13 +87,18 @@ impl Sample {
 /// A turn of this process.
 #[derive(Debug)]
 struct OwnTurn {
-    /// Page at which bringing back continues; `None` once it is done.
-    bring_from: Option<u64>,
-    /// Pages to bring back at most.
-    bring_pages: u64,
-    stuck: u32,
+    /// The return of the working set; `None` once it is done.
+    bring: Option<BringBack>,
+    /// Number of rounds without free memory.
+    full: u32,
     /// When all was back.
     complete: Option<Sample>,
+}
+
+impl OwnTurn {
+    fn brings(&self) -> bool {
+        self.bring.is_some()
+    }
 }
 
 /// State of the budget thread.
@@ -105,6 +114,9 @@ pub(super) struct Turns {
     own: Option<OwnTurn>,
     /// True if a turn has shown that the working set is larger than the tree's budget.
     is_misfit: bool,
+    /// True if its faults had to wait in the last round.
+    has_waited: bool,
+    raised_at_ms: u64,
     pause_ms: u64,
     claims_from_ms: u64,
 }
@@ -126,12 +138,18 @@ impl Turns {
         let (waited, ran) = ledger.pressure(at_ms);
         let thrashes = self.thrashing.look(at_ms, waited, ran);
         let turn = ledger.advance_turn(at_ms, thrashes);
-        if member.has_turn(at_ms) {
-            self.use_turn(engine, member);
+        let has_turn = member.has_turn(at_ms);
+        // The last claimant needs no turn, but its working set is gone, too.
+        let has_gone = std::mem::replace(&mut self.has_waited, must_wait);
+        let is_last = turn.is_none() && (has_gone || self.own.as_ref().is_some_and(OwnTurn::brings));
+        if has_turn || is_last {
+            self.use_turn(engine, member, has_turn, at_ms);
         } else if let Some(own) = self.own.take() {
             self.end_turn(engine, member, at_ms, &own);
         }
-        turn.map(|_| INTERVAL_NS)
+        let is_soon = turn.is_some() || self.own.is_some();
+        let is_bringing = self.own.as_ref().is_some_and(|own| own.brings() && own.full == 0);
+        is_soon.then_some(if is_bringing { 0 } else { INTERVAL_NS })
     }
 
     /// Notes the time if the process ran or brought pages in since the last round.
@@ -142,7 +160,7 @@ impl Turns {
         let ran_ns = process_cpu_ns();
         let passed_us = at_ms.saturating_sub(self.ran_at_ms) * 1_000;
         let ran = ran_ns.saturating_sub(self.ran_ns) / passed_us.max(1);
-        if worked != self.worked || ran >= RUNS {
+        if worked != self.worked || ran >= RUNS || engine.is_faulting() {
             self.claim.progress_ms = at_ms;
         }
         if passed_us > 0 {
@@ -170,6 +188,10 @@ impl Turns {
         self.before = now;
         (self.claim.waited, self.claim.ran) = (waited as u32, ran as u32);
         let has_turn = self.own.is_some();
+        if has_turn && !engine.is_short_of_memory() {
+            // The working set is not back yet, or it fits.
+            return;
+        }
         let thrashes = waited >= WAITED && refaults.count >= LEAST_REFAULTS;
         let is_busy = waited + ran >= BUSY && at_ms >= self.claims_from_ms;
         if thrashes && (is_busy || has_turn) {
@@ -185,7 +207,10 @@ impl Turns {
     }
 
     /// Takes the memory that the working set needs, and brings it back.
-    fn use_turn(&mut self, engine: &Engine, member: &Member) {
+    fn use_turn(&mut self, engine: &Engine, member: &Member, has_turn: bool, at_ms: u64) {
+        if engine.is_short_of_memory() && tree::granted() >= self.claim.wants {
+            self.want_more(engine, member, at_ms);
+        }
         let missing = self.claim.wants.saturating_sub(tree::granted());
         if missing > 0 {
             let _lock = GrantLock::lock();
@@ -195,27 +220,34 @@ impl Turns {
                 // Refused only without address space for larger tables.
                 let _ = engine.set_memory_limit(tree::limit_of(tree::granted()) as u64);
             }
-            if got < missing {
+            if got < missing && has_turn {
                 member.request_for_turn(self.claim.wants);
             }
         }
         let own = self.own.get_or_insert_with(|| {
-            let wanted_bytes = self.claim.wants * tree::chunk_bytes();
-            let bring_pages = wanted_bytes.saturating_sub(engine.used_bytes()) / PAGE_SIZE;
-            let bring_pages = bring_pages as u64;
-            OwnTurn { bring_from: Some(0), bring_pages, stuck: 0, complete: None }
+            let wanted_pages = self.claim.wants * tree::chunk_bytes() / PAGE_SIZE;
+            // Of pages touched at random, many were evicted long ago.
+            let bring = Some(BringBack::new(RECENT * wanted_pages as u64));
+            OwnTurn { bring, full: 0, complete: None }
         });
-        let Some(from) = own.bring_from else {
+        let Some(bring) = &mut own.bring else {
             own.complete.get_or_insert_with(|| Sample::now(engine, now_ms()));
             return;
         };
-        own.bring_from = match engine.bring_back(from, own.bring_pages, now_ns() + BRING_NS) {
-            Step::Next(next) => {
-                own.stuck = if next > from { 0 } else { own.stuck + 1 };
-                (own.stuck < MOST_STUCK).then_some(next)
-            }
-            Step::Done | Step::Stuck => None,
-        };
+        let step = engine.bring_back(bring, now_ns() + BRING_NS);
+        own.full = if step == Step::Full { own.full + 1 } else { 0 };
+        if step == Step::Done || own.full == MOST_FULL {
+            own.bring = None;
+        }
+    }
+
+    /// Raises a claim that was too low: distances show only the pages that have come back.
+    fn want_more(&mut self, engine: &Engine, member: &Member, at_ms: u64) {
+        let most = wanted_chunks(engine, u64::MAX).min(member.ledger().limit());
+        if at_ms >= self.raised_at_ms + RAISE_MS && self.claim.wants < most {
+            self.claim.wants = (self.claim.wants + self.claim.wants / 8 + 1).min(most);
+            self.raised_at_ms = at_ms;
+        }
     }
 
     /// Judges a turn that has ended.
@@ -243,7 +275,7 @@ impl Turns {
 fn wanted_chunks(engine: &Engine, distance_pages: u64) -> usize {
     let stats = engine.stats();
     let used_bytes = engine.used_bytes() as u64;
-    let missing_bytes = (distance_pages * PAGE_SIZE as u64).min(stats.get(Counter::DiskBytes));
+    let missing_bytes = distance_pages.saturating_mul(PAGE_SIZE as u64).min(stats.get(Counter::DiskBytes));
     let bytes = used_bytes + missing_bytes;
     tree::chunks_for((bytes + bytes / MARGIN_PART) as usize)
 }

@@ -118,6 +118,7 @@ impl Ledger {
                 limit = limit.saturating_sub(held[slot]);
                 continue;
             }
+            let beat_ms = self.word(slot, Word::Beat).load(Relaxed).min(now_ms);
             let missing = wants.min(self.limit()).saturating_sub(held[slot]) as u64;
             let bytes = missing.saturating_mul(self.chunk_bytes());
             claimants.push(Claimant {
@@ -125,7 +126,8 @@ impl Ledger {
                 wants,
                 cost_ms: bytes / BYTES_PER_MS,
                 waited_ms: self.time_since(slot, Word::ClaimsSince, now_ms),
-                idle_ms: self.time_since(slot, Word::Progress, now_ms),
+                // By its own words: a machine that is busy must not make it idle.
+                idle_ms: self.time_since(slot, Word::Progress, beat_ms),
                 silent_ms: self.time_since(slot, Word::Beat, now_ms),
             });
         }
@@ -166,14 +168,6 @@ impl Ledger {
             return self.turn(now_ms);
         }
         next
-    }
-
-    /// Ends the turn of this owner, which exits or has nothing left to do.
-    fn end_turn(&self, owner: Id, now_ms: u64) {
-        let word = self.header(Header::Turn).load(Acquire);
-        if turn_of(word, now_ms).is_some_and(|turn| turn.owner == owner) {
-            self.swap_turn(word, None, now_ms);
-        }
     }
 
     fn swap_turn(&self, word: u64, next: Option<Turn>, now_ms: u64) -> bool {
@@ -261,10 +255,12 @@ impl Member {
         }
     }
 
-    /// Ends this member's claim, and its turn.
+    /// Ends this member's claim, and passes its turn on.
     pub fn end_claim(&self, now_ms: u64) {
         self.publish_claim(now_ms, Claim::default());
-        self.ledger.end_turn(self.id(), now_ms);
+        if self.has_turn(now_ms) {
+            let _ = self.ledger.advance_turn(now_ms, false);
+        }
     }
 }
 

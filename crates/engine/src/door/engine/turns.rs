@@ -5,8 +5,7 @@ use crate::base::page::{PageNo, Place};
 use crate::base::stats::{Counter, RETURN_KINDS, Return, Tier, bucket_floor};
 pub use crate::core::background::AwaitTurn;
 use crate::core::errors::{Exhausted, FaultError};
-pub use crate::walks::bring_back::Step;
-use crate::walks::bring_back;
+pub use crate::walks::bring_back::{BringBack, Step};
 use softswap_sys::raw::now_ns;
 use softswap_sys::signals::{self, Mask};
 
@@ -87,15 +86,17 @@ impl Engine {
         outcome
     }
 
-    /// Reads pages of the working set at or after page `from`: those among the `most` evicted last.
-    /// Returns where to continue. Stops without free memory, and at `until_ns`.
+    /// Returns true if a page is being brought in.
     #[must_use]
-    pub fn bring_back(&self, from: u64, most: u64, until_ns: u64) -> Step {
-        let mut at = from;
+    pub fn is_faulting(&self) -> bool {
+        self.contexts.is_any_in_use()
+    }
+
+    /// Continues to bring the working set back, until `until_ns`.
+    pub fn bring_back(&self, progress: &mut BringBack, until_ns: u64) -> Step {
         loop {
-            match bring_back::step(&self.core, &self.contexts, at, most) {
-                Step::Next(next) if now_ns() < until_ns => at = next,
-                Step::Stuck => return Step::Next(at),
+            match progress.step(&self.core, &self.contexts) {
+                Step::More if now_ns() < until_ns => {}
                 step => return step,
             }
         }
