@@ -4,8 +4,7 @@ use crate::base::{instance, signal_stack};
 use crate::guard::sigsys;
 use crate::memory::{arenas, growing, libc_memory, other_malloc, stdio_buffers};
 use crate::process::{
-    control_thread, engine_threads, fork, program_threads, shared_areas, statistics, tree,
-    turns,
+    control_thread, engine_threads, fork, program_threads, shared_areas, statistics, tree, turns,
 };
 use crate::signals::{lifecycle, page_fault};
 use softswap_engine::door::engine::Engine;

@@ -97,9 +97,8 @@ pub fn next(
     if let Some(turn) = turn {
         // Further claimants shorten the turn.
         let until_ms = turn.until_ms.min(now_ms + longest_ms(&others));
-        let is_at_it = |it: &Claimant| {
-            it.id == turn.owner && it.idle_ms < IDLE_MS && it.silent_ms < SILENT_MS
-        };
+        let is_at_it =
+            |it: &Claimant| it.id == turn.owner && it.idle_ms < IDLE_MS && it.silent_ms < SILENT_MS;
         if now_ms < until_ms && claimants.iter().any(is_at_it) {
             return Some(Turn { until_ms, ..turn });
         }

@@ -1,9 +1,9 @@
 //! The budget thread: publishes the benefit of more memory, releases chunks that are unused or
 //! requested, requests chunks of other members, and takes part in turns.
 
-use super::turns::{self, Turns};
 use super::tree::{self, GrantLock, MOST_BYTES, UNAVAILABLE};
 use super::tree::{chunk_bytes, chunks_for, limit_of, member};
+use super::turns::{self, Turns};
 use super::{descriptors, tree_account};
 use crate::base::instance;
 use softswap_engine::base::stats::Counter;

@@ -15,7 +15,9 @@
 
 use super::own_threads::{self, COUNT};
 use super::program_threads::Start;
-use super::{budget_thread, control_thread, forked_children, program_threads, thread_end, tree, tree_asleep};
+use super::{
+    budget_thread, control_thread, forked_children, program_threads, thread_end, tree, tree_asleep,
+};
 use crate::base::cancellation::uncancelled;
 use crate::base::instance;
 use crate::memory::other_malloc;

@@ -141,7 +141,8 @@ impl Turns {
         let has_turn = member.has_turn(at_ms);
         // The last claimant needs no turn, but its working set is gone, too.
         let has_gone = std::mem::replace(&mut self.has_waited, must_wait);
-        let is_last = turn.is_none() && (has_gone || self.own.as_ref().is_some_and(OwnTurn::brings));
+        let is_last =
+            turn.is_none() && (has_gone || self.own.as_ref().is_some_and(OwnTurn::brings));
         if has_turn || is_last {
             self.use_turn(engine, member, has_turn, at_ms);
         } else if let Some(own) = self.own.take() {
@@ -275,7 +276,8 @@ impl Turns {
 fn wanted_chunks(engine: &Engine, distance_pages: u64) -> usize {
     let stats = engine.stats();
     let used_bytes = engine.used_bytes() as u64;
-    let missing_bytes = distance_pages.saturating_mul(PAGE_SIZE as u64).min(stats.get(Counter::DiskBytes));
+    let missing_bytes =
+        distance_pages.saturating_mul(PAGE_SIZE as u64).min(stats.get(Counter::DiskBytes));
     let bytes = used_bytes + missing_bytes;
     tree::chunks_for((bytes + bytes / MARGIN_PART) as usize)
 }

@@ -40,10 +40,10 @@ pub use layout::{SHAPE, Shape, TIERS};
 pub use member::{Member, ReleaseTarget};
 pub use reap::MemberInfo;
 pub use release::ReleaseRequest;
-pub use turn::Claim;
 use softswap_sys::primitive::AtomicU64;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use softswap_sys::primitive::{wait_shared, wake_shared};
+pub use turn::Claim;
 
 /// Budget of a tree in shared memory.
 ///

@@ -153,9 +153,7 @@ impl Ledger {
         let word = self.header(Header::Turn).load(Acquire);
         let turn = turn_of(word, now_ms);
         // Once its bound has passed, the next turn needs no further cause.
-        let had = owner_of(word).map(|owner| {
-            turn.unwrap_or(Turn { owner, until_ms: now_ms })
-        });
+        let had = owner_of(word).map(|owner| turn.unwrap_or(Turn { owner, until_ms: now_ms }));
         let (claimants, limit) = self.claimants(now_ms);
         let next = match self.takes_turns() {
             true => next(had, now_ms, limit, thrashes, &claimants),

@@ -106,7 +106,8 @@ impl Engine {
     #[must_use]
     pub fn disk_refaults(&self) -> DiskRefaults {
         let stats = &self.core.stats;
-        let mut sums = DiskRefaults { waited_ns: stats.waited_ns(Tier::Disk), ..Default::default() };
+        let mut sums =
+            DiskRefaults { waited_ns: stats.waited_ns(Tier::Disk), ..Default::default() };
         for from in RETURN_KINDS.into_iter().filter(|from| *from != Return::Pool) {
             for (bucket, count) in stats.returns(from).into_iter().enumerate() {
                 sums.count += count;
