@@ -12,7 +12,7 @@ use std::time::Duration;
 /// budget.
 const NOTABLE_PART: u64 = 10;
 /// Share of the time below which waiting is called negligible.
-const LEAST_SHARE: f64 = 0.005;
+const MIN_SHARE: f64 = 0.005;
 /// Share of the time below which the first line suggests no larger budget.
 const NOTABLE_SHARE: f64 = 0.05;
 /// Maximum number of processes in the line about processes, and in the table of details.
@@ -101,7 +101,7 @@ fn ending(report: &Report) -> String {
 fn waited(report: &Report) -> String {
     let stalled_ns = report.stalled_ns_of_all();
     match report.share_of_time(stalled_ns) {
-        ..LEAST_SHARE => "it hardly waited for memory".into(),
+        ..MIN_SHARE => "it hardly waited for memory".into(),
         share @ ..=1.0 => format!("{:.0} % of the time waited for memory", share * 100.0),
         _ => format!("its threads waited {} for memory in all", nanoseconds(stalled_ns)),
     }
@@ -150,9 +150,9 @@ fn budget(report: &Report) -> String {
 }
 
 fn peaks(report: &Report) -> String {
-    let resident = report.most_of_all(report.resident_peak_bytes, |tree| &tree.resident_bytes);
-    let pool = report.most_of_all(report.pool_peak_bytes, |tree| &tree.pool_bytes);
-    let disk = report.most_of_all(report.disk_peak_bytes, |tree| &tree.disk_bytes);
+    let resident = report.max_over_tree(report.resident_peak_bytes, |tree| &tree.resident_bytes);
+    let pool = report.max_over_tree(report.pool_peak_bytes, |tree| &tree.pool_bytes);
+    let disk = report.max_over_tree(report.disk_peak_bytes, |tree| &tree.disk_bytes);
     let [resident, pool, disk] = [resident, pool, disk].map(bytes);
     format!("resident {resident}, compressed in memory {pool}, on the disk {disk}")
 }

@@ -1,14 +1,14 @@
 //! The budget thread: publishes the benefit of more memory, releases chunks that are unused or
 //! requested, requests chunks of other members, and takes part in turns.
 
-use super::tree::{self, GrantLock, MOST_BYTES, UNAVAILABLE};
+use super::tree::{self, GrantLock, MAX_BYTES, UNAVAILABLE};
 use super::tree::{chunk_bytes, chunks_for, limit_of, member};
 use super::turns::{self, Turns};
 use super::{descriptors, tree_account};
 use crate::base::instance;
+use softswap_engine::api::engine::Engine;
+use softswap_engine::api::engine::memory_limit::LimitRefused;
 use softswap_engine::base::stats::Counter;
-use softswap_engine::door::engine::Engine;
-use softswap_engine::door::engine::memory_limit::LimitRefused;
 use softswap_shared::ledger::Member;
 use softswap_sys::raw::now_ns;
 
@@ -24,15 +24,15 @@ const INTERVAL_NS: u64 = 1_000_000_000;
 /// Unused memory that is kept at least.
 const SLACK_BYTES: usize = 1 << 20;
 
-/// Runs the budget thread while `goes_on` returns true.
-pub(super) fn run_budget(goes_on: fn() -> bool) {
+/// Runs the budget thread while `note_fault_end` returns true.
+pub(super) fn run_budget(note_fault_end: fn() -> bool) {
     let Some(engine) = instance::engine() else { return };
-    if member().is_none() || !descriptors::leave_table() {
+    if member().is_none() || !descriptors::unshare_descriptors() {
         return;
     }
     let (mut work, mut turns) = (Work::default(), Turns::default());
     tree::set_has_thread(true);
-    while goes_on()
+    while note_fault_end()
         && let Some(member) = member()
     {
         let seen = member.notifications();
@@ -101,7 +101,7 @@ impl Work {
         if passed_ns >= INTERVAL_NS {
             // A child that only writes to inherited memory makes no fault.
             engine.count_inherited();
-            let spared_ns = engine.spared_by_a_mib_ns();
+            let spared_ns = engine.saved_by_mib_ns();
             if self.ticked_at_ns > 0 {
                 let rise = spared_ns.saturating_sub(self.spared_ns);
                 let in_a_second =
@@ -152,7 +152,7 @@ fn request(engine: &Engine, member: &Member, missing: usize) {
     ledger.reap(|process| process.liveness());
     let granted = tree::granted();
     let owed = ledger.floor().saturating_sub(granted);
-    let most = (MOST_BYTES / 4 / chunk_bytes()).max(1);
+    let most = (MAX_BYTES / 4 / chunk_bytes()).max(1);
     let need = (granted / 8).max(owed).max(missing).clamp(1, most);
     let got = member.obtain(need, REQUEST_TIMEOUT_NS);
     if got > 0 {
@@ -180,9 +180,8 @@ fn lower(engine: &Engine, member: &Member, keep: usize) {
                 member.release(granted - next);
             }
             Err(
-                LimitRefused::TooSmall { least_bytes, .. }
-                | LimitRefused::Locked { least_bytes, .. },
-            ) if chunks_for(least_bytes as usize) > keep => keep = chunks_for(least_bytes as usize),
+                LimitRefused::TooSmall { min_bytes, .. } | LimitRefused::Locked { min_bytes, .. },
+            ) if chunks_for(min_bytes as usize) > keep => keep = chunks_for(min_bytes as usize),
             // The limit cannot be reached, since pages cannot be evicted: keep the old one.
             _ => {
                 let _ = engine.set_memory_limit(limit_of(granted) as u64);

@@ -5,9 +5,9 @@
 //! claimants and brings the working set back. A process without that thread claims nothing.
 
 use super::tree::{self, GrantLock, now_ms};
+use softswap_engine::api::engine::Engine;
+use softswap_engine::api::engine::turns::{BringBack, DiskRefaults, Step};
 use softswap_engine::base::stats::{Counter, TIERS};
-use softswap_engine::door::engine::Engine;
-use softswap_engine::door::engine::turns::{BringBack, DiskRefaults, Step};
 use softswap_shared::ledger::{Claim, Member};
 use softswap_shared::turns::{IDLE_MS, Thrashing};
 use softswap_sys::PAGE_SIZE;
