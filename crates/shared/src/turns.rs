@@ -25,7 +25,7 @@ pub const SILENT_MS: u64 = 1_500;
 const COST_FACTOR: u64 = 20;
 /// Excess of waiting over running from which a tree thrashes, in ms: half a second of nothing but
 /// waiting, or two seconds in which five eighths are waited.
-const THRASHES_MS: i64 = 500;
+const THRASHES_MS: i64 = 400;
 /// Longest interval that one look counts for, in ms.
 const LOOK_MS: u64 = 500;
 

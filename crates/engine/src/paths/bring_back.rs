@@ -3,6 +3,7 @@
 
 use crate::base::access::Access;
 use crate::base::page::PageNo;
+use crate::base::stats::{BUCKETS, bucket_floor, bucket_of};
 use crate::core::Core;
 use crate::memory::context::{Context, Contexts};
 use crate::policy::prefetch::window::REQUEST_PAGES;
@@ -27,23 +28,32 @@ pub enum Step {
 /// Progress of one process.
 #[derive(Debug)]
 pub struct BringBack {
-    /// Pages that are among this many evicted last come back.
-    most: u64,
-    /// Where the search continues.
+    /// Number of pages to bring back.
+    wanted: u64,
+    /// Pages outside memory, by their distances. The unit of distances changes with the limit, so
+    /// only their order counts.
+    distances: Vec<u64>,
+    /// Pages with a shorter distance come back; 0 until all are counted.
+    below: u64,
+    /// Page at which the search continues.
     from: PageNo,
     /// Slots and pages found, in descending order of the slots.
     found: Vec<(u64, PageNo)>,
 }
 
 impl BringBack {
-    /// Begins to bring back pages that are among the `most` evicted last.
+    /// Begins to bring back the `wanted` pages evicted last.
     #[must_use]
-    pub fn new(most: u64) -> BringBack {
-        BringBack { most, from: 0, found: Vec::new() }
+    pub fn new(wanted: u64) -> BringBack {
+        BringBack { wanted, distances: vec![0; BUCKETS], below: 0, from: 0, found: Vec::new() }
     }
 
     /// Reads the next pages.
     pub(crate) fn step(&mut self, core: &Core, contexts: &Contexts) -> Step {
+        if self.below == 0 {
+            self.count(core);
+            return Step::More;
+        }
         if self.found.is_empty() && !self.search(core) {
             return Step::Done;
         }
@@ -58,25 +68,55 @@ impl BringBack {
         if done == 0 { Step::Full } else { Step::More }
     }
 
+    /// Counts further pages by their distances. At the end decides how many of them come back.
+    fn count(&mut self, core: &Core) {
+        let end = self.from.saturating_add(SPAN_PAGES);
+        while let Some((_, _, distance)) = self.next(core, end) {
+            self.distances[bucket_of(distance)] += 1;
+        }
+        if self.from < core.memory.space.high() {
+            return;
+        }
+        let mut wanted = self.wanted;
+        let exceeds = |count: &u64| {
+            let fits = *count <= wanted;
+            wanted = wanted.saturating_sub(*count);
+            !fits
+        };
+        let last = self.distances.iter().position(exceeds);
+        self.below = last.map_or(u64::MAX, |last| bucket_floor(last + 1).max(1));
+        self.from = 0;
+    }
+
     /// Finds further pages. Returns false at the end.
     fn search(&mut self, core: &Core) -> bool {
-        let (space, high) = (&core.memory.space, core.memory.space.high());
-        let end = self.from.saturating_add(SPAN_PAGES).min(high);
-        while self.found.len() < MOST_FOUND {
-            self.from = space.next_touched(self.from..high);
-            if self.from >= end {
-                break;
+        let end = self.from.saturating_add(SPAN_PAGES);
+        while self.found.len() < MOST_FOUND
+            && let Some((page, slot, distance)) = self.next(core, end)
+        {
+            if distance < self.below {
+                self.found.push((slot, page));
             }
-            let distance = core.policies.clock.distance(self.from);
-            if let Some(stored) = core.memory.pages.load(self.from).place().in_slot()
-                && distance.is_some_and(|distance| distance <= self.most)
-            {
-                self.found.push((stored.slot(), self.from));
-            }
-            self.from += 1;
         }
         self.found.sort_unstable_by(|one, other| other.cmp(one));
-        self.from < high || !self.found.is_empty()
+        self.from < core.memory.space.high() || !self.found.is_empty()
+    }
+
+    /// Returns the next page before `end` that is in a slot, its slot, and its distance.
+    fn next(&mut self, core: &Core, end: PageNo) -> Option<(PageNo, u64, u64)> {
+        let high = core.memory.space.high();
+        loop {
+            let page = core.memory.space.next_touched(self.from..high);
+            self.from = page;
+            if page >= end.min(high) {
+                return None;
+            }
+            self.from += 1;
+            if let Some(stored) = core.memory.pages.load(page).place().in_slot() {
+                let distance = core.policies.clock.distance(page).unwrap_or(u64::MAX - 1);
+                return Some((page, stored.slot(), distance));
+            }
+        }
     }
 }
 

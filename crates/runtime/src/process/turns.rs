@@ -4,6 +4,7 @@
 //! the turns of the tree. If this process owns the turn, the thread requests the memory of the other
 //! claimants and brings the working set back. A process without that thread claims nothing.
 
+use super::own_threads;
 use super::tree::{self, GrantLock, now_ms};
 use softswap_engine::api::engine::Engine;
 use softswap_engine::api::engine::turns::{BringBack, DiskRefaults, Step};
@@ -20,7 +21,7 @@ const BRING_NS: u64 = 12_000_000;
 const MEASURE_MS: u64 = 250;
 /// Shares of its time, in thousandths: a process that waited and ran for less is idle in between;
 /// one that waited for less does not thrash.
-const BUSY: u64 = 700;
+const BUSY: u64 = 500;
 const WAITED: u64 = 300;
 /// Refaults from the disk in a measurement from which it thrashes.
 const LEAST_REFAULTS: u64 = 50;
@@ -28,6 +29,9 @@ const LEAST_REFAULTS: u64 = 50;
 const RUNS: u64 = 50;
 /// Part of its working set that a process gets in addition, for watermarks and the engine.
 const MARGIN_PART: u64 = 12;
+/// The longest distances are the last to be seen: half of this many times the mean of the first
+/// ones is the number of pages of the working set that are evicted.
+const DISTANCES_IN_HALVES: u64 = 3;
 /// Share of the time after its working set came back from which the memory did not suffice.
 const MISFIT: u64 = 500;
 /// Time without claims after a turn in which the process was idle, and the maximum after several.
@@ -35,8 +39,6 @@ const PAUSE_MS: u64 = 2_000;
 const MOST_PAUSE_MS: u64 = 64_000;
 /// Interval at which the owner of a turn raises its claim, in ms.
 const RAISE_MS: u64 = 30;
-/// Pages come back that are among the last evicted: this many times as many as it wants.
-const RECENT: u64 = 4;
 /// Number of rounds without free memory after which the rest is left to faults.
 const MOST_FULL: u32 = 100;
 
@@ -62,6 +64,11 @@ pub(super) fn end(member: &Member) {
     member.end_claim(now_ms());
 }
 
+/// Returns the CPU time that the threads of the program have used, in ns.
+fn program_cpu_ns() -> u64 {
+    process_cpu_ns().saturating_sub(own_threads::cpu_ns())
+}
+
 /// Cumulative figures.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sample {
@@ -72,7 +79,7 @@ struct Sample {
 
 impl Sample {
     fn now(engine: &Engine, at_ms: u64) -> Sample {
-        Sample { at_ms, cpu_ns: process_cpu_ns(), refaults: engine.disk_refaults() }
+        Sample { at_ms, cpu_ns: program_cpu_ns(), refaults: engine.disk_refaults() }
     }
 
     /// Returns the shares of the time since `before` in which threads waited for the disk and ran.
@@ -87,7 +94,8 @@ impl Sample {
 /// A turn of this process.
 #[derive(Debug)]
 struct OwnTurn {
-    /// The return of the working set; `None` once it is done.
+    /// Chunks for the pages that come back, and their return; `None` once it is done.
+    wants: usize,
     bring: Option<BringBack>,
     /// Number of rounds without free memory.
     full: u32,
@@ -107,6 +115,8 @@ pub(super) struct Turns {
     thrashing: Thrashing,
     before: Sample,
     claim: Claim,
+    /// Number of measurements since the last one that showed thrashing.
+    calm: u32,
     /// Work done and CPU time used at the last round.
     worked: u64,
     ran_ns: u64,
@@ -158,7 +168,7 @@ impl Turns {
         let stats = engine.stats();
         let faults: u64 = TIERS.iter().map(|tier| stats.faults(*tier)).sum();
         let worked = faults + stats.get(Counter::PagesReadAhead) + stats.get(Counter::PagesOut);
-        let ran_ns = process_cpu_ns();
+        let ran_ns = program_cpu_ns();
         let passed_us = at_ms.saturating_sub(self.ran_at_ms) * 1_000;
         let ran = ran_ns.saturating_sub(self.ran_ns) / passed_us.max(1);
         if worked != self.worked || ran >= RUNS || engine.is_faulting() {
@@ -189,21 +199,30 @@ impl Turns {
         self.before = now;
         (self.claim.waited, self.claim.ran) = (waited as u32, ran as u32);
         let has_turn = self.own.is_some();
-        if has_turn && !engine.is_short_of_memory() {
-            // The working set is not back yet, or it fits.
+        if let Some(own) = &self.own
+            && !engine.is_short_of_memory()
+        {
+            if own.bring.is_none() && refaults.count >= LEAST_REFAULTS {
+                self.want_more(engine, member, at_ms);
+            }
             return;
         }
         let thrashes = waited >= WAITED && refaults.count >= LEAST_REFAULTS;
         let is_busy = waited + ran >= BUSY && at_ms >= self.claims_from_ms;
         if thrashes && (is_busy || has_turn) {
-            let wants = wanted_chunks(engine, refaults.mean_distance());
+            let wants = wanted_chunks(engine, refaults.mean_distance() / 2 * DISTANCES_IN_HALVES);
             let held = tree::granted();
             let most = member.ledger().limit() + 1;
             let wants = if self.is_misfit { wants.max(most) } else { wants.min(most) };
             // Its share suffices as soon as it is used.
             self.claim.wants = if wants > held || has_turn { wants } else { 0 };
+            self.calm = 0;
         } else if !has_turn {
-            self.claim.wants = 0;
+            // One measurement says little on a busy machine.
+            self.calm += 1;
+            if self.calm > 1 {
+                self.claim.wants = 0;
+            }
         }
     }
 
@@ -225,12 +244,16 @@ impl Turns {
                 member.request_for_turn(self.claim.wants);
             }
         }
-        let own = self.own.get_or_insert_with(|| {
-            let wanted_pages = self.claim.wants * tree::chunk_bytes() / PAGE_SIZE;
-            // Of pages touched at random, many were evicted long ago.
-            let bring = Some(BringBack::new(RECENT * wanted_pages as u64));
-            OwnTurn { bring, full: 0, complete: None }
-        });
+        let wants = self.claim.wants;
+        let begin = || {
+            let missing_bytes = (wants * tree::chunk_bytes()).saturating_sub(engine.used_bytes());
+            let bring = Some(BringBack::new((missing_bytes / PAGE_SIZE) as u64));
+            OwnTurn { wants, bring, full: 0, complete: None }
+        };
+        let own = self.own.get_or_insert_with(begin);
+        if own.wants < wants && !own.brings() {
+            *own = begin();
+        }
         let Some(bring) = &mut own.bring else {
             own.complete.get_or_insert_with(|| Sample::now(engine, now_ms()));
             return;

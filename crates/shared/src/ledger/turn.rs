@@ -109,11 +109,15 @@ impl Ledger {
     }
 
     /// Returns the members that claim a turn, and the chunks for all of them.
-    fn claimants(&self, now_ms: u64) -> (Vec<Claimant>, usize) {
+    /// What the owner of a turn holds is free for its successor if it is `leaving`.
+    fn claimants(&self, now_ms: u64, leaving: Option<usize>) -> (Vec<Claimant>, usize) {
         let held = self.held_in(self.within());
         let (mut claimants, mut limit) = (Vec::new(), self.limit());
         for (slot, owner) in self.members.owned() {
             let wants = self.word(slot, Word::Wants).load(Relaxed) as usize;
+            if Some(slot) == leaving {
+                continue;
+            }
             if wants == 0 {
                 limit = limit.saturating_sub(held[slot]);
                 continue;
@@ -150,11 +154,15 @@ impl Ledger {
     /// Ends the turn, begins one, or passes it on, if that is due. Returns the present one. Any
     /// process may do so at any time.
     pub fn advance_turn(&self, now_ms: u64, thrashes: bool) -> Option<Turn> {
+        self.advance_without(now_ms, thrashes, None)
+    }
+
+    fn advance_without(&self, now_ms: u64, thrashes: bool, leaving: Option<usize>) -> Option<Turn> {
         let word = self.header(Header::Turn).load(Acquire);
         let turn = turn_of(word, now_ms);
         // Once its bound has passed, the next turn needs no further cause.
         let had = owner_of(word).map(|owner| turn.unwrap_or(Turn { owner, until_ms: now_ms }));
-        let (claimants, limit) = self.claimants(now_ms);
+        let (claimants, limit) = self.claimants(now_ms, leaving);
         let next = match self.takes_turns() {
             true => next(had, now_ms, limit, thrashes, &claimants),
             false => None,
@@ -253,12 +261,12 @@ impl Member {
         }
     }
 
-    /// Ends this member's claim, and passes its turn on.
+    /// Ends this member's claim, and passes its turn on, since its process exits.
     pub fn end_claim(&self, now_ms: u64) {
-        self.publish_claim(now_ms, Claim::default());
         if self.has_turn(now_ms) {
-            let _ = self.ledger.advance_turn(now_ms, false);
+            let _ = self.ledger.advance_without(now_ms, false, Some(self.slot));
         }
+        self.publish_claim(now_ms, Claim::default());
     }
 }
 
