@@ -37,35 +37,32 @@ pub struct BringBack {
     below: u64,
     /// Page at which the search continues.
     from: PageNo,
-    /// Slots and pages found, in descending order of the slots.
-    found: Vec<(u64, PageNo)>,
 }
 
 impl BringBack {
     /// Begins to bring back the `wanted` pages evicted last.
     #[must_use]
     pub fn new(wanted: u64) -> BringBack {
-        BringBack { wanted, distances: vec![0; BUCKETS], below: 0, from: 0, found: Vec::new() }
+        BringBack { wanted, distances: vec![0; BUCKETS], below: 0, from: 0 }
     }
 
-    /// Reads the next pages.
+    /// Lets the readahead threads bring in further pages.
     pub(crate) fn step(&mut self, core: &Core, contexts: &Contexts) -> Step {
-        if self.below == 0 {
-            self.count(core);
-            return Step::More;
-        }
-        if self.found.is_empty() && !self.search(core) {
-            return Step::Done;
+        let _context = contexts.claim_prefetch(0);
+        let mut returning = core.background.returning();
+        while returning.is_empty() {
+            if self.below == 0 {
+                self.count(core);
+            } else if !self.search(core, &mut returning) {
+                return Step::Done;
+            }
         }
         let has_space = || !core.memory.budget.is_low(core.other_bytes());
         if !has_space() && !(core.grow_budget() && has_space()) {
             return Step::Full;
         }
-        let rest = self.found.len().saturating_sub(REQUEST_PAGES);
-        // Claimed per request, so that a fork can come in between.
-        let done = read(core, &mut contexts.claim_prefetch(0), &self.found[rest..]);
-        self.found.truncate(self.found.len() - done);
-        if done == 0 { Step::Full } else { Step::More }
+        core.policies.readahead.wake();
+        Step::More
     }
 
     /// Counts further pages by their distances. At the end decides how many of them come back.
@@ -89,17 +86,17 @@ impl BringBack {
     }
 
     /// Finds further pages. Returns false at the end.
-    fn search(&mut self, core: &Core) -> bool {
+    fn search(&mut self, core: &Core, found: &mut Vec<(u64, PageNo)>) -> bool {
         let end = self.from.saturating_add(SPAN_PAGES);
-        while self.found.len() < MOST_FOUND
+        while found.len() < MOST_FOUND
             && let Some((page, slot, distance)) = self.next(core, end)
         {
             if distance < self.below {
-                self.found.push((slot, page));
+                found.push((slot, page));
             }
         }
-        self.found.sort_unstable_by(|one, other| other.cmp(one));
-        self.from < core.memory.space.high() || !self.found.is_empty()
+        found.sort_unstable_by(|one, other| other.cmp(one));
+        self.from < core.memory.space.high() || !found.is_empty()
     }
 
     /// Returns the next page before `end` that is in a slot, its slot, and its distance.
@@ -118,6 +115,29 @@ impl BringBack {
             }
         }
     }
+}
+
+/// Reads the next pages in one of the readahead threads. Returns false if there are none, or if
+/// there is not enough memory.
+pub(crate) fn read_next(core: &Core, context: &mut Context) -> bool {
+    let is_low = || core.memory.budget.is_low(core.other_bytes());
+    let mut next = [(0, 0); REQUEST_PAGES];
+    let next = {
+        let mut returning = core.background.returning();
+        if returning.is_empty() || is_low() && !(core.grow_budget() && !is_low()) {
+            return false;
+        }
+        let rest = returning.len().saturating_sub(REQUEST_PAGES);
+        let next = &mut next[..returning.len() - rest];
+        next.copy_from_slice(&returning[rest..]);
+        returning.truncate(rest);
+        next
+    };
+    let done = read(core, context, next);
+    if done < next.len() {
+        core.background.returning().extend_from_slice(&next[..next.len() - done]);
+    }
+    done > 0
 }
 
 /// Reads pages that are still in their slots, from the end on, and returns the number of pages that

@@ -12,19 +12,18 @@ use softswap_engine::base::stats::{Counter, TIERS};
 use softswap_shared::ledger::{Claim, Member};
 use softswap_shared::turns::{IDLE_MS, Thrashing};
 use softswap_sys::PAGE_SIZE;
-use softswap_sys::raw::{now_ns, process_cpu_ns};
+use softswap_sys::raw::process_cpu_ns;
 
-/// Interval of the budget thread during a turn, and the part of it for bringing pages back, in ns.
+/// Interval of the budget thread during a turn, in ns.
 const INTERVAL_NS: u64 = 15_000_000;
-const BRING_NS: u64 = 12_000_000;
 /// Interval of measurements, in ms.
-const MEASURE_MS: u64 = 250;
+const MEASURE_MS: u64 = 150;
 /// Shares of its time, in thousandths: a process that waited and ran for less is idle in between;
 /// one that waited for less does not thrash.
 const BUSY: u64 = 500;
 const WAITED: u64 = 300;
 /// Refaults from the disk in a measurement from which it thrashes.
-const LEAST_REFAULTS: u64 = 50;
+const LEAST_REFAULTS: u64 = 30;
 /// Share of its time in which a process runs at least that is not idle, in thousandths.
 const RUNS: u64 = 50;
 /// Part of its working set that a process gets in addition, for watermarks and the engine.
@@ -156,11 +155,11 @@ impl Turns {
         if has_turn || is_last {
             self.use_turn(engine, member, has_turn, at_ms);
         } else if let Some(own) = self.own.take() {
+            engine.end_bring_back();
             self.end_turn(engine, member, at_ms, &own);
         }
         let is_soon = turn.is_some() || self.own.is_some();
-        let is_bringing = self.own.as_ref().is_some_and(|own| own.brings() && own.full == 0);
-        is_soon.then_some(if is_bringing { 0 } else { INTERVAL_NS })
+        is_soon.then_some(INTERVAL_NS)
     }
 
     /// Notes the time if the process ran or brought pages in since the last round.
@@ -258,9 +257,10 @@ impl Turns {
             own.complete.get_or_insert_with(|| Sample::now(engine, now_ms()));
             return;
         };
-        let step = engine.bring_back(bring, now_ns() + BRING_NS);
+        let step = engine.bring_back(bring);
         own.full = if step == Step::Full { own.full + 1 } else { 0 };
         if step == Step::Done || own.full == MOST_FULL {
+            engine.end_bring_back();
             own.bring = None;
         }
     }

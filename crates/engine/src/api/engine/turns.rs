@@ -92,14 +92,15 @@ impl Engine {
         self.contexts.is_any_in_use()
     }
 
-    /// Continues to bring the working set back, until `until_ns`.
-    pub fn bring_back(&self, progress: &mut BringBack, until_ns: u64) -> Step {
-        loop {
-            match progress.step(&self.core, &self.contexts) {
-                Step::More if now_ns() < until_ns => {}
-                step => return step,
-            }
-        }
+    /// Continues to bring the working set back, by the readahead threads.
+    pub fn bring_back(&self, progress: &mut BringBack) -> Step {
+        progress.step(&self.core, &self.contexts)
+    }
+
+    /// Brings no more pages back.
+    pub fn end_bring_back(&self) {
+        let _context = self.contexts.claim_prefetch(0);
+        self.core.background.returning().clear();
     }
 
     /// Returns the refaults so far that read the disk.
