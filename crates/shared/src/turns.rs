@@ -23,11 +23,11 @@ pub const IDLE_MS: u64 = 50;
 pub const SILENT_MS: u64 = 1_500;
 /// A turn takes at least this many times what the exchange of memory costs.
 const COST_FACTOR: u64 = 20;
-/// Excess of waiting over running from which a tree thrashes, in ms: half a second of nothing but
-/// waiting, or two seconds in which five eighths are waited.
+/// Excess of waiting over running from which a tree thrashes, in ms: 0.4 s of nothing but waiting,
+/// or 1.6 s in which five eighths are waited.
 const THRASHES_MS: i64 = 400;
 /// Longest interval that one look counts for, in ms.
-const LOOK_MS: u64 = 500;
+const LOOK_MS: u64 = 250;
 
 /// Slot and generation of a member.
 pub type Id = (usize, u32);
@@ -149,11 +149,11 @@ mod tests {
             thrashing.look(10_000, 0, 1);
             (10..100).find(|step| thrashing.look(10_000 + step * 100, waited, ran))
         };
-        assert_eq!(until(1, 0), Some(15), "the first look counts for half a second");
-        assert_eq!(until(3, 1), Some(25));
+        assert_eq!(until(1, 0), Some(12));
+        assert_eq!(until(3, 1), Some(16));
         assert_eq!(until(1, 1), None);
         assert_eq!(until(0, 0), None);
-        assert_eq!(until(u64::MAX, 0), Some(15));
+        assert_eq!(until(u64::MAX, 0), Some(12));
     }
 
     #[test]
