@@ -21,7 +21,11 @@ const MEASURE_MS: u64 = 150;
 /// Shares of its time, in thousandths: a process that waited and ran for less is idle in between;
 /// one that waited for less does not thrash.
 const BUSY: u64 = 500;
+const IDLE: u64 = 250;
 const WAITED: u64 = 300;
+/// Number of measurements in a row that show thrashing before a process claims a turn: one that is
+/// idle in between waits for others.
+const CERTAIN: u32 = 2;
 /// Refaults from the disk in a measurement from which it thrashes.
 const LEAST_REFAULTS: u64 = 30;
 /// Share of its time in which a process runs at least that is not idle, in thousandths.
@@ -114,8 +118,8 @@ pub(super) struct Turns {
     thrashing: Thrashing,
     before: Sample,
     claim: Claim,
-    /// Number of measurements since the last one that showed thrashing.
-    calm: u32,
+    /// Rises to [`CERTAIN`] with measurements that show thrashing, and falls with others.
+    certainty: u32,
     /// Work done and CPU time used at the last round.
     worked: u64,
     ran_ns: u64,
@@ -208,20 +212,21 @@ impl Turns {
         }
         let thrashes = waited >= WAITED && refaults.count >= LEAST_REFAULTS;
         let is_busy = waited + ran >= BUSY && at_ms >= self.claims_from_ms;
-        if thrashes && (is_busy || has_turn) {
+        self.certainty = match (thrashes && (is_busy || has_turn), waited + ran >= IDLE) {
+            (true, _) => CERTAIN.min(self.certainty + 1),
+            // One measurement says little on a busy machine.
+            (false, true) => self.certainty.saturating_sub(1),
+            (false, false) => 0,
+        };
+        if self.certainty == CERTAIN {
             let wants = wanted_chunks(engine, refaults.mean_distance() / 2 * DISTANCES_IN_HALVES);
             let held = tree::granted();
             let most = member.ledger().limit() + 1;
             let wants = if self.is_misfit { wants.max(most) } else { wants.min(most) };
             // Its share suffices as soon as it is used.
             self.claim.wants = if wants > held || has_turn { wants } else { 0 };
-            self.calm = 0;
-        } else if !has_turn {
-            // One measurement says little on a busy machine.
-            self.calm += 1;
-            if self.calm > 1 {
-                self.claim.wants = 0;
-            }
+        } else if self.certainty == 0 && !has_turn {
+            self.claim.wants = 0;
         }
     }
 
