@@ -6,7 +6,7 @@ use crate::control_client::{self, own_uid};
 use crate::memory_limits::{self, Available};
 use crate::refusal::{Refusal, plain};
 use crate::tree_peaks::TreePeaks;
-use crate::tree_report::{Process, TreeReport, Unmanaged};
+use crate::tree_report::{self, Process, TreeReport, Unmanaged};
 use softswap_engine::api::control_protocol::{Request, converse};
 use softswap_engine::api::settings::{MIN_MEMORY_BYTES, Turns};
 use softswap_shared::ledger::{Ledger, SHAPE, Sizes};
@@ -230,15 +230,10 @@ impl Budget {
         format!("memory {}M{auto}{}\n", bytes >> 20, self.beyond(bytes))
     }
 
-    /// Reports whether processes may take turns, and the present turn.
+    /// Reports whether processes may take turns.
     fn turns(&self) -> String {
-        let now_ms = now_ns() / 1_000_000;
         let turns = if self.ledger.takes_turns() { Turns::Auto } else { Turns::Off };
-        let now = self.ledger.turn_owner(now_ms).map(|(pid, since_ms)| {
-            let seconds = (now_ms - since_ms) / 1_000;
-            format!(" (taking turns for {seconds} s; process {pid} has one)")
-        });
-        format!("turns {turns}{}\n", now.unwrap_or_default())
+        format!("turns {turns}\n")
     }
 
     /// Reports the memory granted beyond the limit, and the process that holds most of it.
@@ -324,9 +319,21 @@ impl Budget {
         let limit = self.limit.load(Relaxed);
         let unmanaged = self.unmanaged.lock().map_or_else(|_| Vec::new(), |it| it.clone());
         let of_managed = TreeReport::of(limit as u64 * self.chunk_bytes, processes.collect());
-        TreeReport { unmanaged, ..of_managed }
+        let owner = self.ledger.turn_owner(now_ms());
+        let turns = tree_report::Turns {
+            taken: self.ledger.turns(),
+            owner_pid: owner.map_or(0, |(pid, _)| pid),
+            taking_s: owner.map_or(0, |(_, since_ms)| (now_ms() - since_ms) / 1_000),
+        };
+        TreeReport { turns, unmanaged, ..of_managed }
     }
 }
+
+/// Returns the time by which turns are measured.
+fn now_ms() -> u64 {
+    now_ns() / 1_000_000
+}
+
 /// Counts memory that several processes share once: a forked child counts all that it inherited.
 /// `/proc` shows the part of each process, which takes a walk over its memory.
 #[derive(Debug, Default)]
