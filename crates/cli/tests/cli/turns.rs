@@ -63,13 +63,13 @@ fn turns_are_switched_while_the_tree_runs() {
     };
     let set = |to| String::from_utf8(query(&["ctl", &pid, "set", "turns", to]).stdout).unwrap();
     wait_until("the tree", owner);
-    assert_eq!(set("auto"), "turns auto\n");
+    assert_eq!(set("auto"), "turns = auto\n");
     let is_owned = |expected: bool| match owner()? {
         pid if (pid != 0) == expected => Ok(()),
         pid => Err(format!("the owner is {pid}")),
     };
     wait_until("a turn", || is_owned(true));
-    assert_eq!(set("off"), "turns off\n");
+    assert_eq!(set("off"), "turns = off\n");
     wait_until("no turn", || is_owned(false));
     assert!(!running.has_ended());
     // Passed on to the program, whose children end with it.

@@ -147,7 +147,7 @@ impl AreaSpec {
     }
 }
 
-/// Whether processes of a tree that thrashes take turns.
+/// Turns of the processes of a tree that thrashes.
 ///
 /// ```
 /// use softswap_engine::api::settings::Turns;
@@ -281,7 +281,7 @@ settings! {
     WITHOUT without: Without = Without::default();
     /// Start an engine even if memory suffices; for developers.
     AWAKE awake: bool = false;
-    /// Whether processes take turns if the tree thrashes; can be changed later.
+    /// Turns of the processes if the tree thrashes; can be changed later.
     TURNS turns: Turns = Turns::Off;
     /// The budget of the tree is adjusted automatically.
     MOVING is_moving: bool = false;

@@ -57,8 +57,7 @@ impl BringBack {
                 return Step::Done;
             }
         }
-        let has_space = || !core.memory.budget.is_low(core.other_bytes());
-        if !has_space() && !(core.grow_budget() && has_space()) {
+        if !has_space(core) {
             return Step::Full;
         }
         core.policies.readahead.wake();
@@ -117,14 +116,19 @@ impl BringBack {
     }
 }
 
+/// Returns true if pages may come in without eviction.
+fn has_space(core: &Core) -> bool {
+    let has_space = || !core.memory.budget.is_low(core.other_bytes());
+    has_space() || core.grow_budget() && has_space()
+}
+
 /// Reads the next pages in one of the readahead threads. Returns false if there are none, or if
 /// there is not enough memory.
 pub(crate) fn read_next(core: &Core, context: &mut Context) -> bool {
-    let is_low = || core.memory.budget.is_low(core.other_bytes());
     let mut next = [(0, 0); REQUEST_PAGES];
     let next = {
         let mut returning = core.background.returning();
-        if returning.is_empty() || is_low() && !(core.grow_budget() && !is_low()) {
+        if returning.is_empty() || !has_space(core) {
             return false;
         }
         let rest = returning.len().saturating_sub(REQUEST_PAGES);

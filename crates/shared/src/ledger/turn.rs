@@ -20,7 +20,7 @@ const BYTES_PER_MS: u64 = 256 << 10;
 /// Age of a published load from which it does not count, in ms.
 const LOAD_MS: u64 = 2_000;
 
-/// What a member publishes for turns.
+/// Figures that a member publishes for turns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Claim {
     /// Chunks that its working set needs; 0 without a claim.
@@ -109,7 +109,7 @@ impl Ledger {
     }
 
     /// Returns the members that claim a turn, and the chunks for all of them.
-    /// What the owner of a turn holds is free for its successor if it is `leaving`.
+    /// The chunks of a `leaving` owner are free for its successor.
     fn claimants(&self, now_ms: u64, leaving: Option<usize>) -> (Vec<Claimant>, usize) {
         let held = self.held_in(self.within());
         let (mut claimants, mut limit) = (Vec::new(), self.limit());
