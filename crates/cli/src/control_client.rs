@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Timeout for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Key of the setting that belongs to the tree.
-pub const MEMORY: &str = "memory";
+/// Keys of the settings that belong to the tree.
+pub const OF_TREE: [&str; 2] = ["memory", "turns"];
 /// Retry interval: a socket's name appears shortly before it accepts connections.
 const MOMENT: Duration = Duration::from_millis(20);
 /// Longest wait for the exit of a process that has removed its socket.
@@ -222,7 +222,7 @@ fn find(named: &Process, request: &Request<'_>) -> Result<(Process, Peer), Refus
 /// Returns true if a request is about a single process.
 fn is_of_one(request: &Request<'_>) -> bool {
     match request {
-        Request::Get(Some(key)) | Request::Set(key, _) => *key != MEMORY,
+        Request::Get(Some(key)) | Request::Set(key, _) => !OF_TREE.contains(key),
         Request::Sample(..) | Request::Touch(..) => true,
         Request::Stat | Request::Get(None) => false,
     }

@@ -75,7 +75,7 @@ fn after_help() -> String {
 fn of_program(supervisor: &Process, request: &Request<'_>) -> String {
     let answer = control_client::query_program_of(supervisor, request);
     let body = answer.map_or_else(String::new, |(_, body)| body);
-    let others = pairs(&body).filter(|(key, _)| *key != control_client::MEMORY);
+    let others = pairs(&body).filter(|(key, _)| !control_client::OF_TREE.contains(key));
     others.map(|(key, value)| format!("{key} {value}\n")).collect()
 }
 

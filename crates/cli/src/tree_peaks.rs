@@ -21,6 +21,8 @@ pub(crate) struct TreePeaks {
     pub(crate) used_peak_bytes: u64,
     /// Peak of the number of processes.
     pub(crate) processes_peak: usize,
+    /// Number of turns that the processes took.
+    pub(crate) turns: u64,
     /// Processes kept, by decreasing usage.
     pub(crate) largest: Vec<Process>,
     /// Sums of the other processes.
@@ -63,6 +65,7 @@ impl TreePeaks {
         self.budget_peak_bytes = self.budget_peak_bytes.max(now.budget_bytes);
         self.used_peak_bytes = self.used_peak_bytes.max(used_bytes);
         self.processes_peak = self.processes_peak.max(now.processes.len());
+        self.turns = self.turns.max(now.turns.taken);
         let mut others = std::mem::take(&mut self.others);
         for process in &now.processes {
             let at = self.largest.iter().position(|it| it.pid == process.pid);

@@ -17,9 +17,20 @@ pub(crate) struct TreeReport {
     pub(crate) granted_bytes: u64,
     /// Sum of the usage that the processes have published.
     pub(crate) used_bytes: u64,
+    pub(crate) turns: Turns,
     pub(crate) processes: Vec<Process>,
     /// Running processes without a share of the budget.
     pub(crate) unmanaged: Vec<Unmanaged>,
+}
+
+/// Turns of the processes.
+#[derive(Debug, Clone, Copy, Default, Serialize, PartialEq, Eq)]
+pub(crate) struct Turns {
+    /// Number of turns so far.
+    pub(crate) taken: u64,
+    /// Process that has one, or 0, and the time since which processes take turns.
+    pub(crate) owner_pid: u32,
+    pub(crate) taking_s: u64,
 }
 
 /// A process of the tree without the runtime.
@@ -61,13 +72,18 @@ impl TreeReport {
             granted_bytes: processes.iter().map(|process| process.granted_bytes).sum(),
             used_bytes: processes.iter().map(|process| process.used_bytes).sum(),
             processes,
+            turns: Turns::default(),
             unmanaged: Vec::new(),
         }
     }
 
     /// Formats the report for the control socket, one fact per line.
     pub(crate) fn to_text(&self) -> String {
-        let mut text = format!("tree_budget_bytes {}\n", self.budget_bytes);
+        let Turns { taken, owner_pid, taking_s } = self.turns;
+        let mut text = format!(
+            "tree_budget_bytes {}\ntree_turns {taken} {owner_pid} {taking_s}\n",
+            self.budget_bytes
+        );
         for process in &self.processes {
             let Process { pid, granted_bytes, used_bytes, used_peak_bytes, .. } = process;
             let Process { faults, stalled_ns, name, .. } = process;
@@ -89,15 +105,17 @@ impl TreeReport {
     /// Parses the output of [`TreeReport::to_text`]; `None` if the answer is a process's.
     pub(crate) fn parse(body: &str) -> Option<TreeReport> {
         let (mut budget_bytes, mut processes, mut unmanaged) = (None, Vec::new(), Vec::new());
+        let mut turns = Turns::default();
         for (name, rest) in pairs(body) {
             match name {
                 "tree_budget_bytes" => budget_bytes = rest.parse().ok(),
+                "tree_turns" => turns = Turns::parse(rest).unwrap_or_default(),
                 "process" => processes.extend(Process::parse(rest)),
                 "unmanaged" => unmanaged.extend(Unmanaged::parse(rest)),
                 _ => {}
             }
         }
-        Some(TreeReport { unmanaged, ..TreeReport::of(budget_bytes?, processes) })
+        Some(TreeReport { turns, unmanaged, ..TreeReport::of(budget_bytes?, processes) })
     }
 
     /// Formats the report for the user.
@@ -119,12 +137,30 @@ impl TreeReport {
             let table = process_table(&processes.collect::<Vec<_>>());
             let _ = writeln!(text, "  tree       {table}");
         }
+        let Turns { taken, owner_pid, taking_s } = self.turns;
+        if owner_pid != 0 {
+            let _ = writeln!(
+                text,
+                "  turns      {taken}: processes take turns since {taking_s} s; pid {owner_pid} has \
+                 one"
+            );
+        } else if taken > 0 {
+            let _ = writeln!(text, "  turns      {taken}; none now");
+        }
         for Unmanaged { pid, name, anonymous_bytes, anonymous_peak_bytes } in &self.unmanaged {
             let [now, peak] = [*anonymous_bytes, *anonymous_peak_bytes].map(bytes);
             let _ =
                 writeln!(text, "  UNMANAGED  {name} (pid {pid}): {now} private, {peak} at most");
         }
         text
+    }
+}
+
+impl Turns {
+    fn parse(text: &str) -> Option<Turns> {
+        let mut numbers = text.split(' ').map(|word| word.parse::<u64>().ok());
+        let [taken, owner, taking_s] = [numbers.next()??, numbers.next()??, numbers.next()??];
+        Some(Turns { taken, owner_pid: u32::try_from(owner).ok()?, taking_s })
     }
 }
 
@@ -199,12 +235,14 @@ mod tests {
         };
         let mut report = TreeReport::of(9 << 20, vec![of(7, 1 << 20), of(8, 5 << 20)]);
         let name = "another name".to_string();
+        report.turns = Turns { taken: 5, owner_pid: 8, taking_s: 3 };
         report.unmanaged =
             vec![Unmanaged { pid: 9, name, anonymous_bytes: 3, anonymous_peak_bytes: 4 }];
         assert_eq!(report.granted_bytes, 6 << 20);
         assert_eq!(report.processes[0].granted_bytes, 5 << 20);
         assert_eq!(TreeReport::parse(&report.to_text()).as_ref(), Some(&report));
         assert!(report.for_people(1).contains("a name 8"));
+        assert!(report.for_people(1).contains("turns since 3 s; pid 8 has one"));
         assert_eq!(TreeReport::parse("uptime_ns 5\nsetting codec lz4\n"), None);
     }
 }

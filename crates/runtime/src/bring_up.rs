@@ -4,7 +4,7 @@ use crate::base::{instance, signal_stack};
 use crate::guard::sigsys;
 use crate::memory::{arenas, growing, libc_memory, other_malloc, stdio_buffers};
 use crate::process::{
-    control_thread, engine_threads, fork, program_threads, shared_areas, statistics, tree,
+    control_thread, engine_threads, fork, program_threads, shared_areas, statistics, tree, turns,
 };
 use crate::signals::{lifecycle, page_fault};
 use softswap_engine::api::engine::Engine;
@@ -66,6 +66,7 @@ pub(crate) fn bring_up(config: &Config, before: Option<&Before>) -> Result<(), S
     }
     if tree::is_shared() {
         engine.share_budget(tree::grow);
+        engine.share_turns(turns::await_turn);
         tree::inherit_minimum(&engine);
     }
     instance::keep(engine);

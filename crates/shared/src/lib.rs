@@ -5,6 +5,7 @@
 //! | `segment`      | words with a magic number                                          |
 //! | `membership`   | slots that processes own, by one compare-and-swap; reaping         |
 //! | `claims`       | words that members own, by one compare-and-swap; reaping           |
+//! | [`turns`]      | turns of the processes of a tree that thrashes                     |
 //! | [`ledger`]     | memory budget of the tree                                          |
 //! | [`request_queue`] | requests to `softswap-remote`                                   |
 //! | [`cluster_table`] | owners of the clusters of named areas                           |
@@ -22,6 +23,7 @@
 pub(crate) mod segment;
 pub(crate) mod membership;
 pub(crate) mod claims;
+pub mod turns;
 pub mod ledger;
 pub mod request_queue;
 pub mod cluster_table;

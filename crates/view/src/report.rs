@@ -124,6 +124,8 @@ pub struct Tree {
     pub budget_bytes: u64,
     pub used_peak_bytes: u64,
     pub processes_peak: usize,
+    /// Number of turns that the processes took.
+    pub turns: u64,
     pub largest: Vec<Process>,
     pub left_out: LeftOut,
     /// Sum over all processes.

@@ -167,7 +167,11 @@ fn processes(report: &Report) -> Option<String> {
         format!("; {} (pid {pid}) used {used} and waited {waited}", visible(&it.name))
     });
     let named = named.collect::<String>();
-    Some(format!("up to {} at a time{named}", count(tree.processes_peak as u64)))
+    let turns = match tree.turns {
+        0 => String::new(),
+        turns => format!(", in {} turns", count(turns)),
+    };
+    Some(format!("up to {} at a time{turns}{named}", count(tree.processes_peak as u64)))
 }
 
 /// Returns memory outside the budget by its largest parts, if it is notable or everything is

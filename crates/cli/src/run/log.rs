@@ -159,6 +159,7 @@ impl Log {
         let of_tree = tree.map(|tree| {
             json!({
                 "processes_peak": tree.processes_peak,
+                "turns": tree.turns,
                 "used_peak_bytes": tree.used_peak_bytes,
                 "faults": tree.faults(),
                 "stalled_ns": tree.stalled_ns(),

@@ -88,7 +88,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Refusal> {
         |name: &str| this.as_ref()?.variable(&format!("{ENV_PREFIX}{name}"))?.into_string().ok();
     config.place = Some(place(&variable).unwrap_or_else(Bases::choose));
     let mut tree = match settled.is_per_process {
-        false => Some(tree::Tree::make(config.memory_bytes, settled.auto)?),
+        false => Some(tree::Tree::make(config.memory_bytes, settled.auto, config.turns)?),
         true => None,
     };
     config.ledger_fd = tree.as_ref().map(tree::Tree::number);

@@ -86,6 +86,15 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "HOW")]
     pub(super) children: Option<String>,
 
+    /// If several processes thrash, let them take turns: auto or off [default: off]
+    ///
+    /// With `auto` one of the processes that want more memory than they get has a turn: it gets
+    /// what it needs, and the others wait instead of reading pages, for 2 to 30 s. A process that
+    /// is idle in between never waits, since others may depend on it. `softswap ctl PID set turns`
+    /// changes it while the program runs.
+    #[arg(long, value_name = "WHEN")]
+    pub(super) turns: Option<String>,
+
     /// Read settings from a TOML file
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,

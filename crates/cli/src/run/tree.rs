@@ -6,11 +6,12 @@ use crate::control_client::{self, own_uid};
 use crate::memory_limits::{self, Available};
 use crate::refusal::{Refusal, plain};
 use crate::tree_peaks::TreePeaks;
-use crate::tree_report::{Process, TreeReport, Unmanaged};
+use crate::tree_report::{self, Process, TreeReport, Unmanaged};
 use softswap_engine::api::control_protocol::{Request, converse};
-use softswap_engine::api::settings::MIN_MEMORY_BYTES;
+use softswap_engine::api::settings::{MIN_MEMORY_BYTES, Turns};
 use softswap_shared::ledger::{Ledger, SHAPE, Sizes};
 use softswap_sys::control_socket::{self, Listener};
+use softswap_sys::raw::now_ns;
 use softswap_view::units::{self, parse_size, visible};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -58,7 +59,11 @@ fn chunk_bytes() -> u64 {
 
 impl Tree {
     /// Creates the ledger of a budget.
-    pub(super) fn make(memory_bytes: u64, bounds: Option<Bounds>) -> Result<Tree, Refusal> {
+    pub(super) fn make(
+        memory_bytes: u64,
+        bounds: Option<Bounds>,
+        turns: Turns,
+    ) -> Result<Tree, Refusal> {
         let made = softswap_sys::shared::create(SHAPE.words());
         let (fd, words) = made.map_err(|error| {
             let why = plain(&error);
@@ -69,6 +74,7 @@ impl Tree {
         let chunk_bytes = chunk_bytes();
         let limit = chunks(memory_bytes, chunk_bytes);
         let ledger = Ledger::create(words, SHAPE, chunk_bytes, limit);
+        ledger.set_takes_turns(turns == Turns::Auto);
         let budget = Budget {
             ledger,
             limit: Arc::new(AtomicUsize::new(limit)),
@@ -192,7 +198,14 @@ impl Budget {
     fn carry_out(&self, request: Request<'_>) -> Result<String, String> {
         match request {
             Request::Stat => Ok(self.report().to_text()),
-            Request::Get(None | Some("memory")) => Ok(self.memory()),
+            Request::Get(None) => Ok(self.memory() + &self.turns()),
+            Request::Get(Some("memory")) => Ok(self.memory()),
+            Request::Get(Some("turns")) => Ok(self.turns()),
+            Request::Set("turns", text) => {
+                let turns: Turns = text.parse().map_err(|why| format!("turns: {why}"))?;
+                self.ledger.set_takes_turns(turns == Turns::Auto);
+                Ok(self.turns())
+            }
             Request::Set("memory", text) => {
                 self.set(text)?;
                 self.await_limit();
@@ -205,7 +218,7 @@ impl Budget {
                 Err("only a process can bring in its own memory: give its PID".to_string())
             }
             Request::Get(Some(key)) | Request::Set(key, _) => Err(format!(
-                "{key:?} is not a setting of the tree; the only one is memory: for others give \
+                "{key:?} is not a setting of the tree; there are memory and turns: for others give \
                  the PID of a process"
             )),
         }
@@ -215,6 +228,12 @@ impl Budget {
         let bytes = self.limit.load(Relaxed) as u64 * self.chunk_bytes;
         let auto = if self.is_auto.load(Relaxed) { " (auto)" } else { "" };
         format!("memory {}M{auto}{}\n", bytes >> 20, self.beyond(bytes))
+    }
+
+    /// Reports whether processes may take turns.
+    fn turns(&self) -> String {
+        let turns = if self.ledger.takes_turns() { Turns::Auto } else { Turns::Off };
+        format!("turns {turns}\n")
     }
 
     /// Reports the memory granted beyond the limit, and the process that holds most of it.
@@ -300,9 +319,21 @@ impl Budget {
         let limit = self.limit.load(Relaxed);
         let unmanaged = self.unmanaged.lock().map_or_else(|_| Vec::new(), |it| it.clone());
         let of_managed = TreeReport::of(limit as u64 * self.chunk_bytes, processes.collect());
-        TreeReport { unmanaged, ..of_managed }
+        let owner = self.ledger.turn_owner(now_ms());
+        let turns = tree_report::Turns {
+            taken: self.ledger.turns(),
+            owner_pid: owner.map_or(0, |(pid, _)| pid),
+            taking_s: owner.map_or(0, |(_, since_ms)| (now_ms() - since_ms) / 1_000),
+        };
+        TreeReport { turns, unmanaged, ..of_managed }
     }
 }
+
+/// Returns the time by which turns are measured.
+fn now_ms() -> u64 {
+    now_ns() / 1_000_000
+}
+
 /// Counts memory that several processes share once: a forked child counts all that it inherited.
 /// `/proc` shows the part of each process, which takes a walk over its memory.
 #[derive(Debug, Default)]

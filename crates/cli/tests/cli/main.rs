@@ -41,4 +41,5 @@ mod top;
 mod transfers;
 mod tree;
 mod tree_turns;
+mod turns;
 mod usage;

@@ -37,6 +37,7 @@ pub mod pinning;
 mod locking;
 pub mod memory_limit;
 pub mod remap;
+pub mod turns;
 pub mod waking;
 
 /// Alignment of memory with room to grow.
@@ -211,12 +212,13 @@ impl Engine {
 
     /// Brings in the page at `address`.
     pub fn fault(&self, address: usize, access: Access) -> Result<(), FaultError> {
-        self.fault_until(address, access, 0).map(drop)
+        self.bring_page_in(self.page_of(address), access, 0).map(drop)
     }
 
-    /// As [`Engine::fault`], but a wait for memory ends without the page when one of the signals
-    /// `open` is pending. The thread must take the signal and repeat the touch. Returns the
-    /// previous place of the page; `None` if it was resident.
+    /// As [`Engine::fault`], for a touch of the program: it also waits for this process's turn, and
+    /// a wait ends without the page when one of the signals `open` is pending. The thread must take
+    /// the signal and repeat the touch. Returns the previous place of the page; `None` if it was
+    /// resident.
     pub fn fault_until(
         &self,
         address: usize,
@@ -224,6 +226,16 @@ impl Engine {
         open: Mask,
     ) -> Result<Option<Tier>, FaultError> {
         let page = self.page_of(address);
+        self.await_turn(page, open)?;
+        self.bring_page_in(page, access, open)
+    }
+
+    fn bring_page_in(
+        &self,
+        page: PageNo,
+        access: Access,
+        open: Mask,
+    ) -> Result<Option<Tier>, FaultError> {
         let from = page_in::page_in(&self.core, &self.contexts, page, access, open)?;
         if from.is_some() {
             reclaim::reclaim_ahead(&self.core, &self.contexts, self.held.pages());

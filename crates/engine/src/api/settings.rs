@@ -147,6 +147,39 @@ impl AreaSpec {
     }
 }
 
+/// Turns of the processes of a tree that thrashes.
+///
+/// ```
+/// use softswap_engine::api::settings::Turns;
+/// assert_eq!("off".parse(), Ok(Turns::Off));
+/// assert_eq!(Turns::Auto.to_string(), "auto");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turns {
+    /// They do, as soon as the tree thrashes.
+    Auto,
+    /// They never do.
+    Off,
+}
+
+impl fmt::Display for Turns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Turns::Auto { "auto" } else { "off" })
+    }
+}
+
+impl FromStr for Turns {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Turns, String> {
+        match text {
+            "auto" => Ok(Turns::Auto),
+            "off" => Ok(Turns::Off),
+            _ => Err(format!("\"{text}\" is neither \"auto\" nor \"off\"")),
+        }
+    }
+}
+
 /// The table of settings. A line is a field of [`Config`] with its default, and the variable that
 /// passes it to the runtime. The option of `softswap run` with the field's name sets it. (Sizes,
 /// and options with other names, are set by `settle` of the command.)
@@ -248,6 +281,8 @@ settings! {
     WITHOUT without: Without = Without::default();
     /// Start an engine even if memory suffices; for developers.
     AWAKE awake: bool = false;
+    /// Turns of the processes if the tree thrashes; can be changed later.
+    TURNS turns: Turns = Turns::Off;
     /// The budget of the tree is adjusted automatically.
     MOVING is_moving: bool = false;
     /// New file that records page events of the first process; empty: none.

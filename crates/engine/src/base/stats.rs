@@ -9,7 +9,7 @@ use softswap_sys::faults::Faults;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Version of the layout; incremented when the meaning of an index changes.
-pub(crate) const STATS_VERSION: u64 = 17;
+pub(crate) const STATS_VERSION: u64 = 18;
 
 /// Place of a page when it was touched.
 ///
@@ -250,6 +250,8 @@ counters! {
     /// Largest block or mapping that the program has allocated, in bytes. Reservations do not
     /// count.
     LargestBlockBytes,
+    /// Time that program threads waited for a turn, in ns; part of [`Counter::StalledNs`].
+    TurnWaitNs,
 }
 
 /// Reason for which the engine stopped the program, for the summary. The message on standard error

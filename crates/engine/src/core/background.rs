@@ -1,14 +1,19 @@
 //! State of the background reclaim thread: whether it runs, its wake-ups, and threads waiting for
 //! memory.
 
+use crate::base::page::PageNo;
 use crate::memory::interrupted_wait::InterruptedWait;
 use softswap_sys::futex;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Takes free chunks of a shared budget and calls `raise` with the new limit in bytes. Returns true
 /// if the limit rose. Called in faults, so it must not wait or allocate.
 pub type More = fn(raise: &dyn Fn(usize)) -> bool;
+
+/// Waits for up to this many ns while another process of the tree has a turn. Returns true if the
+/// calling thread's fault must still wait. Called in faults, so it must not allocate.
+pub type AwaitTurn = fn(ns: u64) -> bool;
 
 /// State of background reclaim, shared with other threads.
 #[derive(Debug, Default)]
@@ -23,10 +28,19 @@ pub(crate) struct Background {
     pub(crate) limit_failed: AtomicBool,
     /// Extends a budget shared with other processes, if it is shared.
     pub(crate) more: OnceLock<More>,
+    /// Waits for a turn, if processes take turns.
+    pub(crate) await_turn: OnceLock<AwaitTurn>,
+    /// Slots and pages that come back for a turn, in descending order of the slots. Locked only
+    /// with a context claimed, so not during a fork.
+    returning: Mutex<Vec<(u64, PageNo)>>,
     pub(crate) interrupted_wait: InterruptedWait,
 }
 
 impl Background {
+    pub(crate) fn returning(&self) -> MutexGuard<'_, Vec<(u64, PageNo)>> {
+        self.returning.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Wakes the thread if it sleeps because there was nothing to do.
     pub(crate) fn wake(&self) {
         if self.is_asleep.load(Ordering::Relaxed) && self.is_asleep.swap(false, Ordering::AcqRel) {

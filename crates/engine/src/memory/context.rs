@@ -92,6 +92,12 @@ impl Contexts {
         lock(&self.slots[cpu % shared])
     }
 
+    /// Returns true if a fault is in progress.
+    pub(crate) fn is_any_in_use(&self) -> bool {
+        let shared = &self.slots[..self.slots.len() - OWN_CONTEXTS];
+        shared.iter().any(|slot| slot.try_lock().is_err())
+    }
+
     #[must_use]
     pub(crate) fn count(&self) -> usize {
         self.slots.len()
@@ -112,7 +118,7 @@ impl Contexts {
     }
 
     /// Returns true in the forking thread. Without a fork in progress this is one load.
-    fn is_forker(&self) -> bool {
+    pub(crate) fn is_forker(&self) -> bool {
         match self.forker.load(Ordering::Relaxed) {
             0 => false,
             forker => forker == current_thread(),

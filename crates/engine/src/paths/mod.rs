@@ -5,6 +5,7 @@ pub(crate) mod upkeep;
 pub(crate) mod pool_upkeep;
 pub(crate) mod reclaim;
 pub(crate) mod page_in;
+pub(crate) mod bring_back;
 pub(crate) mod prefetch;
 pub(crate) mod mapping;
 pub(crate) mod adopt;

@@ -10,6 +10,7 @@ use crate::base::page::{Claim, PageNo, Place};
 use crate::base::stats::Counter;
 use crate::core::Core;
 use crate::memory::context::{Context, Contexts};
+use crate::paths::bring_back;
 use crate::paths::reclaim::{self, Round};
 use crate::policy::mechanism::Mechanism;
 use crate::policy::prefetch::readahead;
@@ -49,6 +50,7 @@ pub(crate) fn run(core: &Core, contexts: &Contexts, thread: usize, next_window: 
         match core.policies.readahead.take() {
             // Claim per request, so that a fork can come in between.
             Some(request) => bring(core, &mut contexts.claim_prefetch(thread), request),
+            None if bring_back::read_next(core, &mut contexts.claim_prefetch(thread)) => {}
             None => core.policies.readahead.sleep(seen, IDLE_SLEEP_NS),
         }
     }

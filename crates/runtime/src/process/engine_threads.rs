@@ -15,7 +15,9 @@
 
 use super::own_threads::{self, COUNT};
 use super::program_threads::Start;
-use super::{control_thread, forked_children, program_threads, thread_exit, tree, tree_asleep};
+use super::{
+    budget_thread, control_thread, forked_children, program_threads, thread_exit, tree, tree_asleep,
+};
 use crate::base::cancellation::uncancelled;
 use crate::base::instance;
 use crate::memory::other_malloc;
@@ -102,7 +104,7 @@ extern "C" fn read_ahead(index: *mut c_void) -> *mut c_void {
 extern "C" fn serve_requests(_index: *mut c_void) -> *mut c_void {
     let _ = rustix::thread::set_name(c"softswap-tree");
     tree_asleep::await_request(should_run);
-    tree::run_budget(should_run);
+    budget_thread::run_budget(should_run);
     std::ptr::null_mut()
 }
 

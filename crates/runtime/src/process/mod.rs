@@ -8,6 +8,8 @@
 //! | `own_threads` | IDs of the engine's threads |
 //! | `descriptors` | hides the engine's descriptors from the program |
 //! | `tree` | share in a budget of the process tree |
+//! | `turns` | turns of the processes of a tree that thrashes |
+//! | `budget_thread` | the thread that keeps that share |
 //! | `tree_asleep` | the same for a sleeping process |
 //! | `control_thread` | `softswap stat` and `softswap ctl`; `_exit` |
 //! | `file_write_locks` | locks for long writes to one file |
@@ -29,6 +31,8 @@ pub(crate) mod own_threads;
 pub(crate) mod descriptors;
 mod tree_account;
 pub(crate) mod tree;
+pub(crate) mod turns;
+mod budget_thread;
 pub(crate) mod tree_asleep;
 pub(crate) mod control_thread;
 pub(crate) mod file_write_locks;

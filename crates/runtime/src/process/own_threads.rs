@@ -41,6 +41,12 @@ pub(super) fn number(at: usize) -> i32 {
     NUMBERS[at].load(Ordering::Acquire)
 }
 
+/// Returns the CPU time that the engine threads have used, in ns.
+pub(super) fn cpu_ns() -> u64 {
+    let numbers = (0..COUNT).map(number).filter(|number| *number != 0);
+    numbers.map(raw::cpu_ns_of).sum()
+}
+
 /// Returns true if a thread of this process is an engine thread.
 pub(super) fn is_own(thread: i32) -> bool {
     owner() == raw::current_process() && (0..COUNT).any(|at| number(at) == thread)

@@ -11,13 +11,11 @@
 //! An engine may use its minimum without chunks, so that it can start at once. It then requests
 //! chunks for the memory that it uses.
 
-use super::{descriptors, own_threads, tree_account};
+use super::{own_threads, tree_account};
 use crate::base::{instance, issue_call};
 use softswap_engine::api::engine::Engine;
-use softswap_engine::api::engine::memory_limit::LimitRefused;
 use softswap_engine::api::settings::{Config, MIN_MEMORY_BYTES};
-use softswap_engine::base::stats::Counter;
-use softswap_shared::ledger::{Counts, Ledger, Member, SHAPE, Sizes};
+use softswap_shared::ledger::{Claim, Counts, Ledger, Member, SHAPE, Sizes};
 use softswap_sys::process_identity::{self, ProcessIdentity};
 use softswap_sys::raw::{self, now_ns};
 use softswap_sys::{exemption, futex, own_descriptors, shared, threads};
@@ -42,21 +40,10 @@ pub(super) const CHILD_BYTES: usize = 4 << 20;
 const MAX_LEFT_CHUNKS: usize = 8;
 /// Chunks that a process without a writable area requests again if it still lacks memory.
 const URGENT_CHUNKS: usize = 2;
-/// Time that a request to other members may take.
-const REQUEST_TIMEOUT_NS: u64 = 60_000_000;
-/// Bytes by which the limit is lowered at a time, so that chunks are released soon.
-const LOWER_BYTES: usize = 8 << 20;
-/// Time within which the memory in use must reach the lowered limit.
-const LOWER_TIMEOUT_NS: u64 = 600_000_000;
-/// Interval of the budget thread if memory is short, and of its publications.
-const SHORT_INTERVAL_NS: u64 = 100_000_000;
-const INTERVAL_NS: u64 = 1_000_000_000;
-/// Unused memory that is kept at least.
-const SLACK_BYTES: usize = 1 << 20;
 /// Maximum number of bytes taken at once.
-const MAX_BYTES: usize = 256 << 20;
+pub(super) const MAX_BYTES: usize = 256 << 20;
 /// Benefit published by a process that cannot release memory, so that it is asked last.
-const UNAVAILABLE: u64 = u64::MAX;
+pub(super) const UNAVAILABLE: u64 = u64::MAX;
 
 static LEDGER: OnceLock<Ledger> = OnceLock::new();
 /// Descriptor of the ledger, or -1, and the device and inode of its file.
@@ -99,12 +86,17 @@ pub(super) fn chunk_bytes() -> usize {
 }
 
 /// Returns the limit in bytes if the process holds `chunks`.
-fn limit_of(chunks: usize) -> usize {
+pub(super) fn limit_of(chunks: usize) -> usize {
     (chunks * chunk_bytes()).max(MIN_BYTES.load(Relaxed))
 }
 
 pub(super) fn chunks_for(bytes: usize) -> usize {
     bytes.div_ceil(chunk_bytes())
+}
+
+/// Returns the time by which turns are measured.
+pub(super) fn now_ms() -> u64 {
+    now_ns() / 1_000_000
 }
 
 /// Lock on the chunks that this process holds.
@@ -209,6 +201,7 @@ pub(super) fn set_member(member: &Member, granted: usize) {
     // Until the budget thread runs.
     member.publish(UNAVAILABLE, 0);
     // The figures of the program before exec are not this one's.
+    member.publish_claim(now_ms(), Claim::default());
     member.publish_counts(&Counts::default());
     member.publish_sizes(&Sizes::default());
     // The program's filter may forbid the call. An engine's thread has a name of its own; the
@@ -324,6 +317,9 @@ pub(super) fn become_child(engine: &Engine) {
 pub(crate) fn grow(raise: &dyn Fn(usize)) -> bool {
     let (Some(member), Some(_lock)) = (member(), GrantLock::try_lock()) else { return false };
     let Some(engine) = instance::engine() else { return false };
+    if member.must_wait(now_ms()) {
+        return false;
+    }
     let before = GRANTED.load(Relaxed);
     let limit = limit_of(before);
     raise_minimum(engine);
@@ -377,45 +373,14 @@ pub(crate) fn release_at_exit() {
         return;
     };
     instance::engine().iter().for_each(|engine| tree_account::publish_counts(engine, &member));
+    member.end_claim(now_ms());
     if GRANTED.load(Relaxed) <= MAX_LEFT_CHUNKS && MEMBER.swap(0, AcqRel) != 0 {
         member.leave();
     }
 }
 
-/// Runs the budget thread while `note_fault_end` returns true.
-pub(super) fn run_budget(note_fault_end: fn() -> bool) {
-    let Some(engine) = instance::engine() else { return };
-    if member().is_none() || !descriptors::unshare_descriptors() {
-        return;
-    }
-    let mut work = Work::default();
-    HAS_THREAD.store(true, Relaxed);
-    while note_fault_end()
-        && let Some(member) = member()
-    {
-        let seen = member.notifications();
-        if !is_consistent(&member) {
-            fall_back(&member);
-            engine.wake_background();
-            return;
-        }
-        let is_short = work.turn(engine, &member);
-        member.await_notification(seen, if is_short { SHORT_INTERVAL_NS } else { INTERVAL_NS / 2 });
-    }
-    HAS_THREAD.store(false, Relaxed);
-    if let Some(member) = member() {
-        member.publish(UNAVAILABLE, engine.used_bytes() as u64);
-    }
-}
-
-/// Returns true if the ledger agrees with the chunks that this process holds.
-fn is_consistent(member: &Member) -> bool {
-    let _lock = GrantLock::lock();
-    member.is_sound() && member.held() + member.excess() == GRANTED.load(Relaxed)
-}
-
 /// Leaves an overwritten ledger, and never changes its share again.
-fn fall_back(member: &Member) {
+pub(super) fn fall_back(member: &Member) {
     // Another thread may have left it meanwhile.
     if MEMBER.compare_exchange(member.tag(), 0, AcqRel, Relaxed).is_ok() {
         HAS_FALLEN_BACK.store(true, Release);
@@ -440,140 +405,4 @@ fn report_fixed_share(bytes: usize, why: &str) {
         )
         .as_bytes(),
     );
-}
-
-#[derive(Default)]
-struct Work {
-    ticked_at_ns: u64,
-    spared_ns: u64,
-    benefit: u64,
-    pages_out: u64,
-}
-
-impl Work {
-    /// Makes one round, and returns true if memory is short.
-    fn turn(&mut self, engine: &Engine, member: &Member) -> bool {
-        move_within(member);
-        let beyond = member.excess();
-        if beyond > 0 {
-            lower(engine, member, GRANTED.load(Relaxed).saturating_sub(beyond));
-        }
-        if let Some(target) = member.release_target() {
-            lower(engine, member, target.keep + member.excess());
-            member.end_release(target);
-        }
-        self.publish(engine, member);
-        // Read after the limit was lowered: these evictions do not show a shortage.
-        let pages_out = engine.stats().get(Counter::PagesOut);
-        let is_short = engine.is_short_of_memory() || pages_out != self.pages_out;
-        self.pages_out = pages_out;
-        let missing = chunks_for(engine.used_bytes()).saturating_sub(GRANTED.load(Relaxed));
-        if is_short || missing > 0 {
-            request(engine, member, missing);
-        }
-        is_short || missing > 0
-    }
-
-    /// Publishes the benefit of more memory, and once a second releases unused chunks.
-    fn publish(&mut self, engine: &Engine, member: &Member) {
-        let now = now_ns();
-        let passed_ns = now.saturating_sub(self.ticked_at_ns);
-        if passed_ns >= INTERVAL_NS {
-            // A child that only writes to inherited memory makes no fault.
-            engine.count_inherited();
-            let spared_ns = engine.saved_by_mib_ns();
-            if self.ticked_at_ns > 0 {
-                let rise = spared_ns.saturating_sub(self.spared_ns);
-                let in_a_second =
-                    u128::from(rise) * u128::from(INTERVAL_NS) / u128::from(passed_ns);
-                // Averaged, since one second shows little.
-                let rises = in_a_second as u64;
-                self.benefit = (self.benefit / 4).saturating_mul(3).saturating_add(rises / 4);
-                release_unused(engine, member);
-            }
-            (self.ticked_at_ns, self.spared_ns) = (now, spared_ns);
-            // In case `softswap run` was killed.
-            let _ = member.ledger().serve_demands();
-        }
-        member.publish(self.benefit.min(UNAVAILABLE - 1), engine.used_bytes() as u64);
-        tree_account::publish(engine, member);
-    }
-}
-
-/// Replaces chunks beyond a lowered limit by free ones within it.
-fn move_within(member: &Member) {
-    if member.excess() == 0 {
-        return;
-    }
-    let _lock = GrantLock::lock();
-    let moved = member.take(member.excess());
-    // Chunks beyond the limit are released first.
-    let given = member.release(moved);
-    GRANTED.store((GRANTED.load(Relaxed) + moved).saturating_sub(given), Relaxed);
-}
-
-fn release_unused(engine: &Engine, member: &Member) {
-    let used_bytes = engine.used_bytes();
-    let kept_bytes = used_bytes + SLACK_BYTES.max(used_bytes / 4);
-    let keep = chunks_for(kept_bytes);
-    // Lowering the limit has a cost.
-    if GRANTED.load(Relaxed) > keep + keep / 8 {
-        lower(engine, member, keep);
-    }
-}
-
-/// Obtains chunks, free ones or those of members with a lower benefit: at least the `missing` ones
-/// for the memory in use.
-fn request(engine: &Engine, member: &Member, missing: usize) {
-    let ledger = member.ledger();
-    ledger.reap(|process| process.liveness());
-    let granted = GRANTED.load(Relaxed);
-    let owed = ledger.floor().saturating_sub(granted);
-    let most = (MAX_BYTES / 4 / chunk_bytes()).max(1);
-    let need = (granted / 8).max(owed).max(missing).clamp(1, most);
-    let got = member.obtain(need, REQUEST_TIMEOUT_NS);
-    if got > 0 {
-        let _lock = GrantLock::lock();
-        let granted = GRANTED.load(Relaxed) + got;
-        GRANTED.store(granted, Relaxed);
-        // Refused only without address space for larger tables.
-        let _ = engine.set_memory_limit(limit_of(granted) as u64);
-    }
-}
-
-/// Lowers the limit to `keep` chunks, or as few as possible, and releases the other ones in chunks.
-fn lower(engine: &Engine, member: &Member, keep: usize) {
-    let _lock = GrantLock::lock();
-    let mut keep = keep;
-    loop {
-        let granted = GRANTED.load(Relaxed);
-        if granted <= keep {
-            return;
-        }
-        let next = keep.max(granted.saturating_sub((LOWER_BYTES / chunk_bytes()).max(1)));
-        match engine.set_memory_limit(limit_of(next) as u64) {
-            Ok(()) if is_reached(engine, limit_of(next)) => {
-                GRANTED.store(next, Relaxed);
-                member.release(granted - next);
-            }
-            Err(
-                LimitRefused::TooSmall { min_bytes, .. } | LimitRefused::Locked { min_bytes, .. },
-            ) if chunks_for(min_bytes as usize) > keep => keep = chunks_for(min_bytes as usize),
-            // The limit cannot be reached, since pages cannot be evicted: keep the old one.
-            _ => {
-                let _ = engine.set_memory_limit(limit_of(granted) as u64);
-                return;
-            }
-        }
-    }
-}
-
-/// Waits until the memory in use is within the limit, for [`LOWER_TIMEOUT_NS`] at most.
-fn is_reached(engine: &Engine, bytes: usize) -> bool {
-    const MOMENT: std::time::Duration = std::time::Duration::from_millis(1);
-    let until_ns = now_ns() + LOWER_TIMEOUT_NS;
-    while !engine.keeps_limit(bytes) && now_ns() < until_ns {
-        std::thread::sleep(MOMENT);
-    }
-    engine.keeps_limit(bytes)
 }

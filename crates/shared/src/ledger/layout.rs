@@ -3,10 +3,10 @@
 use crate::membership::OWNER_WORDS;
 
 /// Changes with every change of the layout.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"sswledg4");
-pub(super) const HEADER_WORDS: usize = 8;
-/// Three cache lines, so that publishing members do not share one.
-pub(super) const MEMBER_WORDS: usize = 24;
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"sswledg5");
+pub(super) const HEADER_WORDS: usize = 16;
+/// Four cache lines, so that publishing members do not share one.
+pub(super) const MEMBER_WORDS: usize = 32;
 /// Number of tiers by which faults are counted.
 pub const TIERS: usize = 6;
 /// Words of [`super::Counts`] and [`super::Sizes`].
@@ -47,6 +47,14 @@ pub(super) enum Header {
     Extent,
     /// Increases when chunks are released.
     Releases,
+    /// 1 if processes may take turns.
+    TakesTurns,
+    /// Owner and bound of the turn, 0 without one.
+    Turn,
+    /// Time at which the present turns began, in ms.
+    TurnsSince,
+    /// Number of turns so far.
+    Turns,
 }
 
 /// Set in [`Word::Demand`] if the member may get more than its floor.
@@ -72,8 +80,17 @@ pub(super) enum Word {
     Counts = Word::Name as isize + 2,
     /// First word of [`super::Sizes`].
     Sizes = Word::Counts as isize + COUNTS as isize,
+    /// Chunks that its working set needs, if it claims a turn, else 0.
+    Wants = Word::Sizes as isize + SIZES as isize,
+    /// Shares of its time in which it waited for the disk and in which it ran, in thousandths.
+    Load,
+    /// Times in ms of its last sign of life, and of its last progress.
+    Beat,
+    Progress,
+    /// Time since which it claims a turn without having one, in ms.
+    ClaimsSince,
     /// Exclusive end of the words in use.
-    End = Word::Sizes as isize + SIZES as isize,
+    End,
 }
 
 const _: () = assert!(Word::End as usize <= MEMBER_WORDS);

@@ -10,6 +10,9 @@
 //!
 //! The limit can change. Members that hold chunks beyond it move to other chunks or release them.
 //!
+//! If the tree thrashes, members take turns ([`crate::turns`]). Any process advances the turn, by one
+//! compare-and-swap.
+//!
 //! If a member's slot was overwritten ([`Member::is_sound`]), the process continues with a fixed
 //! share.
 
@@ -18,6 +21,7 @@ mod member;
 mod account;
 mod reap;
 mod release;
+mod turn;
 #[cfg(not(feature = "loom"))]
 mod obtain;
 #[cfg(all(test, feature = "loom"))]
@@ -39,6 +43,7 @@ pub use release::ReleaseRequest;
 use softswap_sys::primitive::AtomicU64;
 use softswap_sys::primitive::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use softswap_sys::primitive::{wait_shared, wake_shared};
+pub use turn::Claim;
 
 /// Budget of a tree in shared memory.
 ///

@@ -146,3 +146,76 @@ fn a_request_made_while_another_ends_stays() {
         assert!(is_asked && (answered.is_some() != rich.release_target().is_some()));
     });
 }
+
+const NOW_MS: u64 = 5_000;
+
+/// Returns two members that claim a turn and do not fit together.
+fn claimants() -> [Member; 2] {
+    let ledger = ledger_of(Shape { members: 2, chunks: 4 });
+    ledger.set_takes_turns(true);
+    [7, 8].map(|pid| {
+        let member = ledger.join(process(pid)).unwrap();
+        let claim = Claim { wants: 3, waited: 900, ran: 100, progress_ms: NOW_MS };
+        member.publish_claim(NOW_MS, claim);
+        member
+    })
+}
+
+#[test]
+fn a_turn_advanced_by_two_processes_has_one_owner() {
+    check(|| {
+        let [one, other] = claimants();
+        let ledger = *one.ledger();
+        let advancing = thread::spawn(move || ledger.advance_turn(NOW_MS, true));
+        ledger.advance_turn(NOW_MS, true);
+        advancing.join().unwrap();
+        assert_ne!(one.has_turn(NOW_MS), other.has_turn(NOW_MS));
+        assert_ne!(one.must_wait(NOW_MS), other.must_wait(NOW_MS));
+        assert_eq!(ledger.turns(), 1);
+    });
+}
+
+/// The model's waits have no time-out, so a lost wake-up would be a deadlock.
+#[test]
+fn a_waiting_member_is_woken_when_the_owner_exits() {
+    check(|| {
+        let [one, other] = claimants();
+        one.ledger().advance_turn(NOW_MS, true);
+        let (owner, waiter) = if one.has_turn(NOW_MS) { (one, other) } else { (other, one) };
+        let ending = thread::spawn(move || {
+            owner.end_claim(NOW_MS);
+            owner.leave();
+        });
+        while waiter.await_turn(NOW_MS, 1) {}
+        ending.join().unwrap();
+        assert!(!waiter.must_wait(NOW_MS));
+    });
+}
+
+#[test]
+fn a_waiting_member_is_woken_when_turns_are_turned_off() {
+    check(|| {
+        let [one, other] = claimants();
+        let ledger = *one.ledger();
+        ledger.advance_turn(NOW_MS, true);
+        let waiter = if one.must_wait(NOW_MS) { one } else { other };
+        let ending = thread::spawn(move || ledger.set_takes_turns(false));
+        while waiter.await_turn(NOW_MS, 1) {}
+        ending.join().unwrap();
+        assert_eq!((ledger.turn(NOW_MS), ledger.advance_turn(NOW_MS, true)), (None, None));
+    });
+}
+
+/// A process that has read the setting before may still begin a turn: the next one ends it.
+#[test]
+fn a_turn_that_begins_while_they_are_turned_off_ends_with_the_next_round() {
+    check(|| {
+        let [one, other] = claimants();
+        let ledger = *one.ledger();
+        let beginning = thread::spawn(move || ledger.advance_turn(NOW_MS, true));
+        ledger.set_takes_turns(false);
+        beginning.join().unwrap();
+        assert_eq!(ledger.advance_turn(NOW_MS, true), None);
+        assert!(!one.must_wait(NOW_MS) && !other.must_wait(NOW_MS));
+    });
+}

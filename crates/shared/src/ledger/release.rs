@@ -27,7 +27,7 @@ impl Ledger {
         (self.limit() / (2 * self.member_count().max(1))).max(1)
     }
 
-    fn holdings(&self) -> Vec<Holding> {
+    pub(super) fn holdings(&self) -> Vec<Holding> {
         let held = self.held_in(self.within());
         let holding = |(slot, held): (usize, &usize)| {
             let word = |word| self.word(slot, word).load(Acquire);
@@ -67,10 +67,10 @@ impl Ledger {
 const CLEARLY: u64 = 2;
 
 #[derive(Clone, Copy)]
-struct Holding {
-    held: usize,
+pub(super) struct Holding {
+    pub(super) held: usize,
     /// Chunks that remain once it has met the pending request.
-    left: usize,
+    pub(super) left: usize,
     benefit: u64,
 }
 
@@ -92,7 +92,7 @@ impl Member {
     /// this one holds less than its floor. Otherwise asks the member with the most chunks among
     /// those with about the same benefit, if it has clearly more: for up to half of the difference,
     /// so that neither of two equal members starves. Never asks a member to go below its floor, nor
-    /// one that `is_skipped` because it has not met an earlier request.
+    /// the owner of the turn, nor one that `is_skipped` because it has not met an earlier request.
     #[must_use]
     pub fn request_release(
         &self,
@@ -103,9 +103,11 @@ impl Member {
         let holdings = ledger.holdings();
         let own = holdings[self.slot];
         let is_below_floor = own.held < floor;
+        let exempt = ledger.last_turn_owner().map(|(slot, _)| slot);
+        let may_give = |slot| slot != self.slot && Some(slot) != exempt && !is_skipped(slot);
         let others = || {
             let others = (0..holdings.len()).map(|slot| (slot, holdings[slot]));
-            others.filter(|(slot, it)| *slot != self.slot && it.left > floor && !is_skipped(*slot))
+            others.filter(|(slot, it)| it.left > floor && may_give(*slot))
         };
         let lowest = others()
             .filter(|(_, it)| is_below_floor || it.has_clearly_less_benefit(own))

@@ -1,0 +1,120 @@
+//! Turns of the processes of a tree: the wait for one, and the return of the working set.
+
+use super::Engine;
+use crate::base::page::{PageNo, Place};
+use crate::base::stats::{Counter, RETURN_KINDS, Return, Tier, bucket_floor};
+pub use crate::core::background::AwaitTurn;
+use crate::core::errors::{Exhausted, FaultError};
+pub use crate::paths::bring_back::{BringBack, Step};
+use softswap_sys::raw::now_ns;
+use softswap_sys::signals::{self, Mask};
+
+/// Time between two checks for signals in a wait for a turn.
+const LOOK_NS: u64 = 5_000_000;
+
+/// Refaults so far that read the disk, for the size of the working set.
+///
+/// ```
+/// use softswap_engine::api::engine::turns::DiskRefaults;
+/// let (before, now) = (
+///     DiskRefaults { count: 10, distances: 1_000, waited_ns: 0 },
+///     DiskRefaults { count: 30, distances: 9_000, waited_ns: 5 },
+/// );
+/// assert_eq!(now.since(before).mean_distance(), 400);
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DiskRefaults {
+    /// Their number.
+    pub count: u64,
+    /// Sum of their distances, in pages.
+    pub distances: u64,
+    /// Time that threads waited for them, in ns.
+    pub waited_ns: u64,
+}
+
+impl DiskRefaults {
+    /// Returns the difference to `before`.
+    #[must_use]
+    pub fn since(self, before: DiskRefaults) -> DiskRefaults {
+        DiskRefaults {
+            count: self.count.saturating_sub(before.count),
+            distances: self.distances.saturating_sub(before.distances),
+            waited_ns: self.waited_ns.saturating_sub(before.waited_ns),
+        }
+    }
+
+    /// Returns the mean distance in pages. As many more resident pages would hold the working set.
+    #[must_use]
+    pub fn mean_distance(self) -> u64 {
+        self.distances / self.count.max(1)
+    }
+}
+
+impl Engine {
+    /// Makes the faults of the program wait while `await_turn` says so.
+    pub fn share_turns(&self, await_turn: AwaitTurn) {
+        self.core.background.await_turn.get_or_init(|| await_turn);
+    }
+
+    /// Waits while another process has a turn, if the page must be read from the disk, or if there
+    /// is hardly any free memory for it. Holds nothing meanwhile. Called in faults of the program.
+    pub(super) fn await_turn(&self, page: PageNo, open: Mask) -> Result<(), FaultError> {
+        let core = &self.core;
+        let Some(await_turn) = core.background.await_turn.get().filter(|may| may(0)) else {
+            return Ok(());
+        };
+        let needs_more = || match core.memory.pages.load(page).place() {
+            Place::Resident { .. } | Place::Staged { .. } | Place::Unmanaged => false,
+            place if place.in_slot().is_some() => true,
+            _ => core.memory.budget.is_low(core.other_bytes()),
+        };
+        // The forking thread holds all contexts.
+        if !needs_more() || self.contexts.is_forker() {
+            return Ok(());
+        }
+        let began_ns = now_ns();
+        let mut outcome = Ok(());
+        while await_turn(LOOK_NS) && needs_more() {
+            if signals::pending() & open != 0 {
+                outcome = Err(FaultError::Exhausted(Exhausted::Signal));
+                break;
+            }
+        }
+        let waited_ns = now_ns() - began_ns;
+        core.stats.add(Counter::TurnWaitNs, waited_ns);
+        core.stats.add(Counter::StalledNs, waited_ns);
+        outcome
+    }
+
+    /// Returns true if a page is being brought in.
+    #[must_use]
+    pub fn is_faulting(&self) -> bool {
+        self.contexts.is_any_in_use()
+    }
+
+    /// Continues to bring the working set back, by the readahead threads.
+    pub fn bring_back(&self, progress: &mut BringBack) -> Step {
+        progress.step(&self.core, &self.contexts)
+    }
+
+    /// Brings no more pages back.
+    pub fn end_bring_back(&self) {
+        let _context = self.contexts.claim_prefetch(0);
+        self.core.background.returning().clear();
+    }
+
+    /// Returns the refaults so far that read the disk.
+    #[must_use]
+    pub fn disk_refaults(&self) -> DiskRefaults {
+        let stats = &self.core.stats;
+        let mut sums =
+            DiskRefaults { waited_ns: stats.waited_ns(Tier::Disk), ..Default::default() };
+        for from in RETURN_KINDS.into_iter().filter(|from| *from != Return::Pool) {
+            for (bucket, count) in stats.returns(from).into_iter().enumerate() {
+                sums.count += count;
+                sums.distances += count.saturating_mul(bucket_floor(bucket) * 9 / 8);
+            }
+        }
+        sums
+    }
+}
