@@ -89,14 +89,14 @@ test-flaky: ## run the tests N=5 times beside busy loops, all or ONLY=pattern, a
 test-guest: ## boot Debian kernels in QEMU and run checks inside
 	tests/guest/run.sh
 
-test-compat: build ## run other people's programs plain and managed (hours; ONLY=redis,zstd picks some)
+test-compat: build ## run real programs plain and managed (hours; ONLY=redis,zstd picks some)
 	tests/compat/run.py --bin-dir "$(abspath $(RELEASE))" --document docs/compatibility.md \
 	    $(if $(ONLY),--only "$(ONLY)") $(COMPAT_FLAGS)
 
 deny: ## check licences, advisories, duplicates and sources of all crates
 	tests/deny.sh
 
-fuzz: ## let libFuzzer at one parser: TARGET=header SECONDS=60 (needs nightly)
+fuzz: ## fuzz one parser with libFuzzer: TARGET=header SECONDS=60 (needs nightly)
 	tests/nightly.sh fuzz "$(TARGET)" "$(or $(SECONDS),60)"
 
 miri: ## run the leaves of the engine in Miri (needs nightly)
@@ -111,7 +111,7 @@ comma := ,
 rpath = $(if $(filter $(searched),$(LIBDIR)),, -Wl$(comma)-rpath$(comma)$${libdir})
 
 # Builds only if a file is missing, so that `sudo make install` after `make` needs no toolchain for root.
-install: ## install into PREFIX (default /usr/local); DESTDIR is heeded
+install: ## install into PREFIX (default /usr/local); it uses DESTDIR
 	@test -x "$(RELEASE)/softswap" && test -x "$(RELEASE)/softswap-bench" && \
 	  test -x "$(RELEASE)/softswap-remote" && \
 	  test -f "$(RELEASE)/libsoftswap.so" && test -d "$(RELEASE)/capi" && \

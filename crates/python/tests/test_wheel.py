@@ -182,7 +182,7 @@ class APool(unittest.TestCase):
                 softswap.Pool(memory=little)
         for directory, number, says in [("/nowhere", errno.ENOENT, "does not exist"),
                                         ("/dev/shm", errno.EINVAL, "is a tmpfs"),
-                                        ("/proc", errno.EOPNOTSUPP, "takes no files")]:
+                                        ("/proc", errno.EOPNOTSUPP, "stores no files")]:
             with self.assertRaises((OSError, ValueError)) as refused:
                 softswap.Pool(memory="16M", swap=directory)
             self.assertIsInstance(refused.exception, ValueError)

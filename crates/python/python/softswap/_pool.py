@@ -10,7 +10,9 @@ from . import _softswap
 
 
 # Errors of a swap area that cannot be used.
-SWAP_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EROFS, errno.ENOSPC)
+SWAP_ERRORS = (
+    errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EOPNOTSUPP,
+)
 
 
 class SwapError(OSError, ValueError):
