@@ -169,6 +169,7 @@ fn processes(report: &Report) -> Option<String> {
     let named = named.collect::<String>();
     let turns = match tree.turns {
         0 => String::new(),
+        1 => ", in 1 turn".into(),
         turns => format!(", in {} turns", count(turns)),
     };
     Some(format!("up to {} at a time{turns}{named}", count(tree.processes_peak as u64)))
