@@ -65,7 +65,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<ExitCode, Refusal> {
         eprint!("{}", profile.note);
         return Ok(ExitCode::SUCCESS);
     }
-    let surroundings = limits::Surroundings::look();
+    let surroundings = limits::Surroundings::detect();
     let mut checks = kernel::checks(&surroundings);
     checks.extend(limits::checks(&surroundings));
     checks.extend(storage::checks(&args.swap));
