@@ -13,10 +13,11 @@ use softswap_sys::alloc::HEAP;
 use softswap_sys::raw::set_errno;
 use std::ffi::c_void;
 
-/// Alignment of every block, as in the C library. mimalloc's blocks of fewer bytes have less.
+/// Alignment of every block, as in the C library. mimalloc aligns blocks of fewer bytes less.
 const NATURAL: usize = 16;
 
-/// Returns true if an allocation of `size` bytes must stay outside the window.
+/// Returns true if an allocation of `size` bytes by the code at `caller` must be outside the
+/// window.
 #[inline]
 fn belongs_outside_window(caller: usize, size: usize) -> bool {
     libc_memory::keeps(caller, size) || !instance::is_settled() || libc_memory::is_outside()
@@ -124,7 +125,7 @@ extern "C" fn realloc_from(old: *mut c_void, size: usize, caller: usize) -> *mut
         return malloc_from(size, caller);
     }
     if size == 0 {
-        // As in the C library; programs distinguish this result from a failure.
+        // The C library frees the block, too; null with size 0 is not a failure.
         // SAFETY: the caller's live block.
         unsafe { release(old) };
         return std::ptr::null_mut();
@@ -153,7 +154,7 @@ unsafe fn resize(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
             return new;
         }
     }
-    // Applies also if the loader resizes a block of the program: it stays in the same heap.
+    // If the loader resizes a block of the program, the block stays in the program's heap.
     // SAFETY: a live mimalloc block.
     checked(unsafe { mi::mi_realloc(old, size.max(NATURAL)) })
 }
@@ -175,8 +176,8 @@ unsafe fn move_to(new: *mut c_void, old: *mut c_void, size: usize) -> *mut c_voi
     new
 }
 
-/// Converts a mimalloc block that does not have `size` bytes into a growing block. Returns `None`
-/// if the block is large enough, or on failure.
+/// Converts a mimalloc block of fewer than `size` bytes into a growing block. Returns `None` if the
+/// block is large enough, or on failure.
 ///
 /// # Safety
 /// As [`move_to`].
@@ -200,7 +201,7 @@ unsafe fn resize_growing(old: *mut c_void, len: usize, size: usize) -> *mut c_vo
     {
         return new as *mut c_void;
     }
-    // SAFETY: mi_malloc takes any size; a live block that the program passes to `realloc`.
+    // SAFETY: mi_malloc takes any size; `old` is a live block that the program passes to `realloc`.
     unsafe { move_to(checked(mi::mi_malloc(size.max(NATURAL))), old, size) }
 }
 
@@ -212,7 +213,7 @@ pub unsafe extern "C" fn free(pointer: *mut c_void) {
     unsafe { release(pointer) };
 }
 
-/// Frees a block. The symbol `free` itself may be the program's own function.
+/// Frees a block. Unlike the symbol `free`, this is never the program's own function.
 ///
 /// # Safety
 /// As `free(3)`.

@@ -51,7 +51,7 @@ pub(crate) fn set_up() {
 /// Gives the only existing thread its signal stack.
 pub(crate) fn adopt_main() -> io::Result<()> {
     let base = signals::install_stack()?;
-    pins::keep_pins(base);
+    pins::register_table(base);
     if keep_stack(base) {
         lifecycle::enter(base);
     }
@@ -84,7 +84,7 @@ extern "C" fn take_stack(base: *mut c_void) {
 /// exit.
 fn install_signal_stack() -> Option<usize> {
     let base = signals::install_stack().ok()?;
-    pins::keep_pins(base);
+    pins::register_table(base);
     if keep_stack(base) {
         return Some(base);
     }
