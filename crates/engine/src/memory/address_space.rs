@@ -51,7 +51,7 @@ pub struct AddressSpace {
     pages: u64,
     mapped: &'static [AtomicU64],
     chunks: &'static [AtomicU32],
-    /// Per group: TOUCHED if any of its chunks was touched, and WHOLE.
+    /// Per group: TOUCHED if any of its chunks was touched. WHOLE if all of its pages are mapped.
     groups: &'static [AtomicU32],
     touched_chunks: AtomicUsize,
     /// Page after the highest page ever mapped.
@@ -72,8 +72,9 @@ pub struct Layout {
     /// Ranges sealed by `mseal`. They are not sealed in the kernel, which would prevent reclaim of
     /// their pages.
     sealed: RangeSet<PageNo>,
-    /// Ranges that forked children do not get, and ranges that they get zeroed.
+    /// Ranges that are not mapped in forked children.
     withheld: RangeSet<PageNo>,
+    /// Ranges that read as zeroes in forked children.
     wiped: RangeSet<PageNo>,
 }
 
@@ -152,8 +153,8 @@ impl AddressSpace {
         self.groups[(page / GROUP_PAGES) as usize].load(Ordering::SeqCst) & WHOLE != 0
     }
 
-    /// Iterates over the bitmap words of a range: index, the range's bits, mapped bits. A whole
-    /// group yields only its first word.
+    /// Iterates over the bitmap words of a range: index, the range's bits, mapped bits. A
+    /// group with WHOLE set yields only its first word.
     fn words(&self, range: &Range<PageNo>) -> impl Iterator<Item = (usize, u64, u64)> + use<'_> {
         let (mut page, end) = (range.start, range.end);
         std::iter::from_fn(move || {
@@ -281,7 +282,7 @@ impl AddressSpace {
         end
     }
 
-    /// Must be called with the layout locked.
+    /// Maps or unmaps a range. The caller holds the layout lock.
     fn set_mapped(&self, range: &Range<PageNo>, on: bool) {
         let mut changed = 0;
         let mut page = range.start;

@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const HALF_LIFE_PAGES: u64 = 2048;
 /// Maximum of [`IncompressibleBias::times`].
 const MAX_TIMES: u64 = 16;
-/// If less than 1/MIN_COMPRESSIBLE of the evicted pages are compressible, skipping pages finds
-/// none.
+/// Divisor: if at most a quarter of the evicted pages are compressible, skipping pages finds hardly
+/// any.
 const MIN_COMPRESSIBLE: u64 = 4;
 /// Relative difference in cost below which nothing changes.
 const MARGIN: f64 = 0.25;
@@ -28,11 +28,13 @@ const MARGIN: f64 = 0.25;
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct IncompressibleBias {
-    /// Evicted pages, and the incompressible ones of them.
+    /// Number of evicted pages.
     evicted: AtomicU64,
+    /// Number of evicted pages that are incompressible.
     evicted_incompressible: AtomicU64,
-    /// Cost of refaults, and of those on incompressible pages.
+    /// Cost of all refaults.
     refault_cost_ns: AtomicU64,
+    /// Cost of refaults on incompressible pages.
     incompressible_cost_ns: AtomicU64,
     times: AtomicU64,
 }
@@ -60,8 +62,7 @@ impl IncompressibleBias {
         copy.unwrap_or(place).is_incompressible()
     }
 
-    /// Returns the number of visits in which an incompressible page is considered for eviction
-    /// once.
+    /// Returns N: an incompressible page is considered for eviction in one of N visits.
     #[must_use]
     pub(crate) fn times(&self) -> u64 {
         self.times.load(Relaxed)
@@ -176,7 +177,7 @@ mod tests {
             (0..at % 2).for_each(|_| back(shared, Tier::Disk));
             incompressible_bias.note_evictions(2, 1);
         }
-        assert_eq!(incompressible_bias.times(), MAX_TIMES, "half as often");
+        assert_eq!(incompressible_bias.times(), MAX_TIMES, "shared slots refault half as often");
         for _ in 0..20_000 {
             back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
             back(shared, Tier::Disk);
@@ -187,14 +188,14 @@ mod tests {
         assert_eq!(
             incompressible_bias.times(),
             MAX_TIMES,
-            "dearer by a quarter is within the margin"
+            "a difference of 25 % is within the margin"
         );
         for _ in 0..20_000 {
             (0..2).for_each(|_| back(shared, Tier::Disk));
             back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
             incompressible_bias.note_evictions(2, 1);
         }
-        assert_eq!(incompressible_bias.times(), 1, "twice as often");
+        assert_eq!(incompressible_bias.times(), 1, "shared slots refault twice as often");
     }
 
     #[test]

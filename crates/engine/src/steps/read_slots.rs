@@ -42,14 +42,17 @@ pub(crate) fn read_each(
 }
 
 /// Opens the seals of pages read from `slots`, up to the first mismatch, and returns their number.
-/// A mismatch is not counted either; the page's own fault reports it.
+/// A mismatch is not counted: the page's own fault reports it.
 pub(crate) fn open_run(
     stores: &Stores,
     slots: impl Iterator<Item = u64>,
     bytes: &mut [u8],
 ) -> usize {
     let pages = slots.zip(bytes.chunks_exact_mut(PAGE_SIZE));
-    pages.map(|(slot, page)| stores.open_sealed(slot, page)).take_while(|is_it| *is_it).count()
+    pages
+        .map(|(slot, page)| stores.open_sealed(slot, page))
+        .take_while(|matches_seal| *matches_seal)
+        .count()
 }
 
 fn count_read(stores: &Stores, bytes: usize) {

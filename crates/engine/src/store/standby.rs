@@ -27,17 +27,18 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 const BUDGET_SHARE: usize = 8;
 /// Pages in a set. The slot's number selects the set; the oldest page of a full set is replaced.
 const WAYS: usize = 8;
-/// A refault is soon if fewer than 1/16 of the pages now out, and fewer than the list can hold,
-/// were evicted after the page. With uniform use 1/16 of the refaults are soon.
+/// Divisor. A refault is early if fewer than 1/16 of the pages now out of memory, and fewer than
+/// the list can hold, were evicted after the page. With uniform use 1/16 of the refaults are early.
 const EARLY_SHARE: u64 = 16;
-/// Keeping pages starts if at least 1/8 of the refaults are soon, and stops below 1/12.
+/// Divisor: keeping pages starts if at least 1/8 of the refaults are early.
 const BEGIN_SHARE: u32 = 8;
+/// Divisor: keeping pages stops if fewer than 1/12 of the refaults are early.
 const END_SHARE: u32 = 12;
 const DECIDE_EVERY: u32 = 256;
 /// Maximum number of tables; each has at least twice as many pages as the one before.
 const TABLES: usize = 16;
-/// A page takes new DRAM for every second page that finds no place. At one for one, a batch of
-/// evictions would free no memory.
+/// Of this many pages that find no place, one takes new DRAM. If each did, a batch of evictions
+/// would free no memory.
 const GROWTH: usize = 2;
 /// Maximum number of pages whose DRAM one call releases, because a thread may wait for it.
 const RELEASE_PAGES: usize = 512;
@@ -83,8 +84,9 @@ pub struct Standby {
     /// Pages that found no place since a page last took DRAM.
     unplaced: AtomicUsize,
     is_on: AtomicBool,
-    /// Refaults since the last decision, and those of them that were soon.
+    /// Refaults since the last decision.
     seen: AtomicU32,
+    /// Early refaults since the last decision.
     early: AtomicU32,
     next_set: AtomicUsize,
 }
@@ -121,7 +123,7 @@ impl Standby {
     }
 
     /// Records a refault: `left` pages were evicted after this one, and `out` pages are out of
-    /// memory now. Decides every `DECIDE_EVERY` refaults if keeping pages pays.
+    /// memory now. Every `DECIDE_EVERY` refaults, decides if keeping pages pays.
     pub fn note_return(&self, left: u64, out: u64) {
         if left < (out / EARLY_SHARE).min(self.max_pages.load(Relaxed) as u64) {
             self.early.fetch_add(1, Relaxed);
