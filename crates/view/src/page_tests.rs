@@ -55,7 +55,7 @@ fn page_has_every_plot_and_no_external_resource() {
         assert_eq!(page.matches("</svg>").count(), 6);
         assert!(!page.contains("could not be drawn") && !page.contains("NaN"));
         assert!(!page.contains("<script>") && page.contains("&lt;script&gt; a &amp; b"));
-        // Plots with several lines have their legend outside the picture.
+        // Plots of several series have a legend outside the SVG.
         assert_eq!(page.matches("class=\"legend\"").count(), 3, "{page}");
         assert!(TIERS.iter().all(|tier| page.contains(&format!("<dt>{tier}</dt>"))));
         // The name of the XML namespace is not a link.
