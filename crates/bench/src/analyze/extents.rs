@@ -132,7 +132,7 @@ pub(crate) struct Summary {
     histogram: Vec<Magnitude>,
 }
 
-/// Extents whose length is between `from_bytes` and less than twice that.
+/// Extents of at least `from_bytes` and less than twice that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 struct Magnitude {
     from_bytes: u64,

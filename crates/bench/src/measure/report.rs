@@ -61,9 +61,9 @@ impl Log {
     }
 }
 
-/// Measures, and writes the result as tables and, if `json` is given, to that file. With `-` it prints only
-/// the JSON. Opens the file first, so that an unwritable path fails before the measurement. If the
-/// measurement fails, the file is unchanged.
+/// Measures, prints the result as tables, and writes it as JSON to the file `json`, if given. With
+/// `-` prints only the JSON. Opens the file first, so that an unwritable path fails before the
+/// measurement. If the measurement fails, the file is unchanged.
 pub(crate) fn write<F: Serialize>(
     json: Option<&Path>,
     measure: impl FnOnce() -> Result<F, Refusal>,

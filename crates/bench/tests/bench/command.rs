@@ -274,7 +274,7 @@ fn a_program_that_swaps_is_measured_in_every_mode() {
 fn damaged_page_is_detected() {
     let swap = tempfile::tempdir().unwrap();
     let output = swap_in(swap.path(), &["--threads", "2", "--damage"]).assert().code(125);
-    assert_contains(&output.get_output().stderr, &["does not hold what was written"]);
+    assert_contains(&output.get_output().stderr, &["differs from what was written"]);
     assert_empty(swap.path());
 }
 

@@ -57,7 +57,7 @@ fn assert_shape(name: &str, found: &mut Value) {
     for (key, value) in ratios.as_object().unwrap() {
         let sides: Vec<_> = key.split("_vs_").collect();
         assert!(sides.len() == 2 && !sides.contains(&""), "{name}: {key} is no name of a ratio");
-        // A side that got no CPU time within the short run has no value.
+        // A side without CPU time in the short run has no value.
         assert!(value.is_null() || value.as_f64() >= Some(0.0), "{name}: {key} is {value}");
     }
     let mut others = Vec::new();

@@ -1,8 +1,8 @@
-//! Effect of the order in which bounce buffers are searched, and the cost of a buffer.
+//! Throughput by the order in which bounce buffers are searched, and the CPU time of one buffer.
 //!
-//! The published comparison is of Linux's swiotlb: one task with requests of 4 KiB (small), one with 64 KiB
-//! (big), four with 4 KiB (fourway). The primary pool is too small for them, so the other pools are searched,
-//! too.
+//! The workloads are those of a published comparison for Linux's swiotlb: one task with requests of
+//! 4 KiB (small), one with 64 KiB (big), four with 4 KiB (fourway). The primary pool is too small
+//! for them, so the other pools are searched, too.
 
 mod tasks;
 
@@ -46,7 +46,7 @@ pub(crate) struct BounceArgs {
 const ORDERS: [(&str, bool); 3] =
     [("area_first", false), ("pool_first", true), ("area_first_again", false)];
 const THREADS: [usize; 4] = [1, 2, 4, 8];
-/// Buffers of the allocator when it is measured alone.
+/// Slots of the allocator that is measured alone, without tasks.
 const SLOTS: usize = 256;
 
 #[derive(Clone, Copy)]

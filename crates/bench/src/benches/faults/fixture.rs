@@ -38,7 +38,7 @@ pub(super) struct Fixture {
     _served: [Served; 2],
 }
 
-/// Resolves each fault of the plain region by one copy.
+/// Starts the handler that resolves each fault of the plain region by one copy.
 fn serve_bare(bare: &Arc<Window>) -> io::Result<Served> {
     let ((base, len), bare) = ((bare.base(), bare.len_bytes()), Arc::clone(bare));
     serve(base, len, move |address, _is_write| {
@@ -107,7 +107,7 @@ impl Fixture {
         let address = self.engine.map(len, READ_WRITE).ok().flatten();
         address
             .and_then(|address| Memory::new(address, len))
-            .ok_or_else(|| Refusal::own("the managed window has no room"))
+            .ok_or_else(|| Refusal::own("the managed window has no free space; use fewer --pages"))
     }
 
     pub(super) fn bare_memory(&self, pages: usize) -> Option<Memory> {

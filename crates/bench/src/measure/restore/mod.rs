@@ -1,4 +1,4 @@
-//! Changes of a benchmark to the machine (swap areas, zram, settings, cgroups), and their reversal.
+//! Makes and undoes a benchmark's changes to the machine: swap areas, zram, settings, cgroups.
 //!
 //! A separate process, the restorer, makes all changes. It undoes them in reverse order when its standard
 //! input is closed, so they are undone however the benchmark exits, even by SIGKILL. The restorer has its own
