@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn bypassed_compressible_pages_enlarge_the_pool() {
-        let back = |is_incompressible| {
+        let share_after_refault = |is_incompressible| {
             let policies = policies();
             policies.clock.note_eviction(PAGE);
             (0..100).for_each(|page| policies.clock.note_eviction(1000 + page));
@@ -348,6 +348,6 @@ mod tests {
             policies.note_return(PAGE, place, || pool(95));
             policies.partition.write_back_rate().refault_share()
         };
-        assert!(back(false) > back(true));
+        assert!(share_after_refault(false) > share_after_refault(true));
     }
 }

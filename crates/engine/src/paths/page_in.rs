@@ -1,5 +1,5 @@
 //! Page-in: fault -> entry -> fill | pool | slot -> extent -> bounce -> read -> install.
-//! [`page_in`] does it in ten steps.
+//! Its ten steps are in [`try_page_in`].
 //!
 //! It runs in the faulting thread's signal handler: no allocation, no logging, and no lock that is
 //! held during access to managed memory.

@@ -138,12 +138,12 @@ mod tests {
     ) {
         for at in 0..pages {
             let place = Place::Slot { slot: 1, is_incompressible: true };
-            let back = |place: Place, tier: Tier| {
+            let refault = |place: Place, tier: Tier| {
                 incompressible_bias.note_refault_cost(place, tier, POOL_NS, DISK_NS)
             };
-            (0..u64::from(at % 100 < incompressible)).for_each(|_| back(place, Tier::Disk));
+            (0..u64::from(at % 100 < incompressible)).for_each(|_| refault(place, Tier::Disk));
             let place = Place::Pool { handle: 0 };
-            (0..u64::from(at % 100 < compressible)).for_each(|_| back(place, Tier::Pool));
+            (0..u64::from(at % 100 < compressible)).for_each(|_| refault(place, Tier::Pool));
             incompressible_bias.note_evictions(2, 1);
         }
     }
@@ -169,20 +169,20 @@ mod tests {
     #[test]
     fn shared_slots_cost_a_read() {
         let incompressible_bias = IncompressibleBias::default();
-        let back =
+        let refault =
             |place, tier| incompressible_bias.note_refault_cost(place, tier, POOL_NS, DISK_NS);
         let shared = Place::CompressedSlot { slot: 2, part: 1 };
         for at in 0..20_000 {
-            back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
-            (0..at % 2).for_each(|_| back(shared, Tier::Disk));
+            refault(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
+            (0..at % 2).for_each(|_| refault(shared, Tier::Disk));
             incompressible_bias.note_evictions(2, 1);
         }
         assert_eq!(incompressible_bias.times(), MAX_TIMES, "shared slots refault half as often");
         for _ in 0..20_000 {
-            back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
-            back(shared, Tier::Disk);
-            back(Place::Pool { handle: 0 }, Tier::Pool);
-            back(Place::Unmanaged, Tier::Zero);
+            refault(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
+            refault(shared, Tier::Disk);
+            refault(Place::Pool { handle: 0 }, Tier::Pool);
+            refault(Place::Unmanaged, Tier::Zero);
             incompressible_bias.note_evictions(2, 1);
         }
         assert_eq!(
@@ -191,8 +191,8 @@ mod tests {
             "a difference of 25 % is within the margin"
         );
         for _ in 0..20_000 {
-            (0..2).for_each(|_| back(shared, Tier::Disk));
-            back(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
+            (0..2).for_each(|_| refault(shared, Tier::Disk));
+            refault(Place::Slot { slot: 1, is_incompressible: true }, Tier::Disk);
             incompressible_bias.note_evictions(2, 1);
         }
         assert_eq!(incompressible_bias.times(), 1, "shared slots refault twice as often");

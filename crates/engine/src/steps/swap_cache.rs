@@ -117,7 +117,7 @@ pub(crate) fn is_sound(stores: &Stores, copy: StoredCopy) -> bool {
     handle.is_some_and(|handle| stores.pool.peek(handle, |_| ()).is_ok())
 }
 
-/// Removes a copy from the counts and returns its place. `None` if its header in the pool was
+/// Removes a copy from the counts and returns its place, or `None` if its header in the pool was
 /// overwritten.
 fn detach_copy(core: &Core, copy: StoredCopy) -> Option<Place> {
     match copy {

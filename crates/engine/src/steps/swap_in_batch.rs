@@ -162,7 +162,7 @@ impl SwapInBatch {
             return true;
         };
         let first = self.slots.all[..self.slots.count].first();
-        if first.is_some_and(|first| !core.stores.areas.are_contiguous(*first, stored.slot())) {
+        if first.is_some_and(|first| !core.stores.areas.are_in_one_area(*first, stored.slot())) {
             return true;
         }
         if !self.slots.add(stored.slot(), most) {
@@ -174,7 +174,7 @@ impl SwapInBatch {
     }
 
     /// Reads all slots into the first pages of `buffer`. Returns false if any of them cannot be
-    /// read. `waits` is as in [`read_slots::read_each`].
+    /// read. `waits` is true if the calling thread waits for the pages.
     pub(crate) fn read(
         &self,
         core: &Core,

@@ -288,7 +288,7 @@ mod tests {
         standby
     }
 
-    /// Keeps a page that takes DRAM at once if it needs it.
+    /// Keeps a page, which takes DRAM immediately if it needs it.
     fn keep_at_once(standby: &Standby, slot: u64, generation: u32, fill: u8) {
         standby.unplaced.store(GROWTH, Relaxed);
         keep(standby, slot, generation, fill, true);
@@ -315,7 +315,7 @@ mod tests {
         let standby = standby();
         keep_at_once(&standby, 7, 1, 3);
         assert_eq!(take(&standby, 7, 2), None);
-        assert_eq!(take(&standby, 39, 1), None, "in the same set");
+        assert_eq!(take(&standby, 39, 1), None, "slot 39 uses the same set");
         assert_eq!(take(&standby, 7, 1), Some(3));
         assert_eq!(take(&standby, 7, 1), None);
     }
@@ -391,9 +391,9 @@ mod tests {
         }
     }
 
-    /// Records refaults: one in `soon_in` after 100 evictions, the others after `out`.
-    fn back(standby: &Standby, soon_in: u64, out: u64) -> bool {
-        let left = |at: u64| if at.is_multiple_of(soon_in) { 100 } else { out };
+    /// Records refaults: one in `early_in` after 100 evictions, the others after `out`.
+    fn is_on_after(standby: &Standby, early_in: u64, out: u64) -> bool {
+        let left = |at: u64| if at.is_multiple_of(early_in) { 100 } else { out };
         (0..256).for_each(|at| standby.note_return(left(at), out));
         standby.is_on()
     }
@@ -401,16 +401,16 @@ mod tests {
     #[test]
     fn keeping_follows_share_of_early_refaults() {
         let standby = Standby::new(256 * BUDGET_SHARE);
-        assert!(!back(&standby, 1 << 20, 5000) && !back(&standby, 10, 5000));
-        assert!(back(&standby, 6, 5000));
-        assert!(back(&standby, 10, 5000), "fewer will do to go on");
-        assert!(!back(&standby, 20, 5000) && !back(&standby, 10, 5000));
+        assert!(!is_on_after(&standby, 1 << 20, 5000) && !is_on_after(&standby, 10, 5000));
+        assert!(is_on_after(&standby, 6, 5000));
+        assert!(is_on_after(&standby, 10, 5000), "a lower share suffices to continue");
+        assert!(!is_on_after(&standby, 20, 5000) && !is_on_after(&standby, 10, 5000));
     }
 
     #[test]
     fn early_refault_threshold_depends_on_evicted_pages() {
         let standby = Standby::new(256 * BUDGET_SHARE);
-        assert!(!back(&standby, 2, 1000));
+        assert!(!is_on_after(&standby, 2, 1000));
         // A loop over slightly more than fits: each page refaults after all others were evicted.
         (0..2000).for_each(|_| standby.note_return(100, 100));
         assert!(!standby.is_on());

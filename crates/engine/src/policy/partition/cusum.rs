@@ -178,30 +178,30 @@ mod tests {
 
     #[test]
     fn wrong_moves_raise_cost_factor() {
-        let back = |cusum: &mut Cusum| {
-            let back = |towards, steps| {
+        let samples_to_resident = |cusum: &mut Cusum| {
+            let samples_to_resident = |towards, steps| {
                 (towards == Towards::Resident && steps == 1).then(|| plan(1.0, 9.5)).flatten()
             };
-            (1..10_000).find(|_| cusum.follow(back).is_some()).unwrap()
+            (1..10_000).find(|_| cusum.follow(samples_to_resident).is_some()).unwrap()
         };
-        let forth = |cusum: &mut Cusum| {
-            let forth = |towards, steps| {
+        let move_to_pool = |cusum: &mut Cusum| {
+            let move_to_pool = |towards, steps| {
                 (towards == Towards::Pool && steps == 1).then(|| plan(1.0, 0.5)).flatten()
             };
-            assert!(cusum.follow(forth).is_some());
+            assert!(cusum.follow(move_to_pool).is_some());
         };
         // The first move needs a quarter of its cost.
         let mut cusum = Cusum::default();
         for samples in [3, 5, 10, 20, 39] {
-            assert_eq!(back(&mut cusum), samples);
-            forth(&mut cusum);
+            assert_eq!(samples_to_resident(&mut cusum), samples);
+            move_to_pool(&mut cusum);
         }
         // Moves that stay for long enough count as right.
         for samples in [77, 39, 20, 10, 5, 3, 3] {
-            assert_eq!(back(&mut cusum), samples);
+            assert_eq!(samples_to_resident(&mut cusum), samples);
             let neither = |_, steps| if steps == 1 { plan(0.0, 1.0) } else { None };
             (0..100).for_each(|_| assert_eq!(cusum.follow(neither), None));
-            forth(&mut cusum);
+            move_to_pool(&mut cusum);
         }
     }
 

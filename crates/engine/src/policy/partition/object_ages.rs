@@ -83,7 +83,7 @@ impl ObjectAges {
         self.0.iter().for_each(|age| age.store(u64::MAX, Relaxed));
     }
 
-    /// Returns how much of `bytes` of objects is younger than a refault distance.
+    /// Returns the part of `bytes`, the size of all objects, that is younger than `distance`.
     pub(super) fn younger(&self, distance: u64, bytes: usize) -> usize {
         let parts = self.0.iter().take_while(|age| age.load(Relaxed) < distance).count();
         bytes / STEPS * parts

@@ -231,24 +231,24 @@ fn write_backs_of_smaller_pool_oppose_shrinking() {
 #[test]
 fn wrong_shrink_delays_next() {
     let balance = balance();
-    let back = || until_moved(&balance, full(MAX), &[100], &[]).unwrap().0;
-    let forth = || {
+    let samples_until_shrunk = || until_moved(&balance, full(MAX), &[100], &[]).unwrap().0;
+    let grow_again = || {
         pass_on(&balance, 8000);
         let undone = until_moved(&balance, full(MAX - STEP), &[], &[AGE + 10]);
         assert_eq!(undone.unwrap().1, MAX);
     };
     // The first sample only learns the ages of objects.
     assert_eq!(sample(&balance, full(MAX), &[100], &[]), MAX);
-    let first = back();
-    forth();
-    let second = back();
-    forth();
-    let third = back();
+    let first = samples_until_shrunk();
+    grow_again();
+    let second = samples_until_shrunk();
+    grow_again();
+    let third = samples_until_shrunk();
     assert!(second * 2 >= first * 3 && third * 2 >= second * 3, "{first}, {second}, {third}");
     // A move that is followed by another in the same direction was right.
     until_moved(&balance, full(MAX - STEP), &[100], &[]).unwrap();
-    forth();
-    assert!(back() < 2 * third);
+    grow_again();
+    assert!(samples_until_shrunk() < 2 * third);
 }
 
 #[test]

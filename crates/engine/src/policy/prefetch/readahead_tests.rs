@@ -281,7 +281,7 @@ fn pending_markers_are_not_prefetched() {
     }
     assert_eq!(streams.up_to_marker(490, 32), 13);
     assert_eq!(streams.up_to_marker(490, 10), 10);
-    assert_eq!(streams.up_to_marker(503, 32), 32, "it is the touched page itself");
+    assert_eq!(streams.up_to_marker(503, 32), 32, "the touched page itself is no limit");
     streams.reach(503);
     assert_eq!(streams.up_to_marker(490, 32), 32);
 }

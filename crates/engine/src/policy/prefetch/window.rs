@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(requests(100, 8, UP), [(100, 8)]);
         assert_eq!(requests(100, 128, 10), [(100, 64), (740, 64)]);
         assert_eq!(requests(200, 100, DOWN), [(137, 64), (101, 36)]);
-        assert_eq!(requests(100, 128, DOWN), [(37, 64), (0, 37)], "not below page 0");
+        assert_eq!(requests(100, 128, DOWN), [(37, 64), (0, 37)], "no request begins below page 0");
         assert_eq!(requests(63, 128, DOWN), [(0, 64)]);
         assert_eq!(requests(1000, 100, -10), [(370, 64), (10, 36)]);
         assert_eq!(requests(45, 8, -10), [(5, 5)]);

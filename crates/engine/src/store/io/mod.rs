@@ -229,13 +229,13 @@ pub trait Device: Send + Sync {
     /// If the device cannot report it.
     fn free_bytes(&self) -> Result<u64, IoError>;
 
-    /// Makes the content read-only in a forked child, because it is the parent's. Returns false if
-    /// the child cannot read it.
+    /// Makes the content read-only in a forked child, because it belongs to the parent. Returns
+    /// false if the child cannot read it.
     fn inherit(&self) -> bool {
         true
     }
 
-    /// Returns how this device is accessed.
+    /// Returns the properties of the access to this device.
     fn describe(&self) -> DeviceProperties;
 }
 

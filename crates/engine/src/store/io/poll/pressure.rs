@@ -176,7 +176,7 @@ mod tests {
         assert!(!pressure.is_contended(DEMAND_NS), "a single count is capped");
     }
 
-    /// Returns how long another window counts, from `now` on, that lost 1/`loss` of its time.
+    /// Returns the time for which another window counts, if it lost 1/`loss` of its time.
     fn backoff(pressure: &Pressure, loss: u64, now: u64) -> u64 {
         const POLL_NS: u64 = WINDOW_NS / 100;
         for _ in 0..100 {
