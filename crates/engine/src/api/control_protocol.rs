@@ -100,7 +100,7 @@ impl<'a> Request<'a> {
     /// Parses a line without its newline.
     ///
     /// # Errors
-    /// The problem with the line.
+    /// A message that describes the problem with the line.
     pub fn parse(line: &'a [u8]) -> Result<Request<'a>, String> {
         let text = std::str::from_utf8(line).unwrap_or("");
         let Some(request) = text.strip_prefix(OPENING) else {
@@ -196,7 +196,7 @@ pub fn answer(
 /// Executes a request to an engine and returns the body of the answer.
 ///
 /// # Errors
-/// The problem with the request.
+/// A message that describes the problem with the request.
 pub fn carry_out(
     engine: &Engine,
     uptime: Duration,

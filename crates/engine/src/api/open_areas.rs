@@ -57,7 +57,7 @@ pub enum OpenError {
         /// The swap file.
         path: PathBuf,
     },
-    /// The area shared by the tree cannot be reached.
+    /// This process cannot open the area that its tree shares.
     #[error(
         "this process cannot open the swap area {} of its tree: a parent process has closed \
          descriptors that it did not open, or the area was overwritten; start the program without \

@@ -104,8 +104,8 @@ impl Core {
         let claimed_bytes = &self.memory.claimed_bytes;
         claimed_bytes.fetch_add(bytes, Ordering::AcqRel);
         let reservation = BudgetReservation { bytes, claimed_bytes };
-        // Load the reservations before the use: memory whose reservation is gone is counted as used
-        // already.
+        // Load the reservations before the use: memory whose reservation was released is already
+        // counted as used.
         let claimed = claimed_bytes.load(Ordering::Acquire);
         let used = claimed + self.used_bytes();
         (used + spare_bytes <= self.memory.budget.limit_bytes()).then_some(reservation)

@@ -53,7 +53,7 @@ pub enum FaultError {
     /// No memory could be freed.
     #[error("{0}")]
     Exhausted(#[from] Exhausted),
-    /// The kernel refused to map it.
+    /// The kernel refused to map the page.
     #[error("the kernel refused to map a page ({0}); raise memory limits that are below --memory")]
     Install(io::Error),
     /// The kernel no longer has a resident page that the engine did not discard.

@@ -31,10 +31,11 @@ const GROUP_CHUNKS: u64 = 512;
 const GROUP_PAGES: u64 = GROUP_CHUNKS * CHUNK_PAGES;
 /// Maximum number of pages by which a search start is randomised (256 GiB).
 const MAX_SCATTER: u64 = 1 << 26;
-/// Room after a mapping, as a multiple of its size.
+/// Pages of room after a mapping, as a multiple of its size.
 const GROWTH_FACTOR: u64 = 7;
-/// Bounds of the room, as fractions of the window (of 1 TiB: 1 GiB and 64 GiB).
+/// Divisor: the room is at least 1/1024 of the window (1 GiB of 1 TiB).
 const MIN_GROWTH_SHARE: u64 = 1024;
+/// Divisor: the room is at most 1/16 of the window (64 GiB of 1 TiB).
 const MAX_GROWTH_SHARE: u64 = 16;
 
 /// The program's address space within the window.

@@ -14,7 +14,7 @@ use std::ops::Range;
 /// Alignment, in pages, of large mappings, as allocators want it for their arenas.
 const LARGE_ALIGN_PAGES: u64 = 8192;
 
-/// Maps `count` fresh pages. `None` if the window has no such gap.
+/// Maps `count` fresh pages. Returns `None` if the window has no such gap.
 pub(crate) fn map(
     memory: &Memory,
     count: u64,
@@ -31,7 +31,8 @@ pub(crate) fn map(
     Ok(Some(range.start))
 }
 
-/// Maps `count` fresh pages with room to grow in place. `None` if there is no space for them.
+/// Maps `count` fresh pages with room to grow in place. Returns `None` if there is no space for
+/// them.
 pub(crate) fn map_growable(
     memory: &Memory,
     count: u64,
@@ -256,8 +257,8 @@ pub(crate) fn segments(memory: &Memory, range: &Range<PageNo>) -> Vec<(Range<Pag
     memory.space.segments(&memory.space.lock(), range)
 }
 
-/// Removes memory that a forked child does not inherit, zeroes memory that it gets wiped, and
-/// clears all locks. No other thread runs.
+/// In a forked child, removes the memory that it does not inherit, zeroes the memory that it gets
+/// wiped, and clears all locks. No other thread runs.
 pub(crate) fn drop_not_inherited(core: &Core, layout: &mut Layout) -> io::Result<()> {
     for part in layout.locked() {
         layout.unlock_range(&part);
@@ -290,8 +291,8 @@ pub(crate) fn transfer(
     })
 }
 
-/// Moves content page by page.
-/// On failure returns the page; the pages before it have been moved.
+/// Moves content page by page. On failure returns the failed page and the error. The pages before
+/// it have been moved.
 fn transfer_until(
     core: &Core,
     from: Range<PageNo>,

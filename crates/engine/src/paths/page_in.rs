@@ -220,8 +220,8 @@ fn plan(core: &Core, page: PageNo, place: Place, access: Access, touch: Touch) -
     (Wanted { page, access, keep_copy, window, may_read_offsets, is_stream }, age)
 }
 
-/// Brings in the page's content, and other pages with it. The others are published; the page itself
-/// is published by the caller. On failure its charge is released.
+/// Brings in the page's content, and other pages with it. Publishes the others; the caller
+/// publishes the page itself. On failure releases the page's charge.
 fn fetch(
     core: &Core,
     context: &mut Context,

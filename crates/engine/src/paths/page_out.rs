@@ -36,7 +36,7 @@ pub(crate) struct Outcome {
     incompressible: usize,
     /// Pages intended for the swap area.
     pub(crate) for_disk: usize,
-    /// Why pages intended for the swap area were not written.
+    /// Reason why pages intended for the swap area were not written.
     pub(crate) area_full: Option<NoSlot>,
 }
 

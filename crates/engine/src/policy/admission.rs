@@ -182,8 +182,9 @@ impl Admission {
         best(&self.write_ns, pages, ns);
     }
 
-    /// Records that a page was compressed, and to how many bytes. The time of a failed attempt is
-    /// added to that of the next compressible page, because the page has to go to the disk anyway.
+    /// Records the compression of a page to `bytes`, or a failed attempt. The time of a failed
+    /// attempt is added to that of the next compressible page, because the page has to go to the
+    /// disk anyway.
     pub fn packed(&self, bytes: Option<usize>, ns: u64) {
         self.note_offered();
         follow(&self.packed_bytes, bytes.unwrap_or(0) as u64 * 16, TIMES_OF);

@@ -28,7 +28,7 @@ pub(crate) const HOT: u8 = 3;
 /// Maximum number of pages skipped for one batch, to bound its time.
 const MAX_SKIPPED: usize = 4096;
 
-/// A claimed page to evict; `None` after the claim was taken out.
+/// A claimed page to evict; `None` after the claim was moved out.
 pub(crate) type Victim<'t> = Option<(PageNo, Claim<'t>)>;
 
 /// The clock hand and the history of evicted pages.

@@ -118,8 +118,7 @@ impl Refaults {
         GRANTS[has]
     }
 
-    /// Returns true if the page's level is not zero: its last refault was early, or several before
-    /// that.
+    /// Returns true if early refaults have raised the page's level above 0.
     #[must_use]
     pub(crate) fn refaults_early(&self, page: PageNo) -> bool {
         self.has_mark(page) && self.marks[page as usize].load(Relaxed) >> TIME_BITS != 0

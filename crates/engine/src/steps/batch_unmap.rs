@@ -27,7 +27,7 @@ use softswap_sys::window::Writes;
 /// Claiming and protecting a page that stays takes about 50 ns; a TLB shootdown on virtual CPUs
 /// takes 20 us and more.
 const SPAN_PAGES: usize = 512;
-/// Number of pages between two victims from which they are in different spans.
+/// Victims with at least this many pages between them are in different spans.
 const GAP_PAGES: u64 = 128;
 /// TLB shootdowns per span: protect it, drop the victims, unprotect the rest.
 const SHOOTDOWNS_PER_SPAN: usize = 3;

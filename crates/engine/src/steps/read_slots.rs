@@ -25,9 +25,9 @@ pub(crate) fn read_slot(
     Err(FaultError::Corrupt { slot })
 }
 
-/// Reads one page from each of `slots`, which are in one area. If the calling thread `waits` for the
-/// pages, a few are polled. A failure returns false and is not counted: a thread that needs one of
-/// the pages will retry and report it.
+/// Reads one page from each of `slots`, which are in one area. If the calling thread `waits` for
+/// the pages, a few are polled. A failure returns false and is not counted: a thread that needs one
+/// of the pages will retry and report it.
 pub(crate) fn read_each(
     stores: &Stores,
     context: &mut Context,

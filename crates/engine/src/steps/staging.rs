@@ -165,7 +165,7 @@ pub(crate) fn frame_of(core: &Core, frame: u32) -> StagedFrame<'_> {
     }
 }
 
-/// Returns pages that could not be stored to the program, unless they were rescued meanwhile.
+/// Restores staged pages that could not be stored, unless they were rescued meanwhile.
 pub(crate) fn return_all(core: &Core, pages: &[InFrame]) {
     for (page, frame) in pages {
         let claim = core.memory.pages.claim(*page);

@@ -325,8 +325,8 @@ pub(crate) fn bring(
     Ok(())
 }
 
-/// Returns the offsets of pages to read along with a touched page, if allowed. Watches the other
-/// candidates.
+/// Returns the offsets of pages to read along with a touched page, if allowed. Records the other
+/// candidates, to learn if they are touched soon.
 fn offsets_along(core: &Core, page: PageNo, may_be: bool) -> Offsets {
     if !may_be {
         core.policies.offset_prefetch.note(page, Offsets::default());

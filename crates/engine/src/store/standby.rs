@@ -43,13 +43,13 @@ const GROWTH: usize = 2;
 /// Maximum number of pages whose DRAM one call releases, because a thread may wait for it.
 const RELEASE_PAGES: usize = 512;
 
-/// The content of a slot between two allocations: the slot's number and its generation.
+/// Identifies the content of a slot: the slot's number and its generation.
 pub(crate) type Tenant = (u64, u32);
 
 #[derive(Debug, Clone, Copy)]
 struct Way {
     tenant: Option<Tenant>,
-    /// The larger, the later the page was kept.
+    /// Order in which pages were kept: a larger number is later.
     age: u32,
     has_dram: bool,
 }

@@ -27,13 +27,13 @@ const PAGES_BETWEEN_CHECKS: usize = 16;
 pub struct Pinned {
     /// Number of bytes pinned, from the start.
     pub bytes: usize,
-    /// Why pinning ended there.
+    /// Reason why pinning ended there.
     pub then: Then,
     /// Tier of the last page that was brought in; `None` if all pages were resident.
     pub from: Option<Tier>,
 }
 
-/// Why pinning ended.
+/// Reason why pinning ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
     /// The whole buffer is pinned.

@@ -138,8 +138,8 @@ impl<'t> PageTable<'t> {
         }
     }
 
-    /// Decrements the rounds that a resident page survives, unless the page is busy. Returns true
-    /// if they were 0.
+    /// Lowers the age of a resident page by one, unless the page is busy or changed. Returns true
+    /// if the age was 0.
     pub(crate) fn age_down(&self, page: PageNo, seen: Entry) -> bool {
         if seen.0 & AGE_MASK == 0 {
             return true;

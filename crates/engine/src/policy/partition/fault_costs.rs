@@ -12,14 +12,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A share of 1.
 pub(super) const WHOLE: u32 = 1 << 20;
-/// Initial estimates of fault costs.
+/// Initial estimate of the CPU time of a fault from the pool.
 const POOL_FAULT_NS: u64 = 5_000;
+/// Initial estimate of the total time of a fault from the disk.
 const DISK_FAULT_NS: u64 = 60_000;
+/// Initial estimate of the CPU time of a fault from the disk.
 const DISK_CPU_NS: u64 = 20_000;
-/// Initial estimates of the CPU time to evict a page, and to write one back.
+/// Initial estimate of the CPU time to evict a page.
 const EVICT_NS: u64 = 5_000;
+/// Initial estimate of the CPU time to write a page back.
 const WRITE_BACK_NS: u64 = 2_000;
-/// Cap of a measurement: this multiple of the average, or of `MIN_NS` if that is more.
+/// Cap of a measurement, as a multiple of the average or of `MIN_NS`, whichever is larger.
 const MAX_TIMES: u64 = 4;
 const MIN_NS: u64 = 5_000;
 /// Time to enter and leave the signal handler, which cannot be measured there.
@@ -28,7 +31,7 @@ const SIGNAL_NS: u64 = 2_500;
 const SAMPLED: u64 = 16;
 /// Interval over which the idle time of the CPUs is measured.
 const WINDOW_NS: u64 = 10_000_000;
-/// If threads wait less than 1/MIN_WAITED of the interval, they count as not waiting.
+/// Divisor: threads that wait less than 1/16 of the interval count as not waiting.
 const MIN_WAITED: u64 = 16;
 
 #[derive(Debug)]

@@ -30,7 +30,7 @@ pub(super) struct GhostHits {
     pooled: Counts,
 }
 
-/// Changes if the limit had been 0, 1, 2 ... steps away.
+/// Numbers of faults that limits at distances of 0, 1, 2 ... steps would have saved or caused.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct StepGains {
     /// Saved faults from the pool, with more memory for resident pages.

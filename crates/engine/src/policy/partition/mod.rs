@@ -282,8 +282,9 @@ impl Partition {
         }
     }
 
-    /// Moves the pool's limit if enough events justify it. `at_random` maps a random number to an
-    /// object of the pool, if there is one, and returns the number of pages evicted since that one.
+    /// Moves the pool's limit if enough events justify it. `at_random` selects an object of the
+    /// pool by a random number and returns the number of pages evicted since that object's page, or
+    /// `None` if it selects no object.
     pub fn step(
         &self,
         view: impl FnOnce() -> PoolView,

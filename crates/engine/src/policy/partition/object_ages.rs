@@ -30,8 +30,8 @@ impl Samples {
         self.count = 0;
     }
 
-    /// Takes more samples. `at_random` maps a random number to an object, if there is one, and
-    /// returns the number of pages evicted since.
+    /// Takes more samples. `at_random` selects an object by a random number and returns the number
+    /// of pages evicted since that object's page, or `None` if it selects no object.
     pub(super) fn sample(&mut self, at_random: impl Fn(u64) -> Option<u64>) {
         let wanted = EACH_TIME.max(SAMPLES.saturating_sub(self.count));
         let until = self.count + wanted;

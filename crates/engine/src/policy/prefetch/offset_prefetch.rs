@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 const OFFSETS: [i64; 8] = [-4, -3, -2, -1, 1, 2, 3, 4];
 /// Number of faults within which a page counts as touched together with another.
 const RECENT: usize = 8;
-/// Bits per likelihood; all of a chunk fit in a word.
+/// Bits per likelihood. The likelihoods of a chunk fit into one word.
 const LIKELY_BITS: u32 = u64::BITS / OFFSETS.len() as u32;
 const CERTAIN: u64 = (1 << LIKELY_BITS) - 1;
 /// Threshold for prefetching. An additional page costs about a tenth of a separate read, and memory

@@ -89,8 +89,8 @@ pub struct Ahead<F> {
 }
 
 impl<F: Fn(PageNo) -> bool> Ahead<F> {
-    /// Returns the window starting at its first absent page. `None` if there is none nearby before
-    /// the end.
+    /// Returns the window from its first absent page. Returns `None` if all of the next pages are
+    /// resident or beyond the end.
     fn first_missing(&self, window: Window) -> Option<Window> {
         let steps = (0..MAX_SKIPPED).map_while(|step| window.page_after(step));
         let mut pages = steps.take_while(|page| *page < self.end);

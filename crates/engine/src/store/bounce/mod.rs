@@ -155,9 +155,9 @@ impl Pools {
         None
     }
 
-    /// Takes a buffer of `pages` pages, or of half, a quarter, and so on, if there is no run of
-    /// that length. Requests another pool only if there is no buffer at all, because another pool
-    /// would not have longer runs.
+    /// Takes a buffer of `pages` pages. If there is no run of that length, tries half of it, a
+    /// quarter, and so on. Requests another pool only if there is no buffer at all, because another
+    /// pool would not have longer runs.
     #[must_use]
     pub(crate) fn take_up_to(&self, cpu: usize, pages: usize) -> Option<Buffer<'_>> {
         let longest = pages.min(self.max_run);

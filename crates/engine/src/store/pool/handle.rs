@@ -40,7 +40,7 @@ impl Handle {
         Handle(bits << TAG_BITS | u64::from(object.tag))
     }
 
-    /// Returns the handle in the form of a page-table entry.
+    /// Returns the handle's bits for a page entry.
     #[must_use]
     pub fn to_bits(self) -> u64 {
         self.0

@@ -187,8 +187,7 @@ impl Pool {
         slab.lock().get(handle).map(read).ok_or(Damaged)
     }
 
-    /// Returns the handle of a live object from its upper bits. Marks the slab as used, because its
-    /// page becomes a copy in the pool again.
+    /// Returns the handle of a live object from its upper bits. Marks the slab as used.
     #[must_use]
     pub fn handle_of(&self, object: u64) -> Option<Handle> {
         let (slab, slot) = (object >> handle::SLOT_BITS, object & ((1 << handle::SLOT_BITS) - 1));

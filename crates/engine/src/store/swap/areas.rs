@@ -461,8 +461,8 @@ impl Areas {
         area.read_page(lane_of(lanes, slot), local, page)
     }
 
-    /// Returns why the area of `slot` refuses all writes; `None` if `error` concerns single slots
-    /// only.
+    /// Returns the reason why the area of `slot` refuses all writes; `None` if `error` concerns
+    /// single slots only.
     #[must_use]
     pub(crate) fn refusal(&self, slot: u64, error: &IoError) -> Option<AreaFull> {
         self.of(slot).0.refusal(error)

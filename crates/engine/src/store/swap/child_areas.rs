@@ -80,7 +80,7 @@ impl ChildAreas {
         self.may_open.store(false, Relaxed);
     }
 
-    /// Returns why no area, or no further one, was opened.
+    /// Returns the reason for the last failure to open an area, if any.
     pub(crate) fn refusal(&self) -> Option<String> {
         self.lock().refusal.clone()
     }

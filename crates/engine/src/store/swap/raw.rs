@@ -30,8 +30,8 @@ const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Threads that compare blocks: most of the time they wait for the device.
 const THREADS: usize = 8;
 
-/// Reason why a swap file cannot be used by its blocks. No block was written through the device,
-/// except after [`RawRefusal::Differs`] with `through_device`, and then only blocks of the file.
+/// Reason why a swap file cannot be used by its blocks. If [`RawFile::prove`] failed, it may have
+/// written through the device, but only to blocks of the file that it had proven before.
 ///
 /// ```
 /// use softswap_engine::store::swap::raw::RawRefusal;

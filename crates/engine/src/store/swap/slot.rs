@@ -88,7 +88,7 @@ pub struct SlotAllocator {
     clean: &'static [AtomicU64],
     /// A bit for each cluster that was ever allocated from.
     touched: &'static [AtomicU64],
-    /// Number of these clusters.
+    /// Number of clusters that were ever allocated from.
     touched_clusters: AtomicU32,
     /// Number of nonzero words of `touched`.
     touched_words: AtomicU32,
@@ -102,9 +102,9 @@ pub struct SlotAllocator {
     retired: &'static [AtomicU64],
     frozen: AtomicU32,
     freezing: Mutex<()>,
-    /// Slots that were in use at the start of an active freeze.
+    /// A bit for each slot that was in use at the start of an active freeze.
     kept: &'static [AtomicU64],
-    /// Frozen slots that were freed since.
+    /// A bit for each frozen slot that was freed since.
     limbo: &'static [AtomicU64],
     /// A bit for each cluster that may have slots in limbo.
     limbo_clusters: &'static [AtomicU64],

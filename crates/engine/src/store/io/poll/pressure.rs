@@ -54,8 +54,8 @@ pub(crate) struct Waiting<'p> {
 }
 
 impl Pressure {
-    /// Creates it without signs, for `cpus` processors. `load` counts runnable threads of all
-    /// programs.
+    /// Creates the state for `cpus` processors, without signs. `load` counts runnable threads of
+    /// all programs.
     #[must_use]
     pub(crate) fn new(cpus: usize, load: Option<Load>) -> Pressure {
         Pressure {
@@ -116,7 +116,7 @@ impl Pressure {
     }
 
     /// Records that a thread polled for `ns` until `now_ns`, and was preempted for `lost_ns` of
-    /// them.
+    /// this time.
     pub(crate) fn note_poll(&self, ns: u64, lost_ns: u64, now_ns: u64) {
         let lost = self.lost_ns.fetch_add(lost_ns, Relaxed) + lost_ns;
         if self.polled_time_ns.fetch_add(ns, Relaxed) + ns < WINDOW_NS {

@@ -354,7 +354,7 @@ impl Area {
         self.parts[slot as usize].store(parts, Release);
     }
 
-    /// Frees one part of a slot's page; the last part frees the slot.
+    /// Frees one part of a slot's page. Freeing the last part frees the slot.
     pub(crate) fn free_part(&self, slot: u64, part: u8) {
         let bit = 1 << part;
         let before = self.parts[slot as usize].fetch_and(!bit, AcqRel);
