@@ -1,7 +1,6 @@
 //! Records that the program has a seccomp filter of its own.
 //!
-//! If it has one, the engine makes only the calls that [`crate::exemption`] lists. All modules
-//! above ask for this, so it is below them.
+//! If it has one, the engine makes only the calls that [`crate::exemption`] lists.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

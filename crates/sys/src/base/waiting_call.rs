@@ -1,13 +1,14 @@
 //! A system call that a handler with blocked signals makes with the program's signals unblocked.
 //!
 //! A signal interrupts the call even if it arrives just before the call: [`interrupt`] moves the
-//! interrupted thread past it. So no call waits although a signal has arrived.
+//! interrupted thread past the call instruction, so that it does not wait.
 
 use crate::raw;
 use crate::signals::Mask;
 use libc::{c_void, ucontext_t};
 
-/// Result if the call must be made again: the kernel's ERESTARTNOINTR, which no call returns.
+/// Result if a signal arrived before the call, or if the kernel would restart the call after the
+/// signal: ERESTARTNOINTR, which no call returns.
 pub const MADE_AGAIN: isize = -513;
 
 // Five pushed registers align the stack. Its lowest word holds the call's sixth argument, the word
@@ -113,11 +114,11 @@ unsafe extern "C" {
     fn softswap_waiting_call_interrupted();
 }
 
-/// Issues a call, for the program or for the engine, with the mask `open`; then sets the mask
-/// `closed`. Returns the kernel's result, or [`MADE_AGAIN`] if a signal arrived before the call.
+/// Makes a call, for the program or for the engine, with the mask `open`; then sets the mask
+/// `closed`. Returns the kernel's result, or [`MADE_AGAIN`] if the call must be repeated.
 ///
 /// # Safety
-/// As for [`raw::syscall_for_program`]. Handlers that run meanwhile call [`interrupt`].
+/// Those of [`raw::syscall_for_program`]. Handlers that run meanwhile call [`interrupt`].
 pub unsafe fn waiting_call(
     number: i64,
     arguments: [usize; 6],

@@ -1,8 +1,8 @@
 //! Words of memory shared between `softswap run` and the engine that it started.
 //!
 //! They are in a sealed memfd, which can neither shrink nor grow. So the words stay valid
-//! regardless of what the other process does with the descriptor. It has no name in a file system
-//! and disappears with the last process that uses it.
+//! regardless of what the other process does with the descriptor. The memfd has no name in a file
+//! system, and the kernel frees it with the last process that uses it.
 
 use crate::PAGE_SIZE;
 use crate::raw;
@@ -40,7 +40,7 @@ fn check_file_size(bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Returns true for a descriptor of [`create`] with at least `words` words.
+/// Returns true if `fd` is sealed as by [`create`], and has at least `words` words.
 pub fn is_shared(fd: impl AsFd, words: usize) -> bool {
     let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
     words > 0
@@ -72,13 +72,13 @@ pub fn open(fd: impl AsFd, words: usize) -> io::Result<&'static [AtomicU64]> {
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), words) })
 }
 
-/// As [`open`], by the number of an inherited descriptor.
+/// Maps words by the number of an inherited descriptor: see [`open`].
 pub fn open_inherited(number: i32, words: usize) -> io::Result<&'static [AtomicU64]> {
     if number < 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
-    // SAFETY: borrowed for this call only, which only queries and maps it. If the number is not
-    // open the kernel returns EBADF, and any other file is refused.
+    // SAFETY: the descriptor is borrowed only for this call, which queries and maps it. If the
+    // number is not open, the kernel returns EBADF; `open` refuses any other file.
     open(unsafe { rustix::fd::BorrowedFd::borrow_raw(number) }, words)
 }
 
@@ -100,10 +100,10 @@ pub fn map_new_file(path: &Path, words: usize, magic: u64) -> io::Result<&'stati
     mapped.inspect_err(|_| drop(std::fs::remove_file(&fresh)))
 }
 
-/// Announces the order in which the words of [`map_new_file`] are accessed from now on.
+/// Announces the order of later accesses to the words of [`map_new_file`].
 ///
 /// # Errors
-/// The kernel's; the mapping then stays as it was.
+/// The kernel's error. The mapping is then unchanged.
 pub fn advise_order(words: &'static [AtomicU64], is_random: bool) -> io::Result<()> {
     let advice = if is_random { Advice::Random } else { Advice::Sequential };
     let (start, len) = (words.as_ptr().cast_mut(), size_of_val(words));
@@ -135,8 +135,8 @@ fn map_words(file: &File, words: usize) -> io::Result<&'static [AtomicU64]> {
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), words) })
 }
 
-/// Address of spare memory for [`make_private`]; 0 for none. If more is mapped by then than the
-/// limit on address space (RLIMIT_AS) allows, the kernel maps no more, but still moves mappings.
+/// Address of spare memory for [`make_private`]; 0 for none. At the limit on address space
+/// (RLIMIT_AS) the kernel refuses new mappings, but still moves existing ones.
 static SPARE: AtomicUsize = AtomicUsize::new(0);
 /// Address of words that are private already: they are also private in children of this process.
 static PRIVATE: AtomicUsize = AtomicUsize::new(0);
@@ -162,7 +162,7 @@ pub fn prepare_private(words: &[AtomicU64]) -> io::Result<()> {
 }
 
 /// Replaces words of [`create`] by a private copy at the same address, for a forked child, which
-/// counts for itself.
+/// has its own counters.
 pub fn make_private(words: &'static [AtomicU64]) -> io::Result<()> {
     let (start, len) = pages_of(words);
     if PRIVATE.load(Relaxed) == start {
