@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-/// A guard against hangs.
+/// Timeout of a case. It only detects hangs.
 const CASE_LIMIT: Duration = Duration::from_secs(300);
 /// Maximum number of plain runs of a case. On a busy machine the output of plain Linux varies, and each
 /// variant is accepted.
@@ -16,7 +16,7 @@ const PLAIN_RUNS: usize = 5;
 /// Minimum number of cases, against an empty suite.
 const MIN_CASES: usize = 300;
 
-/// A way to run a case under softswap.
+/// A configuration in which cases run under softswap under softswap.
 struct RunMode {
     name: &'static str,
     memory: &'static str,
@@ -43,7 +43,8 @@ const RUN_MODES: [RunMode; 7] = [
         pressure_mib: "14",
         options: &[AWAKE, "--faults", "protection"],
     },
-    // The engine starts when the first large block is allocated. The next way never starts it by itself.
+    // The engine starts when the first large block is allocated. The next configuration never
+    // starts it.
     RunMode { name: "wakes", memory: "8M", pressure_mib: "14", options: &[] },
     RunMode { name: "sleeps", memory: "64M", pressure_mib: "0", options: &[] },
 ];
@@ -169,7 +170,7 @@ fn complaints_about(
         if may_differ {
             if got == plain[0] {
                 complaints.push(format!(
-                    "{name} is as on Linux now ({}): take it out of differences.txt",
+                    "{name} no longer differs ({}): remove it from differences.txt",
                     mode.name
                 ));
             }
@@ -196,7 +197,7 @@ fn program_results_equal_linux() {
     assert!(all.len() >= MIN_CASES, "{} cases", all.len());
     for name in known.keys() {
         let is_there = all.iter().any(|(theme, case)| *name == format!("{theme}.{case}"));
-        assert!(is_there, "differences.txt names {name}, which there is not");
+        assert!(is_there, "differences.txt names {name}, which does not exist");
     }
     let wanted: Vec<_> = all
         .into_iter()

@@ -128,7 +128,7 @@ fn variant_keeps_data(variant: impl Fn() -> Swapped, unused: Option<&str>) -> [R
     for report in &reports {
         assert!(report.figure("pages_written") > 0, "{}", report.figures);
         if let Some(unused) = unused {
-            assert_eq!(report.figure(unused), 0, "{unused} in spite of all");
+            assert_eq!(report.figure(unused), 0, "{unused} must not be used");
         }
     }
     reports
@@ -235,9 +235,9 @@ fn growing_block_is_not_copied_at_every_step() {
     let report = Swapped::within(SMALL).run_ok("blocks", &options);
     let pages = (48 << 20) / 4096;
     let fresh = report.figures["faults"]["zero"]["count"].as_u64().expect("a count");
-    assert!(fresh < 2 * pages, "{fresh} faults made fresh pages for a block of {pages}");
+    assert!(fresh < 2 * pages, "{fresh} faults created zero pages for a block of {pages}");
     let out = report.figure("pages_out");
-    assert!(out < 3 * pages, "{out} pages left of a block of {pages}");
+    assert!(out < 3 * pages, "{out} pages evicted of a block of {pages}");
 }
 
 #[test]
@@ -355,13 +355,13 @@ fn killed_run_leaves_no_files() {
     let children = children_of(running.id());
     assert_eq!(children.len(), 1, "softswap has one child, the program");
     let program = Pid::from_raw(children[0]).expect("a process number");
-    kill_process(program, Signal::KILL).expect("the program is ours to kill");
+    kill_process(program, Signal::KILL).expect("the program can be killed");
 
     let ended = running.finish(LIMIT);
     assert_eq!(ended.status.signal(), Some(libc::SIGKILL), "{}", ended.stderr);
-    assert!(ended.stderr.contains("SIGKILL"), "the summary says how: {}", ended.stderr);
+    assert!(ended.stderr.contains("SIGKILL"), "the summary must name the signal: {}", ended.stderr);
     assert!(kill_process(program, Signal::CONT).is_err(), "the program is still there");
-    assert_eq!(users_of(swap.path()), [] as [&str; 0], "somebody still holds swap");
+    assert_eq!(users_of(swap.path()), [] as [&str; 0], "a process still uses the swap directory");
     let left = std::fs::read_dir(swap.path()).expect("the swap directory").count();
     assert_eq!(left, 0, "files were left in the swap directory");
 }
@@ -401,7 +401,10 @@ fn full_swap_stops_program_with_message() {
     assert!(!stderr.contains("FAILED"), "the program saw wrong data: {stderr}");
     let refusal = stderr.lines().find(|line| line.starts_with("softswap:") && line.contains("64"));
     let refusal = refusal.unwrap_or_else(|| panic!("no message names the limit: {stderr}"));
-    assert!(stderr.contains("--swap") || stderr.contains("SOFTSWAP_SWAP"), "no way out: {refusal}");
+    assert!(
+        stderr.contains("--swap") || stderr.contains("SOFTSWAP_SWAP"),
+        "the message has no remedy: {refusal}"
+    );
     let left = std::fs::read_dir(swap.path()).expect("the swap directory").count();
     assert_eq!(left, 0, "files were left in the swap directory");
 }

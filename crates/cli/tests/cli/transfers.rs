@@ -1,5 +1,5 @@
-//! Long transfers under memory pressure. No plaintext of the program reaches the disk. A failing disk may
-//! fail a call or stop the program, but corrupts no byte.
+//! Long transfers under memory pressure. No plaintext of the program reaches the disk. After a disk
+//! error, a call may fail or the program may stop, but no byte is corrupted.
 
 use crate::support::cgroup::MemoryGroup;
 use crate::support::{Ended, LIMIT, Running, compiled, mix64, softswap};
@@ -96,10 +96,10 @@ fn long_transfers_write_no_plaintext() {
     let dir = scratch();
     let ended = run(dir.path(), ON_A_DEVICE, &[]);
     ended.expect_success("long transfers");
-    assert_eq!(markers_in(&dir.path().join("disk.img")), 0, "pages of the program in clear");
+    assert_eq!(markers_in(&dir.path().join("disk.img")), 0, "unencrypted pages of the program");
     // Checks the search itself: without encryption it finds the markers.
     run(dir.path(), ON_A_DEVICE, &["--no-encrypt"]).expect_success("long transfers");
-    assert!(markers_in(&dir.path().join("disk.img")) > 1000, "the swap area is in clear now");
+    assert!(markers_in(&dir.path().join("disk.img")) > 1000, "the swap area must be unencrypted");
 }
 
 /// Puts the swap area of highest priority on a device that accepts some writes and then fails.

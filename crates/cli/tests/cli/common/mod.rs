@@ -78,8 +78,8 @@ pub(crate) fn as_unprivileged(dir: &Path) -> assert_cmd::Command {
 pub(crate) fn copy_binaries(dir: &Path) {
     set_mode(dir, 0o755);
     let names = ["softswap", "softswap-bench", "libsoftswap.so"];
-    // Copied by `cp`: a file open for writing cannot be executed, and a child forked by another test would
-    // inherit the descriptor.
+    // Copy by `cp`: a file open for writing cannot be executed, and a child forked by another test
+    // would inherit the descriptor.
     let copied = Std::new("cp").args(names.map(|name| bin_dir().join(name))).arg(dir).status();
     assert!(copied.unwrap().success());
 }

@@ -14,7 +14,7 @@ pub(crate) enum Injected {
         end: End,
         max_interval: Duration,
     },
-    /// Not possible on this machine, for this reason.
+    /// The fault cannot be injected on this machine, for this reason.
     Skipped(String),
 }
 
@@ -94,7 +94,7 @@ fn expect_free(disk: &Disk, before_bytes: u64) {
         after_bytes + TABLES_BYTES >= before_bytes,
         "{after_bytes} bytes are free after the run, {before_bytes} were before"
     );
-    assert!(disk.is_empty(), "files are left");
+    assert!(disk.is_empty(), "the run left files");
 }
 
 // ---- signals and control groups ------------------------------------------------------
@@ -139,10 +139,10 @@ fn killed(random: &mut Random, kill: impl FnOnce(&mut Victim)) -> Outcome {
     victim.watch(random.milliseconds(1, 700));
     kill(&mut victim);
     let outcome = finish(victim, 1, May::Killed(libc::SIGKILL));
-    assert_eq!(std::fs::read_dir(dir.path()).map_or(0, Iterator::count), 0, "files are left");
+    assert_eq!(std::fs::read_dir(dir.path()).map_or(0, Iterator::count), 0, "the run left files");
     if let Some(disk) = disk {
         // If softswap itself was killed, no process waits for the kernel to free the file.
-        wait_until("space to be free", || match disk.free_bytes() {
+        wait_until("the space is free", || match disk.free_bytes() {
             bytes if bytes + TABLES_BYTES >= before_bytes => Ok(()),
             bytes => Err(format!("{bytes} bytes are free, {before_bytes} were before")),
         });
@@ -343,7 +343,7 @@ struct Mapper {
 
 impl Mapper {
     fn over(disk: &Disk) -> Result<Mapper, String> {
-        // The file system is created anew, on its own loop device.
+        // Create a new file system on its own loop device.
         let image = disk.keeps().join("mapped");
         let file = std::fs::File::create(&image).map_err(|error| error.to_string())?;
         file.set_len(160 << 20).map_err(|error| error.to_string())?;
@@ -441,7 +441,7 @@ fn limits_from_outside(random: &mut Random) -> Outcome {
 
 // ---- one after the other -------------------------------------------------------------------
 
-/// Resources of a run are available to the next run at once.
+/// The next run can use the resources of this run immediately.
 fn next_run_at_once(random: &mut Random) -> Outcome {
     let disk = Disk::of(112)?;
     let before_bytes = disk.free_bytes();

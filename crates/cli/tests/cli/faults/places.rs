@@ -93,14 +93,14 @@ impl Disk {
             return Err("mounting needs root".into());
         }
         let dir = directory();
-        let [point, shelf_point] = ["mounted", "shelf"].map(|name| dir.path().join(name));
+        let [point, tmpfs_point] = ["mounted", "shelf"].map(|name| dir.path().join(name));
         std::fs::create_dir(&point).expect("a directory");
-        std::fs::create_dir(&shelf_point).expect("a directory");
+        std::fs::create_dir(&tmpfs_point).expect("a directory");
         let text = |path: &Path| path.display().to_string();
         let tmpfs = storage_mib.map(|mib| {
             let size = format!("size={mib}m");
-            tool("mount", &["-t", "tmpfs", "-o", &size, "none", &text(&shelf_point)])
-                .map(|_| Mounted(shelf_point.clone()))
+            tool("mount", &["-t", "tmpfs", "-o", &size, "none", &text(&tmpfs_point)])
+                .map(|_| Mounted(tmpfs_point.clone()))
         });
         let tmpfs = tmpfs.transpose()?;
         let image = tmpfs.as_ref().map_or(dir.path(), |tmpfs| &tmpfs.0).join("image");
@@ -146,7 +146,7 @@ impl Disk {
 
     /// Resizes the tmpfs that contains the image.
     pub(crate) fn set_storage(&self, mib: u64) -> Result<(), String> {
-        let tmpfs = self.tmpfs.as_ref().expect("a hollow one");
+        let tmpfs = self.tmpfs.as_ref().expect("the disk has its own tmpfs");
         let size = format!("remount,size={mib}m");
         tool("mount", &["-o", &size, &tmpfs.0.display().to_string()]).map(drop)
     }
@@ -207,7 +207,7 @@ impl Freezer {
                 return Ok(freezer);
             }
         }
-        Err("there is no control group that can be frozen".into())
+        Err("no freezer control group is available".into())
     }
 
     fn file(&self) -> &'static str {

@@ -40,7 +40,7 @@ impl MemoryGroup {
                 Err(error) => reasons.push(format!("{mount}: {error}")),
             }
         }
-        Err(format!("no memory control group can be made: {}", reasons.join("; ")))
+        Err(format!("no memory control group can be created: {}", reasons.join("; ")))
     }
 
     fn create_in(parent: &Path) -> io::Result<MemoryGroup> {
