@@ -10,7 +10,7 @@ use crate::memory::{pins, sleep_gate};
 use crate::signals::pending;
 use crate::signals::sets::engine_signals;
 use crate::signals::virtual_mask;
-use crate::signals::virtual_mask::settle;
+use crate::signals::virtual_mask::set_and_deliver;
 use softswap_sys::signals::Mask;
 use std::ffi::c_void;
 
@@ -82,7 +82,7 @@ unsafe fn jump(buffer: *const c_void) {
         pins::jump_to(target);
         let keeps_mask = buffer.byte_add(MASK_IS_SAVED_AT).cast::<i32>().read() != 0;
         if keeps_mask && let Some(mask) = stored_mask(buffer.byte_add(MASK_AT).cast()) {
-            settle(mask);
+            set_and_deliver(mask);
         }
     }
 }
@@ -148,7 +148,7 @@ unsafe fn adopt(context: *mut u8) {
                 word.add(1).write_unaligned(MARK | wanted | others);
             }
         }
-        settle(wanted);
+        set_and_deliver(wanted);
     }
 }
 

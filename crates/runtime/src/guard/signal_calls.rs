@@ -31,7 +31,7 @@ fn write<T: Copy>(address: usize, value: T) -> isize {
     if address == 0 || uaccess::put_user(address, value) { 0 } else { FAULT }
 }
 
-fn of<T>(result: Result<T, isize>, then: impl FnOnce(T) -> isize) -> isize {
+fn or_error<T>(result: Result<T, isize>, then: impl FnOnce(T) -> isize) -> isize {
     result.map_or_else(|error| error, then)
 }
 
@@ -40,10 +40,10 @@ fn rt_sigaction([signal, new, old, len, ..]: Arguments) -> isize {
         return INVALID;
     }
     // SAFETY: every bit pattern is a valid `Action`: it consists of words.
-    of(unsafe { read::<Action>(new) }, |new| {
+    or_error(unsafe { read::<Action>(new) }, |new| {
         // SAFETY: the program is responsible for its own handler.
         let changed = unsafe { sigaction::change(signal as i32, new) };
-        of(changed.map_err(refused), |before| write(old, before))
+        or_error(changed.map_err(refused), |before| write(old, before))
     })
 }
 
@@ -53,12 +53,12 @@ fn rt_sigprocmask([how, set, old, len, ..]: Arguments, interrupted: Option<&mut 
         return INVALID;
     }
     // SAFETY: every bit pattern is a valid mask.
-    of(unsafe { read::<Mask>(set) }, |set| {
+    or_error(unsafe { read::<Mask>(set) }, |set| {
         let changed = match interrupted {
             Some(mask) => change_interrupted(mask, how as i32, set),
             None => change_mask(how as i32, set),
         };
-        of(changed.map_err(refused), |before: Mask| write(old, before))
+        or_error(changed.map_err(refused), |before: Mask| write(old, before))
     })
 }
 
@@ -82,8 +82,8 @@ fn sigaltstack_at(arguments: Arguments, pointer: usize) -> isize {
     }
     let [new, old, ..] = arguments;
     // SAFETY: every bit pattern is a valid `stack_t`: a raw pointer and integers.
-    of(unsafe { read::<stack_t>(new) }, |new| {
-        of(alternate_stack::exchange(new, pointer), |before| write(old, before))
+    or_error(unsafe { read::<stack_t>(new) }, |new| {
+        or_error(alternate_stack::exchange(new, pointer), |before| write(old, before))
     })
 }
 
@@ -127,7 +127,7 @@ waiting! { SYS_rt_sigsuspend SYS_ppoll SYS_pselect6 SYS_epoll_pwait SYS_epoll_pw
 
 /// Returns the handler of a signal call through `syscall`.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
-    // Handlers return to the same code with and without an engine.
+    // Also while asleep: the handler must return to the runtime's code if the process wakes.
     if number == libc::SYS_rt_sigaction && instance::is_asleep() {
         return Some(rt_sigaction);
     }

@@ -518,7 +518,7 @@ fn abandon_call(context: *mut c_void, before: impl FnOnce()) -> ! {
 /// The call is not issued.
 fn stop(address: usize, error: &FaultError) -> ! {
     if let Some(context) = guarded_call::answered_context() {
-        abandon_call(context, || page_fault::refuse(address, error, context));
+        abandon_call(context, || page_fault::report_failure(address, error, context));
     }
     page_fault::raise(address, error);
     // The call cannot continue even if the program's SIGBUS handler returns.

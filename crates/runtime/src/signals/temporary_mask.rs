@@ -1,15 +1,15 @@
 //! The mask that a call installs while it waits (`sigsuspend`, `ppoll`).
 //!
-//! A handler that interrupts such a call runs with that mask and its own, but its context contains
-//! the thread's mask. The kernel blocks all signals when it delivers one to the runtime, so the
-//! call's mask is recorded here.
+//! A handler that interrupts such a call runs with the call's mask and its own, but its context
+//! contains the thread's mask. The kernel blocks all signals when it delivers one to the runtime's
+//! entry, so the call's mask would be lost. Therefore it is recorded here.
 
 use softswap_sys::signals::{self, Mask};
 use std::cell::Cell;
 use std::ffi::c_void;
 
 thread_local! {
-    /// The mask, and a stack address below which the call is issued.
+    /// The mask, and a stack address below which the call's frame is.
     static NOTED: Cell<Option<(Mask, usize)>> = const { Cell::new(None) };
 }
 
@@ -36,9 +36,9 @@ pub(crate) fn forget() {
 pub(super) unsafe fn take(context: *const c_void) -> Option<Mask> {
     const INTERRUPTED: i64 = -(libc::EINTR as i64);
     let (mask, above) = NOTED.take()?;
-    // SAFETY: a handler's context is a `ucontext_t`.
+    // SAFETY: `context` is that of the running handler, a `ucontext_t`.
     let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    // SAFETY: the same context.
+    // SAFETY: `context` is that of the running handler.
     let stack = unsafe { signals::interrupted_stack(context) };
     let is_near = stack < above && above - stack < CALL_BYTES;
     (is_near && registers[libc::REG_RAX as usize] == INTERRUPTED).then_some(mask)

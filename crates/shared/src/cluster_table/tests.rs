@@ -49,8 +49,8 @@ fn marks_are_unique() {
     let table = tables(&[area(1, 1)]).table(area(1, 1)).unwrap();
     let taken: BTreeSet<u64> = (2..40).collect();
     assert_eq!(table.mark(|mark| Some(!taken.contains(&mark))), Some(40));
-    assert_eq!(table.mark(|_| None), None, "the file system has no locks");
-    assert_eq!(table.mark(|_| Some(false)), None, "it gives up");
+    assert_eq!(table.mark(|_| None), None, "the mark cannot be put");
+    assert_eq!(table.mark(|_| Some(false)), None, "no mark is free");
     // Works with any value of the counter.
     table.next_mark.store(u64::MAX, Relaxed);
     let mark = table.mark(|mark| Some(mark > MARK_OF_TREE));
@@ -103,9 +103,9 @@ proptest! {
                     }
                 }
                 Act::Free(who, at) => {
-                    let is_its = owners.get(&at) == Some(&who);
-                    prop_assert_eq!(table.free(who, at), is_its);
-                    if is_its {
+                    let is_owner = owners.get(&at) == Some(&who);
+                    prop_assert_eq!(table.free(who, at), is_owner);
+                    if is_owner {
                         owners.remove(&at);
                     }
                 }

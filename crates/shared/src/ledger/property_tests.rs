@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use softswap_sys::process_identity::{Liveness, ProcessIdentity};
 use std::collections::BTreeMap;
 
-/// A sequential ledger, with the holder of each chunk.
+/// Sequential model of a ledger, with the holder of each chunk.
 struct Model {
     chunks: Vec<Option<u32>>,
     limit: usize,
@@ -65,8 +65,8 @@ impl Model {
         let floor = (self.limit / (2 * self.joined.len())).max(1);
         let benefit = |pid: &u32| self.benefit.get(pid).copied().unwrap_or(0);
         let (held, own) = (self.held(pid), benefit(&pid));
-        let may_give = |other: &&u32| **other != pid && self.left(**other) > floor;
-        let others: Vec<u32> = self.joined.iter().filter(may_give).copied().collect();
+        let can_release = |other: &&u32| **other != pid && self.left(**other) > floor;
+        let others: Vec<u32> = self.joined.iter().filter(can_release).copied().collect();
         let is_cheap = |other: &&u32| held < floor || 2 * benefit(other) < own;
         let cheap: Vec<u32> = others.iter().filter(is_cheap).copied().collect();
         let key = |other: &u32| (benefit(other), usize::MAX - self.left(*other));
@@ -201,7 +201,7 @@ impl Both {
             prop_assert!(expected.iter().all(|(_, chunks)| *chunks == 0), "{:?}", expected);
             return Ok(());
         };
-        // Until it is reaped, a killed process may be asked, too.
+        // A killed process may be asked until it is reaped.
         let mut all = self.members.iter().chain(&self.left);
         let (other, others) = all.find(|(_, member)| member.slot == request.slot).unwrap();
         prop_assert!(

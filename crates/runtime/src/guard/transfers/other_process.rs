@@ -46,7 +46,8 @@ pub(super) fn read(pid: i32, theirs: usize, count: usize, call: impl Fn() -> isi
     if !is_known || done >= wanted || raw::now_ns() < RETRY_NS.load(Ordering::Relaxed) {
         return first;
     }
-    let answered = raw::preserving_errno(|| outside_the_window(|| request_pages(pid, ranges, done)));
+    let answered =
+        raw::preserving_errno(|| outside_the_window(|| request_pages(pid, ranges, done)));
     if !matches!(answered, Ok(true)) {
         if answered.is_err_and(|why| why.kind() == io::ErrorKind::TimedOut) {
             RETRY_NS.store(raw::now_ns() + SILENCE_NS, Ordering::Relaxed);
