@@ -8,7 +8,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `base` | the engine instance, the C library's functions, raw system calls |
-//! | `signals` | signal masks, actions, pending signals; the SIGBUS handler, which faults pages in |
+//! | `signals` | signal masks, actions, pending signals; SIGBUS handler, which faults pages in |
 //! | `memory` | pins; `malloc`, `mmap` and related functions |
 //! | `process` | descriptors, threads, fork, exec, POSIX asynchronous I/O |
 //! | `guard` | the SIGSYS handler: faults in the buffers of a system call and issues it |

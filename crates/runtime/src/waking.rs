@@ -60,10 +60,10 @@ pub(crate) fn fall_asleep(config: &Config) -> bool {
     let is_usable = |area: &AreaSpec| match area.inherited {
         Some(mirror @ Inherited::Mirror(_)) => {
             // The mirror is optional.
-            shared_areas::keep(config, mirror);
+            shared_areas::keep_descriptor(config, mirror);
             has_files(area)
         }
-        Some(inherited) => shared_areas::keep(config, inherited),
+        Some(inherited) => shared_areas::keep_descriptor(config, inherited),
         None => has_files(area),
     };
     let are_usable = || config.areas.iter().all(is_usable);
@@ -187,8 +187,8 @@ fn has_no_other_thread() -> bool {
 static POSTPONED: AtomicU32 = AtomicU32::new(0);
 /// Number of such attempts after which a message is printed.
 const TRIES_BEFORE_MESSAGE: u32 = 3;
-const NOT_YET: &str = "softswap: this process cannot be managed yet: a thread blocks SIGBUS or SIGSYS, or is in a \
-     long system call; until that changes, the process may exceed its budget\n";
+const NOT_YET: &str = "softswap: this process cannot be managed yet: a thread blocks SIGBUS or \
+     SIGSYS, or is in a long system call; until that changes, the process may exceed its budget\n";
 
 /// Time of [`raw::now_ns`] before which no attempt is made; 0: none.
 static RETRY_AT_NS: AtomicU64 = AtomicU64::new(0);

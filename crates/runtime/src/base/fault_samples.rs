@@ -1,11 +1,11 @@
 //! Page faults sampled for `softswap record`: instruction, page, waiting time, and the words of the
 //! stack needed to unwind it.
 //!
-//! If sampling is off, it costs each fault one atomic load. If it is on, the faulting thread records
-//! one fault in N in its signal handler, without locks, allocation or waiting, in a slot that it
-//! claims. If no slot is free, the fault counts as missed. The kernel copies the stack, so a bad
-//! address is an error, not a fault. Each request takes the samples; without requests, sampling
-//! stops.
+//! If sampling is off, it costs each fault one atomic load. If it is on, the faulting thread
+//! records one fault in N in its signal handler, without locks, allocation or waiting, in a slot
+//! that it claims. If no slot is free, the fault counts as missed. The kernel copies the stack, so
+//! a bad address is an error, not a fault. Each request takes the samples; without requests,
+//! sampling stops.
 
 use super::python_frames;
 use super::uaccess::copy_by_kernel;
@@ -109,7 +109,7 @@ fn due_of(every: u32) -> Option<Due> {
 /// # Safety
 /// `context` is the context of a signal handler of this thread that is still running.
 #[cold]
-pub(crate) unsafe fn note(
+pub(crate) unsafe fn record(
     due: Due,
     address: usize,
     toucher: Toucher,
@@ -132,7 +132,7 @@ pub(crate) unsafe fn note(
         true => copy_by_kernel(stack, slot.stack.as_ptr() as *mut u8, size_of_val(&slot.stack)),
         false => 0,
     };
-    let python = python_frames::note(&slot.python);
+    let python = python_frames::record(&slot.python);
     for (word, value) in [
         (Word::Faults, u64::from(due.every)),
         (Word::Tier, tier as u64),

@@ -1,9 +1,9 @@
 //! The trapped system call that this thread is handling, if any.
 //!
 //! All signals are blocked while the guard handles a call, except while the call waits in the
-//! kernel ([`issue_waiting`]). A signal that arrives then interrupts the call. As with a real system
-//! call, the program's handler starts only after the guard returns, from the context of the trapped
-//! call.
+//! kernel ([`issue_waiting`]). A signal that arrives then interrupts the call. As with a real
+//! system call, the program's handler starts only after the guard returns, from the context of the
+//! trapped call.
 
 use super::issue_call::{Arguments, issue};
 use super::signal_stack;

@@ -39,7 +39,7 @@ fn places(start: usize) -> impl Iterator<Item = &'static Entry> {
 
 /// Records a block that the program has allocated by a call that returns to `caller`.
 #[inline]
-pub(crate) fn note(start: usize, len: usize, caller: usize) {
+pub(crate) fn record(start: usize, len: usize, caller: usize) {
     if len >= MIN_BYTES && start != 0 {
         insert(start, len, caller);
     }
@@ -110,20 +110,20 @@ mod tests {
     #[test]
     fn block_is_found_by_inner_address_until_freed() {
         const START: usize = 0x7f00_0000_0000;
-        note(START, 2 << 20, 0x5500);
-        note(START + (4 << 20), MIN_BYTES - 1, 0x5501);
+        record(START, 2 << 20, 0x5500);
+        record(START + (4 << 20), MIN_BYTES - 1, 0x5501);
         let of = |address: usize| around([address as u64].into_iter()).first().map(|it| it.caller);
         assert_eq!(of(START), Some(0x5500));
         assert_eq!(of(START + (2 << 20) - 1), Some(0x5500));
         assert_eq!(of(START + (2 << 20)), None);
         assert_eq!(of(START + (4 << 20)), None, "blocks below the minimum size are not recorded");
-        note(START, 3 << 20, 0x5502);
+        record(START, 3 << 20, 0x5502);
         assert_eq!(of(START + (2 << 20)), Some(0x5502));
         forget(START);
         assert_eq!(of(START), None);
         // There are more blocks than entries: the newest block must be in the table.
         for number in 0..3 * ENTRIES {
-            note(START + number * (2 << 20), 2 << 20, number);
+            record(START + number * (2 << 20), 2 << 20, number);
         }
         let last = 3 * ENTRIES - 1;
         assert_eq!(of(START + last * (2 << 20)), Some(last as u64));

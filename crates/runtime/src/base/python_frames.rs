@@ -136,7 +136,7 @@ fn half(bytes: &[u8], offset: usize) -> u32 {
     u32::from_ne_bytes(half)
 }
 
-/// Makes [`note`] record the frames of this interpreter, or none.
+/// Makes [`record`] record the frames of this interpreter, or none.
 pub(super) fn set_interpreter(python: Option<Python>) {
     let find = |python: Python| {
         let at = LAYOUTS.iter().position(|layout| layout.version == python.version)?;
@@ -156,7 +156,7 @@ fn interpreter() -> Option<(&'static Layout, u32)> {
 /// Records the frames of the calling thread, from the innermost one, as addresses of code objects.
 /// The lowest bit marks the outermost frame of a call of the interpreter's loop. Returns the number
 /// of frames. Called in signal handlers.
-pub(super) fn note(to: &[AtomicU64; MAX_FRAMES]) -> usize {
+pub(super) fn record(to: &[AtomicU64; MAX_FRAMES]) -> usize {
     let mut count = 0_usize;
     let Some(mut frame) = innermost_frame() else { return 0 };
     let Some((layout, _)) = interpreter() else { return 0 };
@@ -226,7 +226,7 @@ impl Layout {
         read_stored(engine, address as usize, &mut code)?;
         let (name, name_type) = self.text(engine, word(&code, QUALIFIED_NAME))?;
         let (file, file_type) = self.text(engine, word(&code, FILE))?;
-        // If the code object has been freed, these are hardly two objects of the same type.
+        // If the code object has been freed, both are hardly objects of the same type.
         let is_code = name_type == file_type;
         is_code.then(|| PythonCode { address, line: half(&code, self.first_line), name, file })
     }

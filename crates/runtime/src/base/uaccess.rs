@@ -2,8 +2,8 @@
 //!
 //! For managed memory the engine knows the protection, and a touch faults the page in. For other
 //! memory a system call without other effects tests the access; the calling thread's own stack
-//! needs no test. [`copy_from_user`] also works if the caller's stack is managed: the kernel copies,
-//! and the guard faults in absent pages.
+//! needs no test. [`copy_from_user`] also works if the caller's stack is managed: the kernel
+//! copies, and the guard faults in absent pages.
 
 use super::errno::refused;
 use super::issue_call::engine_syscall;
@@ -79,8 +79,8 @@ pub(crate) fn copy_by_kernel(from: usize, to: *mut u8, len: usize) -> isize {
     engine_syscall(libc::SYS_process_vm_readv, [pid, local, 1, remote, 1, 0])
 }
 
-/// Implements [`copy_from_user_nofault`] under a filter installed by the program: tests each page by
-/// a system call, then copies.
+/// Implements [`copy_from_user_nofault`] under a filter installed by the program: tests each page
+/// by a system call, then copies.
 fn copy_readable(from: usize, to: &mut [u8]) -> bool {
     let Some(end) = from.checked_add(to.len()) else { return false };
     let mut pages = (from & !(PAGE_SIZE - 1)..end).step_by(PAGE_SIZE);
@@ -127,7 +127,7 @@ fn is_on_stack(address: usize, len: usize) -> bool {
     if end <= main_end && main_end - here < (8 << 20) {
         return true;
     }
-    // On the signal stack, memory up to the descriptor is not all stack.
+    // While this code runs on the signal stack, memory up to the descriptor is not its stack.
     end <= descriptor && descriptor > here && !signal_stack::contains(here)
 }
 
@@ -170,8 +170,8 @@ pub(crate) fn is_writable(address: usize, len: usize) -> bool {
         })
 }
 
-/// Returns true if the kernel can write a byte. Tests by `mincore` for the page of this frame, which
-/// writes its result to `address`.
+/// Returns true if the kernel can write a byte. Tests by `mincore` for the page of this frame,
+/// which writes its result to `address`.
 fn kernel_writes(address: usize) -> bool {
     let here = 0_u8;
     let page = &raw const here as usize & !(PAGE_SIZE - 1);

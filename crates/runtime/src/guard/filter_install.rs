@@ -57,7 +57,7 @@ pub(crate) fn set_by_prctl(arguments: Arguments) -> isize {
 /// Installs a filter by the call that the program made. Returns its result.
 fn install(number: i64, mut arguments: Arguments, gives_descriptor: bool) -> isize {
     let Some(engine) = instance::engine() else { return issue(number, arguments) };
-    // SAFETY: any bytes are a valid `Program`: a number and a raw pointer.
+    // SAFETY: every bit pattern is a valid `Program`: a number and a raw pointer.
     let Some(header) = (unsafe { uaccess::get_user::<Program>(arguments[2]) }) else {
         // The kernel reports the bad pointer.
         arguments[2] = 0;
@@ -108,7 +108,7 @@ fn instructions(header: &Program) -> Option<Vec<Instruction>> {
         return None;
     }
     let mut all = vec![Instruction::default(); count];
-    // SAFETY: any bytes are valid instructions: they consist of integers.
+    // SAFETY: every bit pattern is a valid `Instruction`: it consists of integers.
     unsafe { uaccess::get_user_array(header.filter as usize, &mut all) }.then_some(all)
 }
 

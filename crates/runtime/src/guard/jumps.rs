@@ -36,7 +36,8 @@ const CONTEXT_MASK_AT: usize = std::mem::offset_of!(libc::ucontext_t, uc_sigmask
 /// # Safety
 /// A `sigset_t` of the C library is at `at`.
 unsafe fn store_mask(at: *mut u8) {
-    // SAFETY: a `sigset_t` of the C library is there, whose second word the kernel does not use.
+    // SAFETY: `at` points to a `sigset_t` of the C library. The kernel does not use its second
+    // word.
     unsafe { at.cast::<u64>().add(1).write_unaligned(MARK | virtual_mask::get()) };
 }
 
@@ -45,7 +46,7 @@ unsafe fn store_mask(at: *mut u8) {
 /// # Safety
 /// As [`store_mask`].
 unsafe fn stored_mask(at: *const u8) -> Option<Mask> {
-    // SAFETY: two words of a `sigset_t` can be read there.
+    // SAFETY: `at` points to a `sigset_t`, of which two words can be read.
     let [_, second] = unsafe { at.cast::<Words>().read_unaligned() };
     (second & MARK_BITS == MARK).then_some(second & engine_signals())
 }
@@ -74,7 +75,7 @@ unsafe fn jump(buffer: *const c_void) {
     if !instance::emulates_signals() {
         return;
     }
-    // SAFETY: a `jmp_buf` that was set; its words are within it.
+    // SAFETY: `buffer` is a `jmp_buf` that was set, and contains these words.
     unsafe {
         let target = target_of(buffer);
         pending::jump_to(target);

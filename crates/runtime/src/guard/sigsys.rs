@@ -169,7 +169,7 @@ extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void
 /// Carries out a trapped call. Returns its result, as the kernel would.
 fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     let Some(engine) = instance::engine() else {
-        // SAFETY: the context is the running handler's.
+        // SAFETY: `context` is that of the running handler.
         let answer = unsafe { signal_calls::answer_trapped(number, arguments, context) };
         return answer.unwrap_or_else(|| guarded_call::issue_waiting(number, arguments));
     };
@@ -181,7 +181,7 @@ fn answer(number: i64, arguments: Arguments, context: *mut c_void) -> isize {
     {
         return result;
     }
-    // SAFETY: the context is the running handler's.
+    // SAFETY: `context` is that of the running handler.
     if let Some(result) = unsafe { signal_calls::answer_trapped(number, arguments, context) } {
         return result;
     }

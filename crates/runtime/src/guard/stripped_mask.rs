@@ -52,7 +52,7 @@ impl StrippedMask {
         // SAFETY: every bit pattern is a valid mask.
         let Some(mask) = (unsafe { uaccess::get_user::<Mask>(from) }) else { return };
         self.mask = mask & !engine_signals();
-        temporary_mask::note(self.mask);
+        temporary_mask::record(self.mask);
         let stripped = &raw const self.mask as usize;
         if is_pair {
             self.pair[0] = stripped;

@@ -8,9 +8,9 @@
 //!
 //! Such a block starts at a multiple of [`GROWABLE_ALIGN_BYTES`], unlike nearly all other blocks,
 //! so a test of the alignment excludes the others. A table by address stores its length. The table
-//! needs no locks, because only one thread at a time may free or resize a block. An entry is written
-//! before the address is returned and cleared before the address is unmapped. A forked child
-//! therefore inherits a consistent table.
+//! needs no locks, because only one thread at a time may free or resize a block. An entry is
+//! written before the address is returned and cleared before the address is unmapped. A forked
+//! child therefore inherits a consistent table.
 
 use crate::base::instance;
 use crate::base::issue_call::issue;

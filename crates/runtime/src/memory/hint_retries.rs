@@ -11,7 +11,7 @@
 //! - **Tag bits**: a reservation at a power of two from [`LOWEST_TAG`] up. The program keeps flags
 //!   of its pointers in that bit (ZGC's views), so no other address can serve.
 //! - **Code**: LuaJIT maps memory for its code near its library, by hints. A small mapping near
-//!   executable code is left to the kernel, up to [`NEAR_CODE_BYTES`] altogether.
+//!   executable code is mapped at its hint, unmanaged, up to [`NEAR_CODE_BYTES`] altogether.
 //!
 //! With MAP_FIXED_NOREPLACE the kernel would map at the address, unmanaged. JDK 25 tries to reserve
 //! its heap in this way below 4 GiB, then at other addresses, and finally accepts any. So a large

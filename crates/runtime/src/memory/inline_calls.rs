@@ -63,9 +63,9 @@ fn trap(callers: &[usize]) {
         static IS_REPORTED: AtomicBool = AtomicBool::new(false);
         if !IS_REPORTED.swap(true, Ordering::Relaxed) {
             raw::write_stderr(
-                b"softswap: a library maps memory by its own system-call instructions, and softswap \
-                  cannot install a seccomp filter to trap them. This memory is not managed and does \
-                  not count in the budget (docs/limits.md)\n",
+                b"softswap: a library maps memory by its own system-call instructions, and no \
+                  seccomp filter can be installed to trap them; this memory is not managed and \
+                  does not count in the budget (docs/limits.md)\n",
             );
         }
         return;

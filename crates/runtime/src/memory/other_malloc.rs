@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const NAMES: [&CStr; 4] = [c"malloc", c"calloc", c"realloc", c"free"];
 
-/// Addresses of the program's functions of these [`NAMES`]; 0 if `malloc` is the runtime's.
+/// Addresses of the program's functions with these [`NAMES`]; 0 if `malloc` is the runtime's.
 static PROGRAM_FUNCTIONS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
 /// Alignment of every block, as in the C library.
@@ -105,8 +105,8 @@ fn realloc_either(old: Block, size: usize) -> Block {
     }
     let new = own_block(size, false);
     if !new.is_null() {
-        // SAFETY: both are live blocks of the heap, at least `len` bytes long; the caller frees the
-        // old one.
+        // SAFETY: both are live blocks of the heap, at least `len` bytes long; the caller frees
+        // `old`.
         unsafe {
             let len = HEAP.usable(old.cast()).min(size);
             std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast::<u8>(), len);
@@ -118,7 +118,7 @@ fn realloc_either(old: Block, size: usize) -> Block {
 
 extern "C" fn free_either(block: Block) {
     if HEAP.owns(block as usize) {
-        // SAFETY: a block of this heap, which the caller frees.
+        // SAFETY: `block` is a block of this heap, which the caller frees.
         unsafe { HEAP.release(block.cast()) };
     } else {
         program_function!(3 as fn(Block), block);

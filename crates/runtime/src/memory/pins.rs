@@ -244,9 +244,8 @@ impl<'e, const N: usize> Pins<'e, N> {
         Pins { engine, floor: DEPTH.get(), call }
     }
 
-    /// Faults in and pins up to `most` bytes of a buffer, if it is managed. Pins less if other
-    /// calls hold too much, but at least [`GUARANTEED_PAGES`]. Returns how many bytes the kernel
-    /// may access.
+    /// Faults in and pins up to `most` bytes of a buffer, if it is managed. If other calls hold too
+    /// much, pins no more than [`GUARANTEED_PAGES`]. Returns how many bytes the kernel may access.
     pub(crate) fn add(&mut self, address: usize, len: usize, most: usize) -> usize {
         if len == 0 || !self.engine.contains(address) {
             return len;
@@ -411,7 +410,7 @@ impl<'e, const N: usize> Pins<'e, N> {
             }
         }
         if let (Some(due), Some(tier)) = (due, from) {
-            note_sample(due, address, tier);
+            record_sample(due, address, tier);
         }
         let pinned = place.get();
         if pinned.held == 0 {
@@ -494,10 +493,10 @@ impl<const N: usize> Drop for Pins<'_, N> {
 
 /// Records a fault sample for a buffer of the call that this thread handles, if it was trapped.
 #[cold]
-fn note_sample(due: fault_samples::Due, address: usize, tier: Tier) {
+fn record_sample(due: fault_samples::Due, address: usize, tier: Tier) {
     if let Some(context) = guarded_call::answered_context() {
         // SAFETY: the context is that of the running SIGSYS handler.
-        unsafe { fault_samples::note(due, address, Toucher::Call, tier, context) };
+        unsafe { fault_samples::record(due, address, Toucher::Call, tier, context) };
     }
 }
 

@@ -266,9 +266,9 @@ extern "C" fn after_vfork(pid: isize) -> isize {
 }
 
 /// `vfork(2)`. The child of a sleeping process uses its parent's memory, and has no filter that
-/// would make its calls wait. So the parent does not wake until the child has exited or called exec.
-/// The child returns first and may overwrite this frame. So the return address is in a register,
-/// which the kernel preserves for the parent.
+/// would make its calls wait. So the parent does not wake until the child has exited or called
+/// exec. The child returns first and may overwrite this frame. So the return address is in a
+/// register, which the kernel preserves for the parent.
 ///
 /// # Safety
 /// As `vfork(2)`.

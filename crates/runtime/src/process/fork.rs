@@ -234,8 +234,8 @@ pub(super) extern "C" fn child() {
     }
 }
 
-/// Makes the child of a sleeping process sleep, too, with its own share of the budget. Returns false
-/// if the child must wake.
+/// Makes the child of a sleeping process sleep, too, with its own share of the budget. Returns
+/// false if the child must wake.
 fn sleep_on() -> bool {
     statistics::detach();
     asleep::become_child();

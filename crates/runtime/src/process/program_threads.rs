@@ -42,7 +42,7 @@ thread_local! {
 /// itself.
 pub(crate) fn set_up() {
     let mut key = 0;
-    // SAFETY: valid out-pointer; the destructor has the right signature.
+    // SAFETY: `key` is valid to write to; the destructor has the right signature.
     if unsafe { libc::pthread_key_create(&raw mut key, Some(remove_signal_stack)) } == 0 {
         KEY.store(key + 1, Ordering::Relaxed);
     }
@@ -97,7 +97,7 @@ fn install_signal_stack() -> Option<usize> {
 /// Arranges the removal of this thread's signal stack at its exit. Returns false on failure.
 fn arrange_removal(base: usize) -> bool {
     KEY.load(Ordering::Relaxed).checked_sub(1).is_some_and(|key| {
-        // SAFETY: a valid key of this library.
+        // SAFETY: `key` is a valid key of this library.
         unsafe { libc::pthread_setspecific(key, base as *const c_void) == 0 }
     })
 }
@@ -138,7 +138,8 @@ static COUNT: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 /// Returns the C library's count of threads, if known. If it is unknown (before glibc 2.34), engine
 /// threads keep the process alive after the program's last thread has exited by `pthread_exit`.
 fn count() -> Option<&'static AtomicU32> {
-    // SAFETY: null, or an unsigned int of the C library, which changes it by atomic operations.
+    // SAFETY: the pointer is null, or points to an unsigned int of the C library, which changes it
+    // by atomic operations.
     unsafe { COUNT.load(Ordering::Relaxed).as_ref() }
 }
 
@@ -279,7 +280,7 @@ fn inherited_mask(
     let get = unsafe { std::mem::transmute::<*mut c_void, GetMask>(get) };
     // SAFETY: all-zero is a valid set to write over.
     let mut mask = unsafe { std::mem::zeroed() };
-    // SAFETY: a valid attribute object, and a local.
+    // SAFETY: `attributes` is a valid object, and `mask` is a local.
     if unsafe { get(attributes, &raw mut mask) } == 0 { 0 } else { blocked }
 }
 
@@ -288,12 +289,12 @@ fn inherited_mask(
 pub(crate) fn start_own(start: Start, argument: *mut c_void) -> io::Result<libc::pthread_t> {
     let mut thread = 0;
     let job = Job { start, argument, blocked: 0, is_own: true };
-    // SAFETY: a valid C string.
+    // SAFETY: the name is a C string.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()) };
     COUNT.store(found.cast(), Ordering::Relaxed);
     // Block the program's signals, which its own threads must handle. Leave the C library's
     // unblocked: a `setuid` in progress holds a lock that thread creation needs.
-    // SAFETY: a valid out-pointer and a function of the right type.
+    // SAFETY: `thread` is a local, and `job` has a function of the right type.
     let result = signals::with_blocked(!INTERNAL, || unsafe {
         create(&raw mut thread, std::ptr::null(), job)
     });
@@ -335,7 +336,7 @@ fn without_managed_stack(attributes: *const libc::pthread_attr_t) -> Option<libc
         return None;
     }
     let (mut base, mut len) = (std::ptr::null_mut(), 0);
-    // SAFETY: a valid attribute object and out-pointers.
+    // SAFETY: `attributes` is a valid object; `base` and `len` are locals.
     let found = unsafe { libc::pthread_attr_getstack(attributes, &raw mut base, &raw mut len) };
     if found != 0 || len == 0 || !instance::is_in_window(base as usize) {
         return None;
@@ -344,8 +345,8 @@ fn without_managed_stack(attributes: *const libc::pthread_attr_t) -> Option<libc
     const STACK_ADDRESS_SET: i32 = 8;
     const FLAGS_AT: usize = 8;
     const STACK_ADDRESS_AT: usize = 24;
-    // SAFETY: a valid object, copied bit by bit: its pointers are shared with the original, which
-    // outlives the call.
+    // SAFETY: `attributes` is a valid object. The bitwise copy shares its pointers with the
+    // original, which outlives the call.
     let mut copy = unsafe { attributes.read() };
     let bytes = (&raw mut copy).cast::<u8>();
     // SAFETY: both fields are within the object.

@@ -28,7 +28,7 @@ fn open(number: i32) -> Option<ClusterTables> {
 
 /// Keeps the descriptor of an area that this process may need when it wakes. Returns false if the
 /// area is missing.
-pub(crate) fn keep(config: &Config, inherited: Inherited) -> bool {
+pub(crate) fn keep_descriptor(config: &Config, inherited: Inherited) -> bool {
     let (number, is_there) = match inherited {
         Inherited::File(number) | Inherited::Raw(number, _) => {
             let found = tables(config).zip(file::identity_of(number));

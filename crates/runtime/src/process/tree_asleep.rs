@@ -8,7 +8,7 @@
 //! no requests itself. A large one takes only free chunks, and wakes if there are too few. Its
 //! budget thread wakes it on a request; a process that is alone with a fixed budget has no such
 //! thread. A forked child has none, either: if it is large, it takes chunks only while an eighth of
-//! the budget stays free, and wakes when it needs more.
+//! the budget is free, and otherwise wakes at its next commit.
 
 use super::statistics;
 use super::tree::{self, CHILD_BYTES, GrantLock};

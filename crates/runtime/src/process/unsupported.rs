@@ -18,7 +18,7 @@ use std::ffi::c_void;
 /// # Safety
 /// `event` is a valid sigevent or null.
 unsafe fn needs_thread(event: *const libc::sigevent) -> bool {
-    // SAFETY: an event of the program, valid or null.
+    // SAFETY: `event` is an event of the program, valid or null.
     unsafe { event.as_ref() }.is_some_and(|event| event.sigev_notify == libc::SIGEV_THREAD)
         && instance::awake().is_some()
 }

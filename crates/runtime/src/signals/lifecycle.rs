@@ -13,7 +13,8 @@ pub(crate) fn remember(before: impl IntoIterator<Item = (i32, Action)>) {
     }
 }
 
-/// Emulates the mask that this process has inherited, and handlers that constructors have installed.
+/// Emulates the mask that this process has inherited, and handlers that constructors have
+/// installed.
 pub(crate) fn adopt() {
     virtual_mask::adopt_mask();
     sigaction::adopt();

@@ -108,7 +108,7 @@ fn handle(address: usize, context: *mut c_void) -> bool {
             if let (Some(due), Some(tier)) = (due, from) {
                 let toucher = if writes { Toucher::Write } else { Toucher::Read };
                 // SAFETY: `context` is from the kernel, for this handler.
-                unsafe { fault_samples::note(due, address, toucher, tier, context) };
+                unsafe { fault_samples::record(due, address, toucher, tier, context) };
             }
         }
         // A signal is pending: the program's handler runs, then the touch is repeated.

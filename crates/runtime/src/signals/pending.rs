@@ -14,7 +14,7 @@
 //! partly initialized child.
 //!
 //! Other threads read a thread's entry while it is listed. A thread that exits by its own
-//! system-call instruction stays listed. Therefore the entry is stored next to the signal stack,
+//! system-call instruction remains listed. Therefore the entry is stored next to the signal stack,
 //! which is then not freed, and not in thread-local storage.
 
 use super::sets::{engine_signals, kinds};
@@ -61,7 +61,7 @@ fn store(held: &Held, signal: i32, info: &siginfo_t) {
 fn siginfo_of(details: Details) -> siginfo_t {
     // SAFETY: all-zero is a valid siginfo_t.
     let mut info: siginfo_t = unsafe { std::mem::zeroed() };
-    // SAFETY: within siginfo_t.
+    // SAFETY: the words are within siginfo_t.
     unsafe { (&raw mut info).cast::<Details>().write(details) };
     info
 }
@@ -154,8 +154,8 @@ thread_local! {
 
 /// Runs `body` with this thread's state.
 fn with_me<R>(body: impl FnOnce(&Thread) -> R) -> R {
-    // SAFETY: `LISTED` is null or points to the entry that `enter` has written, which is valid until
-    // `unlist_thread` resets it.
+    // SAFETY: `LISTED` is null or points to the entry that `enter` has written, which is valid
+    // until `unlist_thread` resets it.
     match unsafe { LISTED.get().as_ref() } {
         Some(listed) => body(listed),
         None => OWN.with(body),
@@ -356,7 +356,7 @@ pub(super) fn last_answer(thread: i32) -> u32 {
     of_thread(thread, |it| it.answered.load(Ordering::SeqCst)).unwrap_or(0)
 }
 
-fn note_hidden(me: &Thread, call: Option<(i64, Arguments)>, at: usize) {
+fn set_hidden_call(me: &Thread, call: Option<(i64, Arguments)>, at: usize) {
     // Clear first: the number of one call must never be seen with the arguments of another.
     me.hidden[0].store(0, Ordering::SeqCst);
     if let Some((thread_id, arguments)) = call {
@@ -370,14 +370,14 @@ fn note_hidden(me: &Thread, call: Option<(i64, Arguments)>, at: usize) {
 
 /// Records a call that may hide pointers, before it is issued.
 pub(super) fn record_hidden_call(thread_id: i64, arguments: Arguments, at: usize) {
-    with_me(|me| note_hidden(me, Some((thread_id, arguments)), at));
+    with_me(|me| set_hidden_call(me, Some((thread_id, arguments)), at));
 }
 
 /// Removes that record if a jump to a frame at `target` ends the call.
 pub(crate) fn jump_to(target: usize) {
     with_me(|me| {
         if me.hidden_call().is_some() && signal_stack::is_left(me.hidden_at.get(), target) {
-            note_hidden(me, None, 0);
+            set_hidden_call(me, None, 0);
         }
     });
 }
@@ -442,8 +442,8 @@ pub(super) fn is_waiting_for(signal: i32) -> bool {
     with_me(|me| me.waits_for.load(Ordering::Relaxed) & signals::bit(signal) != 0)
 }
 
-/// Holds a sent signal that this thread does not take: for this thread if it was sent to the thread,
-/// otherwise for the process.
+/// Holds a sent signal that this thread does not take: for this thread if it was sent to the
+/// thread, otherwise for the process.
 pub(super) fn hold(signal: i32, info: &siginfo_t) {
     with(|process, me| {
         ANY.store(true, Ordering::SeqCst);

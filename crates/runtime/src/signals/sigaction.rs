@@ -101,7 +101,7 @@ pub unsafe extern "C" fn sigaction(signal: i32, new: *const CAction, old: *mut C
         // SAFETY: `sa_mask` is a valid set.
         Action::new(new.sa_sigaction, flags, unsafe { bits(&raw const new.sa_mask) })
     });
-    // SAFETY: a handler of the program, for a signal that programs may name.
+    // SAFETY: the program is responsible for its own handler.
     match unsafe { change(signal, wanted) } {
         Ok(before) => {
             // SAFETY: `old` is null or points to a writable object of the program.
@@ -135,7 +135,7 @@ unsafe fn install(signal: i32, handler: usize, flags: i32, mask: Mask) -> usize 
         return c_result(refused(libc::EINVAL)) as usize;
     }
     let action = Action::new(handler, u64::from(flags as u32), mask);
-    // SAFETY: a handler of the program, for a signal that programs may name.
+    // SAFETY: the program is responsible for its own handler.
     match unsafe { change(signal, Some(action)) } {
         Ok(before) => before.handler,
         Err(error) => c_result(refused(error)) as usize,
@@ -151,7 +151,7 @@ static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 pub unsafe extern "C" fn signal(number: i32, handler: usize) -> usize {
     let own = if is_for_programs(number) { signals::bit(number) } else { 0 };
     let interrupts = INTERRUPTING.load(Ordering::Relaxed) & own != 0;
-    // SAFETY: a handler of the program, for a signal that programs may name.
+    // SAFETY: the program is responsible for its own handler.
     unsafe { install(number, handler, if interrupts { 0 } else { libc::SA_RESTART }, own) }
 }
 
@@ -176,7 +176,7 @@ also_named!(sysv_signal: __sysv_signal);
 /// As `sysv_signal(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sysv_signal(number: i32, handler: usize) -> usize {
-    // SAFETY: a handler of the program, for a signal that programs may name.
+    // SAFETY: the program is responsible for its own handler.
     unsafe { install(number, handler, libc::SA_RESETHAND | libc::SA_NODEFER, 0) }
 }
 
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn sigset(number: i32, disposition: usize) -> usize {
     let own = signals::bit(number);
     let holds = disposition == HOLD;
     let action = (!holds).then(|| Action::new(disposition, 0, 0));
-    // SAFETY: a handler of the program, for a signal that programs may name.
+    // SAFETY: the program is responsible for its own handler.
     let before = match unsafe { change(number, action) } {
         Ok(before) => before,
         Err(error) => return c_result(refused(error)) as usize,

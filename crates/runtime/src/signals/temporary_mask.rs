@@ -10,23 +10,23 @@ use std::ffi::c_void;
 
 thread_local! {
     /// The mask, and a stack address below which the call's frame is.
-    static NOTED: Cell<Option<(Mask, usize)>> = const { Cell::new(None) };
+    static RECORDED: Cell<Option<(Mask, usize)>> = const { Cell::new(None) };
 }
 
-/// Maximum distance of the call's frame above [`note`]'s, in bytes.
-const NOTE_BYTES: usize = 4 << 10;
+/// Maximum distance of the call's frame above [`record`]'s, in bytes.
+const FRAME_BYTES: usize = 4 << 10;
 /// Maximum distance of the call below the recorded address, in bytes.
 const CALL_BYTES: usize = 64 << 10;
 
 /// Records the mask of a call that this thread is about to issue.
-pub(crate) fn note(mask: Mask) {
+pub(crate) fn record(mask: Mask) {
     let local = 0_u8;
-    NOTED.set(Some((mask, &raw const local as usize + NOTE_BYTES)));
+    RECORDED.set(Some((mask, &raw const local as usize + FRAME_BYTES)));
 }
 
 /// Removes the record after the call.
 pub(crate) fn forget() {
-    NOTED.set(None);
+    RECORDED.set(None);
 }
 
 /// Takes the recorded mask if `context` is that of the interrupted call.
@@ -35,7 +35,7 @@ pub(crate) fn forget() {
 /// `context` is the context of the running handler.
 pub(super) unsafe fn take(context: *const c_void) -> Option<Mask> {
     const INTERRUPTED: i64 = -(libc::EINTR as i64);
-    let (mask, above) = NOTED.take()?;
+    let (mask, above) = RECORDED.take()?;
     // SAFETY: `context` is that of the running handler, a `ucontext_t`.
     let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     // SAFETY: `context` is that of the running handler.

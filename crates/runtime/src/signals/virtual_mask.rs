@@ -18,7 +18,8 @@ thread_local! {
 
 /// PID of the process that owns this memory; 0 before signal emulation starts.
 static OWN_PID: AtomicI32 = AtomicI32::new(0);
-/// PID of the process in which signal emulation first started; 0 before. Forked children inherit it.
+/// PID of the process in which signal emulation first started; 0 before. Forked children inherit
+/// it.
 static LOADED_PID: AtomicI32 = AtomicI32::new(0);
 
 fn current_pid() -> i32 {

@@ -30,10 +30,10 @@ impl WaitMask {
     /// `set` is valid or null.
     unsafe fn new(set: *const sigset_t) -> WaitMask {
         let before = virtual_mask::get();
-        // SAFETY: a set of the program, valid or null.
+        // SAFETY: `set` is a set of the program, valid or null.
         let waited_for = unsafe { set.as_ref() }.map(|set| unsafe { bits(set) });
         let Some(waited_for) = waited_for.filter(|_| instance::emulates_signals()) else {
-            // SAFETY: a set of the program, valid or null.
+            // SAFETY: `set` is a set of the program, valid or null.
             return WaitMask { set: unsafe { set.as_ref() }.copied(), before, delivered: false };
         };
         virtual_mask::set(waited_for & engine_signals());
@@ -54,7 +54,7 @@ impl WaitMask {
         } else {
             if let Some(set) = &self.set {
                 // SAFETY: `set` is a valid set.
-                temporary_mask::note(unsafe { bits(set) });
+                temporary_mask::record(unsafe { bits(set) });
             }
             let result = call(self.pointer());
             temporary_mask::forget();

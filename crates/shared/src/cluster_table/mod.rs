@@ -1,10 +1,10 @@
 //! Owners of the clusters of named areas, which a tree of processes shares.
 //!
 //! `softswap run` claims each named area (a swap file or device) for the tree, and creates this
-//! table in shared memory: a word per cluster, 0 or the mark of its owner. A process takes a cluster
-//! by one compare-and-swap, and frees clusters without used slots. A slot has the same number for
-//! all processes: its position in the area. Seals, keys and generations belong to one process, so no
-//! process accepts a page of another one.
+//! table in shared memory: a word per cluster, 0 or the mark of its owner. A process takes a
+//! cluster by one compare-and-swap, and frees clusters without used slots. A slot has the same
+//! number for all processes: its position in the area. Seals, keys and generations belong to one
+//! process, so no process accepts a page of another one.
 //!
 //! Each process opens the area itself and marks its open file ([`softswap_sys::open_mark`]). A
 //! forked child reads its parent's slots through the inherited open file, and thereby keeps the
@@ -13,8 +13,8 @@
 //! free cluster reaps those of released marks. A process that cannot open the area, because it has
 //! dropped root, uses the inherited open file and its mark.
 //!
-//! If a word is overwritten, a cluster only seems free or taken. A process that then reads a page of
-//! another process detects that by the broken seal.
+//! If a word is overwritten, a cluster only seems free or taken. A process that then reads a page
+//! of another process detects that by the broken seal.
 
 #[cfg(all(test, feature = "loom"))]
 mod model;

@@ -1,9 +1,9 @@
-//! Areas of the processes on the servers. Each process that writes pages has one, with a number that
-//! is never reused, so that pages of two processes never mix.
+//! Areas of the processes on the servers. Each process that writes pages has one, with a number
+//! that is never reused, so that pages of two processes never mix.
 //!
 //! The number is a mark of an open file ([`softswap_sys::open_mark`]). The area is in use until the
-//! process and the forked children that read from it have exited. Then `softswap-remote` removes its
-//! pages.
+//! process and the forked children that read from it have exited. Then `softswap-remote` removes
+//! its pages.
 
 use super::layout::{HEADER_WORDS, Header};
 use super::{RequestQueue, SHAPE};

@@ -1,7 +1,7 @@
 //! Request queue between the processes of a tree and `softswap-remote`.
 //!
-//! `softswap run` creates the queue in shared memory: a table of requests, each with buffers for its
-//! pages. A client takes a free request, fills it in, submits it and sleeps until the server has
+//! `softswap run` creates the queue in shared memory: a table of requests, each with buffers for
+//! its pages. A client takes a free request, fills it in, submits it and sleeps until the server has
 //! answered it.
 //!
 //! ```text
@@ -17,8 +17,8 @@
 //! new server repeats the requests that its predecessor did not answer, so an operation may be
 //! executed twice.
 //!
-//! Any process of the tree may write anything to this memory, so both sides copy a request and check
-//! the copy.
+//! Any process of the tree may write anything to this memory, so both sides copy a request and
+//! check the copy.
 
 mod layout;
 mod server;

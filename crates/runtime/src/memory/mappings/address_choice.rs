@@ -2,7 +2,7 @@
 //!
 //! Linux takes an address without MAP_FIXED as a hint and maps there if the range is free. A hint
 //! in the window is treated the same way, one outside of it only in the cases of [`hint_retries`].
-//! Memory that is accessible from the start stays managed, except for small pieces near code.
+//! Memory that is accessible from the start is always managed, except for small pieces near code.
 
 use super::populate::populate;
 use super::zero_device;

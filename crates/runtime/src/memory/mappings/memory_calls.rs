@@ -35,7 +35,7 @@ fn unmap(engine: &Engine, address: usize, len: usize) -> isize {
     result
 }
 
-/// Handles a memory call about the window; `None` for other calls.
+/// Handles a trapped memory call about the window; `None` for other calls.
 pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Option<isize> {
     let [address, len, third, fourth, ..] = arguments;
     if engine.contains(address)
@@ -66,7 +66,7 @@ pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Opti
     })
 }
 
-/// Returns the handler of a raw memory call without an address in the window.
+/// Returns the handler of a memory call that is issued by number, at any address.
 pub(crate) fn answer_for(number: i64) -> Option<Answer> {
     Some(match number {
         libc::SYS_pkey_alloc => ranges::allocate_key,
@@ -111,7 +111,7 @@ fn map(arguments: Arguments) -> isize {
     let mapped = address_choice::map(arguments);
     // Skip reservations, such as an allocator's arenas: they are not in use yet.
     if mapped > 0 && flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_NORESERVE == 0 {
-        large_blocks::note(mapped as usize, len, NO_CALLER);
+        large_blocks::record(mapped as usize, len, NO_CALLER);
         if prot as i32 & libc::PROT_WRITE != 0 {
             large_blocks::publish(len);
         }
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn mmap64(
     fd: i32,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: the same function on 64-bit Linux.
+    // SAFETY: on 64-bit Linux, `mmap` is the same function.
     unsafe { mmap(address, len, prot, flags, fd, offset) }
 }
 

@@ -163,13 +163,14 @@ fn move_into_window(
 /// Resizes or moves an unmanaged mapping in the window. If it moves, it leaves the window.
 fn move_unmanaged(engine: &Engine, request: &Request) -> isize {
     let Request { old, old_len, len, .. } = *request;
-    let stays = request.target.is_none() && len <= old_len && !request.has(libc::MREMAP_FIXED);
-    if stays && len < old_len {
+    let is_in_place =
+        request.target.is_none() && len <= old_len && !request.has(libc::MREMAP_FIXED);
+    if is_in_place && len < old_len {
         let cut = || engine.unmap(old + len, old_len - len);
         return signals::with_all_blocked(cut)
             .map_or_else(|error| kernel_error(&error), |()| old as isize);
     }
-    if stays {
+    if is_in_place {
         return old as isize;
     }
     if !request.has(libc::MREMAP_MAYMOVE) {
@@ -180,7 +181,7 @@ fn move_unmanaged(engine: &Engine, request: &Request) -> isize {
     let arguments = [old, old_len, len, request.flags as usize, target, 0];
     let moved = issue(libc::SYS_mremap, arguments);
     if moved >= 0 && !request.has(libc::MREMAP_DONTUNMAP) && old_len > 0 {
-        // On failure the hole stays unused.
+        // On failure the addresses are never reused.
         let _ = signals::with_all_blocked(|| engine.unmap(old, old_len));
     }
     moved

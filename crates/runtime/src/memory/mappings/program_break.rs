@@ -1,8 +1,8 @@
 //! The program break, in the window: `brk` and `sbrk`.
 //!
 //! Without address randomisation the kernel's break starts directly after the program's data. A
-//! dumped image (GCL's) continues its data segment there, so such a break is left to the kernel,
-//! unmanaged.
+//! dumped image (GCL's) continues its data segment there, so the kernel keeps such a break, and its
+//! memory is not managed.
 
 use crate::base::errno::{c_result, refused};
 use crate::base::instance;
@@ -43,7 +43,7 @@ enum Memory {
     },
 }
 
-/// Returns true if the break is left to the kernel.
+/// Returns true if the kernel keeps the break.
 fn belongs_to_kernel() -> bool {
     static BELONGS_TO_KERNEL: OnceLock<bool> = OnceLock::new();
     *BELONGS_TO_KERNEL.get_or_init(|| {

@@ -44,7 +44,7 @@ unsafe fn sync(operation: i32, block: *mut ControlBlock) -> i32 {
 /// # Safety
 /// `block` is valid or null.
 unsafe fn is_in_progress(block: *const ControlBlock) -> bool {
-    // SAFETY: a control block of the program, valid or null.
+    // SAFETY: `block` is a control block of the program, valid or null.
     unsafe { block.as_ref() }
         .is_some_and(|block| block.error.load(Ordering::Acquire) == libc::EINPROGRESS)
 }
@@ -53,7 +53,7 @@ unsafe fn is_in_progress(block: *const ControlBlock) -> bool {
 /// As `aio_suspend(3)`.
 unsafe fn suspend(list: *const *const ControlBlock, count: i32, time: *const timespec) -> i32 {
     let Ok(count) = usize::try_from(count) else { return fail(libc::EINVAL) };
-    // SAFETY: a time of the program, valid or null.
+    // SAFETY: `time` is a time of the program, valid or null.
     let time = unsafe { time.as_ref() };
     let end = time.map(|time| {
         // A negative time has already elapsed.
@@ -143,7 +143,7 @@ unsafe fn submit_all(
     if !waits && mode != libc::LIO_NOWAIT {
         return fail(libc::EINVAL);
     }
-    // SAFETY: an event of the program, valid or null.
+    // SAFETY: `event` is an event of the program, valid or null.
     let event = unsafe { event.as_ref() }.copied().filter(|_| !waits);
     // `left` counts the unfinished requests, plus one until all are submitted.
     let (left, has_failed) = (AtomicUsize::new(1), AtomicBool::new(false));
@@ -152,7 +152,7 @@ unsafe fn submit_all(
     for at in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: `at` is within the program's list of `count` blocks.
         let block = unsafe { *blocks.add(at) };
-        // SAFETY: a control block of the program, valid or null.
+        // SAFETY: `block` is a control block of the program, valid or null.
         let Some(opcode) = (unsafe { block.as_ref() }).map(|block| block.opcode) else { continue };
         if opcode == libc::LIO_NOP {
             continue;

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(super) type Strings = *const *const c_char;
 
 thread_local! {
-    /// Address and length of this thread's buffer for copies. It is kept until the thread exits,
-    /// because the child of a `vfork` may have replaced it, and cannot free it.
+    /// Address and length of this thread's buffer for copies. It is reused until the thread exits:
+    /// the child of a `vfork` fills it, and cannot free it after a successful exec.
     static BUFFER: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
     /// Bytes of the buffer in use. The child of a `popen`, or a signal handler, may start a program
     /// while the copies of another call are in use.
@@ -29,7 +29,7 @@ static KEY: AtomicU32 = AtomicU32::new(0);
 /// allocating.
 pub(crate) fn set_up() {
     let mut key = 0;
-    // SAFETY: valid out-pointer; the destructor has the right signature.
+    // SAFETY: `key` is valid to write to; the destructor has the right signature.
     if unsafe { libc::pthread_key_create(&raw mut key, Some(take_buffer)) } == 0 {
         KEY.store(key + 1, Ordering::Relaxed);
     }
@@ -175,7 +175,7 @@ impl Copies {
         BUFFER.set((base as usize, len));
         USED.set(used);
         if let Some(key) = KEY.load(Ordering::Relaxed).checked_sub(1) {
-            // SAFETY: a valid key of this library.
+            // SAFETY: `key` is a valid key of this library.
             unsafe { libc::pthread_setspecific(key, base as *const c_void) };
         }
         Some(Copies { base: base as usize, len, start: 0, used: 0, readable: Readable::new() })
@@ -204,7 +204,7 @@ impl Copies {
         (self.base + at) as *mut u8
     }
 
-    pub(super) fn put(&mut self, bytes: &[u8]) -> *const c_char {
+    pub(super) fn copy_bytes(&mut self, bytes: &[u8]) -> *const c_char {
         let at = self.take(bytes.len());
         // SAFETY: `at` has space for these bytes, in this thread's buffer.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
@@ -212,21 +212,21 @@ impl Copies {
     }
 
     /// Returns a copy of a string, or the pointer itself if it cannot be read.
-    pub(super) fn put_text(&mut self, text: *const c_char) -> *const c_char {
+    pub(super) fn copy_text(&mut self, text: *const c_char) -> *const c_char {
         match self.readable.text_len(text) {
             // SAFETY: `text_len` found the string readable.
-            Some(len) => self.put(unsafe { std::slice::from_raw_parts(text.cast(), len) }),
+            Some(len) => self.copy_bytes(unsafe { std::slice::from_raw_parts(text.cast(), len) }),
             None => text,
         }
     }
 
     /// Returns a copy of an array and its strings, or the pointer itself if it cannot be read.
-    pub(super) fn put_strings(&mut self, strings: Strings) -> Strings {
+    pub(super) fn copy_strings(&mut self, strings: Strings) -> Strings {
         let Some(words) = self.readable.array_len(strings) else { return strings };
         let array = self.take(words * size_of::<usize>()).cast::<*const c_char>();
         for index in 0..words {
             // SAFETY: `index` is within the array, which is readable, and within its copy.
-            unsafe { array.add(index).write(self.put_text(*strings.add(index))) };
+            unsafe { array.add(index).write(self.copy_text(*strings.add(index))) };
         }
         array
     }

@@ -153,7 +153,7 @@ pub(super) fn max_appended() -> usize {
     CARRIED.get().map_or(0, |carried| carried.settings.len() + 1)
 }
 
-/// Returns how many bytes [`put_environment`] needs in addition to a copy of the strings, which
+/// Returns how many bytes [`copy_environment`] needs in addition to a copy of the strings, which
 /// takes `strings_bytes`.
 pub(super) fn environment_bytes(strings_bytes: usize) -> usize {
     CARRIED.get().map_or(0, |carried| {
@@ -194,8 +194,10 @@ pub(super) fn additions(
     let takes_library = takes_library && budget.is_none() && preloaded_sanitizer(value).is_none();
     if entries(value).any(is_library) != takes_library {
         let text = match takes_library {
-            true => put_preload(copies, value.len(), around(value, carried).into_iter()),
-            false => put_preload(copies, value.len(), entries(value).filter(|it| !is_library(it))),
+            true => write_preload(copies, value.len(), around(value, carried).into_iter()),
+            false => {
+                write_preload(copies, value.len(), entries(value).filter(|it| !is_library(it)))
+            }
         };
         match preload {
             Some((at, _)) => additions.replaced = Some((at, text)),
@@ -220,7 +222,7 @@ fn around<'v>(value: &'v [u8], carried: &'v Carried) -> [&'v [u8]; 3] {
 }
 
 /// Returns LD_PRELOAD with these entries; null if there are none.
-fn put_preload<'e>(
+fn write_preload<'e>(
     copies: &mut Copies,
     value_len: usize,
     entries: impl Iterator<Item = &'e [u8]>,
@@ -229,7 +231,8 @@ fn put_preload<'e>(
     let text = copies.take(PRELOAD.len() + value_len + library + 3);
     let mut at = text;
     let mut push = |bytes: &[u8]| {
-        // SAFETY: space for the name, the former value, the library, two separators and a zero.
+        // SAFETY: `text` has space for the name, the former value, the library, two separators and
+        // a zero.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
             at = at.add(bytes.len());
@@ -280,7 +283,7 @@ fn show<R>(copies: &mut Copies, call: impl FnOnce() -> R) -> Option<R> {
     let array = environment().cast_mut();
     // SAFETY: `environ` is now the runtime's array, which ends with a null pointer.
     let len = unsafe { count(array) };
-    // SAFETY: the same array.
+    // SAFETY: `len` is the length of that array.
     let strings = unsafe { std::slice::from_raw_parts(array, len) };
     let additions = additions(copies, strings, true);
     let before = additions.replaced.map(|(at, text)| (strings[at], text));
@@ -324,8 +327,8 @@ fn conceal(additions: &Additions, replaced: Option<(*const c_char, *const c_char
 
 /// Returns a copy of an environment with the runtime's variables. An unreadable array is returned
 /// unchanged: the kernel rejects it.
-pub(super) fn put_environment(copies: &mut Copies, envp: Strings, takes_library: bool) -> Strings {
-    let copy = copies.put_strings(envp);
+pub(super) fn copy_environment(copies: &mut Copies, envp: Strings, takes_library: bool) -> Strings {
+    let copy = copies.copy_strings(envp);
     if !is_set() || (copy == envp && !envp.is_null()) {
         return copy;
     }

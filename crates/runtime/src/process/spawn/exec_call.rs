@@ -50,21 +50,21 @@ pub(super) unsafe fn exec(number: i64, mut arguments: Arguments, path_at: usize)
         let Some(mut copies) = Copies::with_capacity(room) else {
             return refused(libc::E2BIG);
         };
-        let copied = copies.put_text(path);
+        let copied = copies.copy_text(path);
         let takes_library = !carried::is_set() || {
             // An empty path means the descriptor itself.
             let is_descriptor = readable.text(path) == Some(b"");
             let scratch = Scratch::take(&mut copies);
             let link = copies.take(LINK_BYTES);
             match is_descriptor {
-                true => takes_library(scratch, libc::AT_FDCWD, put_link(link, directory)),
+                true => takes_library(scratch, libc::AT_FDCWD, write_link(link, directory)),
                 false => takes_library(scratch, directory, copied),
             }
         };
         arguments[path_at] = copied as usize;
-        arguments[path_at + 1] = copies.put_strings(argv) as usize;
+        arguments[path_at + 1] = copies.copy_strings(argv) as usize;
         arguments[path_at + 2] =
-            carried::put_environment(&mut copies, envp, takes_library) as usize;
+            carried::copy_environment(&mut copies, envp, takes_library) as usize;
         copies.keep_for_exec();
         issue_exec(number, arguments)
     }
@@ -77,7 +77,7 @@ const LINK_BYTES: usize = 32;
 ///
 /// # Safety
 /// `link` has space for [`LINK_BYTES`].
-unsafe fn put_link(link: *mut u8, fd: i32) -> *const c_char {
+unsafe fn write_link(link: *mut u8, fd: i32) -> *const c_char {
     use std::io::Write;
     // SAFETY: `link` has space for these bytes.
     let mut room = unsafe { std::slice::from_raw_parts_mut(link, LINK_BYTES) };

@@ -61,13 +61,13 @@ pub(super) unsafe fn exec(file: *const c_char, argv: Strings, envp: Strings) -> 
     let Some(mut copies) = Copies::with_capacity(room) else { return refused(libc::E2BIG) };
     // SAFETY: both strings were found readable, and are copied.
     let (file, path) = unsafe {
-        let file: &'static CStr = CStr::from_ptr(copies.put_text(file));
-        let path: &'static CStr = CStr::from_ptr(copies.put_text(path));
+        let file: &'static CStr = CStr::from_ptr(copies.copy_text(file));
+        let path: &'static CStr = CStr::from_ptr(copies.copy_text(path));
         (file.to_bytes_with_nul(), path.to_bytes())
     };
-    let argv = copies.put_strings(argv);
+    let argv = copies.copy_strings(argv);
     let [envp, envp_without] =
-        [true, false].map(|takes| carried::put_environment(&mut copies, envp, takes));
+        [true, false].map(|takes| carried::copy_environment(&mut copies, envp, takes));
     let count = if argv_bytes == 0 || argv.is_null() {
         0
     } else {
@@ -111,7 +111,7 @@ fn search(program: &Program, path: &[u8]) -> isize {
 /// Executes the file in one directory, by a shell if the kernel does not recognize its format.
 /// Returns only on failure, with the kernel's error.
 fn attempt(program: &Program, directory: &[u8]) -> isize {
-    put_name(program.name, [directory, program.file, b""]);
+    write_name(program.name, [directory, program.file, b""]);
     let name = program.name as usize;
     let is_full =
         !carried::is_set() || takes_library(program.scratch, libc::AT_FDCWD, name as *const c_char);
@@ -155,7 +155,7 @@ pub(super) fn path_bytes(file: *const c_char) -> usize {
 /// Applies [`takes_library`] to the program that the C library's search will find. `file` is a
 /// copy.
 pub(super) fn takes_library_of(copies: &mut Copies, scratch: Scratch, file: *const c_char) -> bool {
-    let path = copies.put_text(search_path());
+    let path = copies.copy_text(search_path());
     // The kernel later rejects a pointer that cannot be read.
     let Some(file) = Readable::new().text(file) else { return true };
     // SAFETY: the copy ends with a zero.
@@ -164,7 +164,7 @@ pub(super) fn takes_library_of(copies: &mut Copies, scratch: Scratch, file: *con
     let directories = path.split(|byte| *byte == b':');
     let is_path = file.contains(&b'/');
     for directory in directories.map(|it| if is_path { b"" } else { it }) {
-        put_name(name, [directory, file, b"\0"]);
+        write_name(name, [directory, file, b"\0"]);
         let executable = [libc::AT_FDCWD as usize, name as usize, libc::X_OK as usize, 0, 0, 0];
         if engine_syscall(libc::SYS_faccessat, executable) == 0 {
             return takes_library(scratch, libc::AT_FDCWD, name.cast());
@@ -174,7 +174,7 @@ pub(super) fn takes_library_of(copies: &mut Copies, scratch: Scratch, file: *con
 }
 
 /// Writes a directory, a slash if needed, and a file's name with its end.
-fn put_name(name: *mut u8, [directory, file, end]: [&[u8]; 3]) {
+fn write_name(name: *mut u8, [directory, file, end]: [&[u8]; 3]) {
     let slash: &[u8] = if directory.is_empty() { b"" } else { b"/" };
     let mut at = name;
     for part in [directory, slash, file, end] {

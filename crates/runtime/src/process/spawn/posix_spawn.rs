@@ -63,7 +63,7 @@ unsafe fn actions_bytes(actions: &Actions) -> usize {
 
 /// # Safety
 /// As [`actions_bytes`]; `copies` has space for that many bytes.
-unsafe fn put_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
+unsafe fn copy_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
     let count = actions.used as usize;
     let array =
         copies.take(count * ACTION_BYTES).cast::<[usize; ACTION_BYTES / size_of::<usize>()]>();
@@ -72,16 +72,16 @@ unsafe fn put_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
         unsafe {
             let mut action = *actions.actions.add(index);
             if let Some(word) = path_word(&action) {
-                action[word] = copies.put_text(action[word] as *const c_char) as usize;
+                action[word] = copies.copy_text(action[word] as *const c_char) as usize;
             }
             array.add(index).write(action);
         }
     }
     let copy = Actions { actions: array, ..*actions };
-    // SAFETY: `Actions` is plain data without padding that matters; it is copied as bytes.
+    // SAFETY: `Actions` is plain data without padding.
     let bytes =
         unsafe { std::slice::from_raw_parts((&raw const copy).cast::<u8>(), size_of::<Actions>()) };
-    copies.put(bytes).cast()
+    copies.copy_bytes(bytes).cast()
 }
 
 /// Copies the attributes. If they contain no mask, and the program blocks signals that the kernel
@@ -89,7 +89,7 @@ unsafe fn put_actions(copies: &mut Copies, actions: &Actions) -> FileActions {
 ///
 /// # Safety
 /// `attributes` is a valid object or null, and there is space for a copy.
-unsafe fn put_attributes(copies: &mut Copies, attributes: SpawnAttributes) -> SpawnAttributes {
+unsafe fn copy_attributes(copies: &mut Copies, attributes: SpawnAttributes) -> SpawnAttributes {
     let inherited = exec_mask::mask_to_inherit();
     if attributes.is_null() && inherited.is_none() {
         return attributes;
@@ -108,7 +108,7 @@ unsafe fn put_attributes(copies: &mut Copies, attributes: SpawnAttributes) -> Sp
             libc::posix_spawnattr_setflags(&raw mut copy, flags | sets_mask);
         }
         let first = (&raw const copy).cast::<u8>();
-        copies.put(std::slice::from_raw_parts(first, size_of_val(&copy))).cast()
+        copies.copy_bytes(std::slice::from_raw_parts(first, size_of_val(&copy))).cast()
     }
 }
 
@@ -146,8 +146,8 @@ unsafe fn spawn(
             + parsed.map_or(0, |actions| actions_bytes(actions))
             + size_of::<libc::posix_spawnattr_t>();
         let Some(mut copies) = Copies::with_capacity(room) else { return libc::ENOMEM };
-        let path = copies.put_text(path);
-        let argv = copies.put_strings(argv);
+        let path = copies.copy_text(path);
+        let argv = copies.copy_strings(argv);
         let is_full = !carried::is_set() || {
             let scratch = Scratch::take(&mut copies);
             match is_searched_for {
@@ -155,12 +155,12 @@ unsafe fn spawn(
                 false => started_program::takes_library(scratch, libc::AT_FDCWD, path),
             }
         };
-        let envp = carried::put_environment(&mut copies, envp, is_full);
+        let envp = carried::copy_environment(&mut copies, envp, is_full);
         let actions = match parsed {
-            Some(parsed) => put_actions(&mut copies, parsed),
+            Some(parsed) => copy_actions(&mut copies, parsed),
             None => actions,
         };
-        let attributes = put_attributes(&mut copies, attributes);
+        let attributes = copy_attributes(&mut copies, attributes);
         let mut made = 0;
         let result =
             with_environment(engine, || real(&raw mut made, path, actions, attributes, argv, envp));

@@ -35,7 +35,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
             raw::set_errno(libc::ENOMEM);
             return std::ptr::null_mut();
         };
-        let command = copies.put_text(command);
+        let command = copies.copy_text(command);
         // Outside the window: the child accesses the stream and its actions with all signals
         // blocked.
         let start = || with_environment(engine, || outside_the_window(|| popen()(command, mode)));
