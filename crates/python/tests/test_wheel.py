@@ -47,7 +47,7 @@ class TheCommand(unittest.TestCase):
                    "print(bar._repr_html_())\n_magic.softswap('nonsense')\n"
                    "_magic.softswap('set memory 72M')")
         output = run(softswap.command(), "run", "-q", "--memory", "64M", "--",
-                   sys.executable, "-c", program)
+                     sys.executable, "-c", program)
         whole = r"budget ([\d.]+ MiB \(peak )?64\.0 MiB\)?: "
         self.assertRegex(output, whole + r"resident [\d.]+ MiB, pool [\d.]+ MiB, disk")
         self.assertIn("memory = 72M", output)
@@ -181,8 +181,8 @@ class APool(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "too little; give at least 8M"):
                 softswap.Pool(memory=little)
         for directory, number, message in [("/nowhere", errno.ENOENT, "does not exist"),
-                                        ("/dev/shm", errno.EINVAL, "is a tmpfs"),
-                                        ("/proc", errno.EOPNOTSUPP, "takes no files")]:
+                                           ("/dev/shm", errno.EINVAL, "is a tmpfs"),
+                                           ("/proc", errno.EOPNOTSUPP, "stores no files")]:
             with self.assertRaises((OSError, ValueError)) as refused:
                 softswap.Pool(memory="16M", swap=directory)
             self.assertIsInstance(refused.exception, ValueError)

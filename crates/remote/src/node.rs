@@ -142,7 +142,7 @@ impl Node {
         self.breaker().unwritable.as_ref().is_some_and(lasts)
     }
 
-    /// Returns the service that the server record_failure to provide, until it provides it again.
+    /// Returns the service that the server failed to provide, until it provides it again.
     pub(crate) fn missing_service(&self) -> Option<MissingService> {
         let breaker = self.breaker();
         let service = breaker.idle.clone().map(MissingService::Service);
@@ -222,13 +222,13 @@ impl Node {
 
     async fn connected(&self, until: Instant) -> Result<Link, RequestError> {
         let within = until.min(Instant::now() + CONNECT_WITHIN);
-        let made = timeout_at(within, async {
+        let result = timeout_at(within, async {
             let mut connection = self.link.lock().await;
             if let Some(link) = &connection.link {
                 return Ok(link.clone());
             }
-            let made = self.connector.connect(&self.address, connection.stale.clone()).await;
-            match made {
+            let link = self.connector.connect(&self.address, connection.stale.clone()).await;
+            match link {
                 Ok(link) => {
                     connection.stale = None;
                     let server = link.server().map(str::to_string);
@@ -245,7 +245,7 @@ impl Node {
             }
         })
         .await;
-        match made {
+        match result {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(reason)) if is_refusal(&reason) => {
                 let node = self.address.clone();

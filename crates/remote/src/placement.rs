@@ -140,8 +140,8 @@ impl Placement {
                 [_] => return None,
                 [None, Some(_)] => 0,
                 [Some(_), None] => 1,
-                // Failed servers may recover, so copies on two of them stay. A copy on an unwritable
-                // server is readable, so the copies move, one at a time.
+                // Failed servers may recover, so copies on two of them stay. A copy on an
+                // unwritable server is readable, so the copies move, one at a time.
                 [None, None] if group.slots.iter().any(|slot| is_alive(topology, *slot)) => 0,
                 [Some(first), Some(second)] if first == second => 1,
                 _ => return None,

@@ -256,8 +256,8 @@ impl Router {
             })
     }
 
-    /// Sends each request once and follows redirections. Returns the answers in order. The answer is
-    /// an error if any command of the request failed: the first such error.
+    /// Sends each request once and follows redirections. Returns the answers in order. The answer
+    /// is an error if any command of the request failed: the first such error.
     pub(crate) async fn once(&self, requests: Vec<Request>, until: Instant) -> Vec<Answer> {
         let mut answers: Vec<Answer> = requests
             .iter()

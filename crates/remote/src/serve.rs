@@ -79,7 +79,8 @@ fn overlap(some: &[Range<u64>], others: &[Range<u64>]) -> bool {
     some.iter().any(overlaps)
 }
 
-/// Serves until no process can submit a request. `run_ends` completes when `softswap run` has exited.
+/// Serves until no process can submit a request. `run_ends` completes when `softswap run` has
+/// exited.
 ///
 /// # Errors
 /// If the thread that waits for requests cannot be started.

@@ -86,7 +86,8 @@ impl Shared {
     /// Records that these pages of an extent may be stored. Returns true if the extent already had
     /// pages.
     pub(crate) fn note_stored(&self, extent: u64, pages: u32) -> bool {
-        // An extent that the search missed may have other pages, which must not be removed with these.
+        // An extent that the search missed may have other pages, which must not be removed with
+        // these.
         let others = if self.may_have_more.load(Ordering::Relaxed) { ALL } else { 0 };
         let mut live = self.live();
         let Some(stored) = live.get_mut(&extent) else {

@@ -392,7 +392,8 @@ impl Shared {
         put().count()
     }
 
-    /// Stores the table and renews the lease. Returns the number of primaries that stored the lease.
+    /// Stores the table and renews the lease. Returns the number of primaries that stored the
+    /// lease.
     pub(crate) async fn put_lease(&self) -> usize {
         let name = rustix::system::uname();
         let holder = serde_json::json!({

@@ -184,10 +184,10 @@ impl Url {
             lease: DEFAULT_LEASE,
         };
         let mut files = ClientFiles::default();
-        let mut given = HashSet::new();
+        let mut names = HashSet::new();
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            if !given.insert(name) {
+            if !names.insert(name) {
                 return Err(Refusal::new(format!("{name}= is given twice: keep one")));
             }
             url.set(name, value, &mut files)?;
@@ -213,7 +213,7 @@ impl Url {
                     "local" => Copies::Local,
                     _ => {
                         return Err(wrong(
-                            "must be 2 (on two primaries) or local (one, and one on the local disk)",
+                            "must be 2 (on two primaries) or local (one, and one on the disk)",
                         ));
                     }
                 }

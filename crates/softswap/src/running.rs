@@ -138,7 +138,7 @@ fn convert_error(error: StartError, asked_bytes: u64) -> Error {
             too_little(format!("give at least {}M", MIN_MEMORY_BYTES >> 20))
         }
         StartError::Needs { needed_mib, areas, .. } => too_little(format!(
-            "with {areas} swap areas of this kind the engine grant_lock needs {needed_mib} MiB; give \
+            "with {areas} swap areas of this kind the engine alone needs {needed_mib} MiB; give \
              more memory, or fewer areas"
         )),
         StartError::Window(WindowError::Reserve { .. } | WindowError::Taken { .. }) => {

@@ -48,7 +48,9 @@ class Bar:
     def __repr__(self):
         parts = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in self.sizes.items())
         # Processes share the budget, and `softswap stat` itself uses some of it during the query.
-        peak = f" (peak {self.budget_peak / 2**20:,.1f} MiB)" if self.budget_peak > self.budget else ""
+        peak = ""
+        if self.budget_peak > self.budget:
+            peak = f" (peak {self.budget_peak / 2**20:,.1f} MiB)"
         return f"budget {self.budget / 2**20:,.1f} MiB{peak}: {parts}"
 
     def _repr_html_(self):

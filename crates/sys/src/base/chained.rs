@@ -61,8 +61,8 @@ impl Before {
         if refused == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Performs the previous action. `is_repeated` is true if the interrupted instruction runs again
-    /// after the handler, and raises the signal again unless a process had sent it.
+    /// Performs the previous action. `is_repeated` is true if the interrupted instruction runs
+    /// again after the handler, and raises the signal again unless a process had sent it.
     ///
     /// # Safety
     /// Called in a handler of the signal, with its `info` and `context`.

@@ -56,8 +56,8 @@ impl<T> Locked<T> {
         result
     }
 
-    /// Replaces and unlocks the value in a forked child, even if a thread of the parent was changing
-    /// it. The old value is not dropped.
+    /// Replaces and unlocks the value in a forked child, even if a thread of the parent was
+    /// changing it. The old value is not dropped.
     ///
     /// # Safety
     ///

@@ -30,8 +30,8 @@ const PLACES: [Range<usize>; 2] = [17 * TIB..42 * TIB, 49 * TIB..80 * TIB];
 pub(crate) const MAX_WINDOW_BYTES: usize = 12 * TIB;
 /// Range of a tree's first window. Programs with sanitizers may inherit the filter. None of them
 /// makes a call with an address in this range: it is a gap in the layouts of ThreadSanitizer (52 to
-/// 85 TiB) and MemorySanitizer (64 to 80 TiB), and below AddressSanitizer's heap (80 TiB). The calls
-/// that reserve the gaps pass their first addresses, which are outside this range.
+/// 85 TiB) and MemorySanitizer (64 to 80 TiB), and below AddressSanitizer's heap (80 TiB). The
+/// calls that reserve the gaps pass their first addresses, which are outside this range.
 const FIRST_WINDOW: Range<usize> = 65 * TIB..80 * TIB;
 /// Ranges of the other windows of a tree, or of one process.
 const OTHER_WINDOWS: [Range<usize>; 3] =

@@ -83,7 +83,7 @@ pub enum Writes {
 ///
 /// match Uffd::open_sigbus() {
 ///     Ok(uffd) => println!("UFFDIO_MOVE: {}", uffd.has_move()),
-///     Err(error) => println!("no userfaultfd at_source: {error}"),
+///     Err(error) => println!("userfaultfd is unavailable: {error}"),
 /// }
 /// ```
 #[derive(Debug)]
@@ -394,8 +394,8 @@ fn leading_moved(to: usize, from: usize, len: usize) -> Option<i64> {
 pub(crate) fn present(start: usize, len: usize, out: &mut [u8]) -> io::Result<()> {
     assert!(len.div_ceil(PAGE_SIZE) <= out.len());
     let args = [start, len, out.as_mut_ptr() as usize, 0, 0, 0];
-    // SAFETY: the kernel writes one byte to `out` for each page, for which at_target is space. If
-    // nothing is mapped, it returns ENOMEM.
+    // SAFETY: the kernel writes one byte to `out` for each page, and `out` is long enough. If nothing
+    // is mapped, it returns ENOMEM.
     raw::check(unsafe { raw::syscall(libc::SYS_mincore, args) }).map(drop)
 }
 

@@ -107,8 +107,8 @@ impl<T> Secret<T> {
         let pages = Pages::map(size_of::<T>())?;
         // Locks the pages before they contain the secret, which could be swapped out.
         let is_locked = AtomicBool::new(pages.lock());
-        let made = wiping(|| make_at(pages.start.cast(), make));
-        made.map(|()| Secret { pages, is_locked, value: PhantomData })
+        let result = wiping(|| make_at(pages.start.cast(), make));
+        result.map(|()| Secret { pages, is_locked, value: PhantomData })
     }
 
     /// Locks the pages again in a forked child, which does not inherit the lock.
@@ -201,9 +201,9 @@ impl<T> Unshared<T> {
             return Ok(());
         }
         // SAFETY: `held` is in the pages, and the state reserves its value for this call.
-        let made = wiping(|| make_at(unsafe { &raw mut (*held).value }.cast::<T>(), make));
-        self.state().store(if made.is_ok() { PRESENT } else { EMPTY }, Ordering::Release);
-        made
+        let result = wiping(|| make_at(unsafe { &raw mut (*held).value }.cast::<T>(), make));
+        self.state().store(if result.is_ok() { PRESENT } else { EMPTY }, Ordering::Release);
+        result
     }
 
     /// Returns the result of `body` for the value; `None` in a forked child without a value. No

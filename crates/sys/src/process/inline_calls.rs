@@ -1,8 +1,8 @@
 //! Finds objects that map memory by system-call instructions of their own instead of through the C
 //! library: Rust code that uses rustix, such as wasmtime.
 //!
-//! Searching all code would slow down the start of each program. So only objects that look like Rust
-//! are searched: they need the unwinder's library but not that of C++, and have at most
+//! Searching all code would slow down the start of each program. So only objects that look like
+//! Rust are searched: they need the unwinder's library but not that of C++, and have at most
 //! [`MAX_CODE_BYTES`] of code. Executables at a fixed address are skipped: the filter that the
 //! caller installs survives `exec`, and the next program may have the same address. For the same
 //! reason the result is the address of each instruction, not the range of the code.

@@ -1,5 +1,5 @@
-//! Detects asynchronous I/O and devices that may access the program's memory, by the mappings of the
-//! process.
+//! Detects asynchronous I/O and devices that may access the program's memory, by the mappings of
+//! the process.
 
 use crate::descriptor::KeptFile;
 use crate::own_descriptors;

@@ -28,8 +28,8 @@ unsafe fn has_value(info: *const siginfo_t, value: usize) -> bool {
     info.si_code == libc::SI_QUEUE && signals::queued_value(info) == value
 }
 
-/// Sends this thread a SIGSYS for which [`is_request_to_wake`] returns true. Its handler runs on the
-/// signal stack.
+/// Sends this thread a SIGSYS for which [`is_request_to_wake`] returns true. Its handler runs on
+/// the signal stack.
 pub fn request_to_wake() {
     queue(raw::current_thread(), &signals::own_info(SIGSYS, WAKES));
 }

@@ -78,17 +78,17 @@ impl FileExtent {
         self.flags & SHARED != 0
     }
 
-    /// Returns the flags that a written extent of whole blocks of its own does not have, as
-    /// `FIEMAP_EXTENT_` constants.
-    pub(crate) fn odd_flags(&self) -> u32 {
+    /// Returns the flags (`FIEMAP_EXTENT_`) that a written, unshared extent of whole blocks does
+    /// not have.
+    pub(crate) fn unsupported_flags(&self) -> u32 {
         self.flags & !(LAST | MERGED)
     }
 
     /// Returns true if the extent is stored uncompressed in whole blocks at a known location.
     #[must_use]
     pub fn is_placed(&self) -> bool {
-        const ELSEWHERE: u32 = UNKNOWN | DELALLOC | ENCODED | DATA_ENCRYPTED;
-        self.flags & (ELSEWHERE | NOT_ALIGNED | DATA_INLINE | DATA_TAIL) == 0
+        const NO_LOCATION: u32 = UNKNOWN | DELALLOC | ENCODED | DATA_ENCRYPTED;
+        self.flags & (NO_LOCATION | NOT_ALIGNED | DATA_INLINE | DATA_TAIL) == 0
     }
 }
 

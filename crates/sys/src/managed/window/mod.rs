@@ -163,8 +163,9 @@ impl Window {
         self.register(self.staging, self.frames.len() * PAGE_SIZE)
     }
 
-    /// Sets if a forked child inherits the staging frames, and ranges of the window, given as (first
-    /// page, count). Off by default: a child that cannot fault in its pages would read zeroes.
+    /// Sets if a forked child inherits the staging frames, and ranges of the window, given as
+    /// (first page, count). Off by default: a child that cannot fault in its pages would read
+    /// zeroes.
     pub fn inherit(&self, managed: &[(u64, usize)], on: bool) -> io::Result<()> {
         let advice = if on { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
         for (page, count) in managed {
@@ -462,8 +463,8 @@ impl Window {
         raw::check(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
     }
 
-    /// Locks `count` pages, present or absent, in memory. They count as the process's locked memory,
-    /// so the call fails beyond RLIMIT_MEMLOCK.
+    /// Locks `count` pages, present or absent, in memory. They count as the process's locked
+    /// memory, so the call fails beyond RLIMIT_MEMLOCK.
     pub fn lock(&self, page: u64, count: usize) -> io::Result<()> {
         // ONFAULT: the kernel cannot fault in absent pages of the window by itself.
         let flags = libc::MLOCK_ONFAULT as usize;
@@ -650,15 +651,18 @@ impl Window {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
         let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as usize;
-        // SAFETY: the call moves a page of the window, into which no Rust reference points, to a free
-        // address of the kernel's choice.
+        // SAFETY: the call moves a page of the window, into which no Rust reference points, to a
+        // free address of the kernel's choice.
         let moved = raw::check(unsafe {
             raw::syscall(libc::SYS_mremap, [from, PAGE_SIZE, PAGE_SIZE, flags, 0, 0])
         })?;
         let readable = [moved, PAGE_SIZE, libc::PROT_READ as usize, 0, 0, 0];
         // SAFETY: the page was moved there just now, and nothing else refers to it.
         if unsafe { raw::syscall(libc::SYS_mprotect, readable) } != 0 {
-            raw::write_stderr(b"softswap: internal error: a page cannot be read; the program is stopped to protect its data; please report this\n");
+            raw::write_stderr(
+                b"softswap: internal error: a page cannot be read; \
+                  the program is stopped to protect its data; please report this\n",
+            );
             std::process::abort();
         }
         // SAFETY: `moved` is a readable page to which nothing else refers, and does not overlap

@@ -79,8 +79,8 @@ impl PageAccess {
         raw::check(unsafe { raw::syscall(libc::SYS_mprotect, args) }).map(drop)
     }
 
-    /// Changes the states of pages by `new`, with one call for each run of equal protection. Returns
-    /// the number of pages changed, counted from the first.
+    /// Changes the states of pages by `new`, with one call for each run of equal protection.
+    /// Returns the number of pages changed, counted from the first.
     fn change(&self, pages: Range<usize>, new: impl Fn(PageState) -> PageState) -> Partial {
         self.locked(|| {
             let wanted = |page| new(self.states.get(page)).in_force();
@@ -163,7 +163,8 @@ impl PageAccess {
                 some => Partial { error, ..self.install(page, &bytes[..some * PAGE_SIZE], writes) },
             };
         }
-        // Zeroes are not written: untouched memory is zero, and the kernel populates it on first touch.
+        // Zeroes are not written: untouched memory is zero, and the kernel populates it on first
+        // touch.
         let (words, _) = bytes.as_chunks::<16>();
         let is_zero = words.iter().all(|word| u128::from_ne_bytes(*word) == 0);
         if !is_zero && let Err(error) = self.write(page, bytes) {
@@ -289,8 +290,8 @@ impl PageAccess {
 
     /// Applies the recorded state of a page to the kernel again, after an access failed.
     pub(super) fn renew(&self, page: usize) {
-        // Errors are ignored: the call fails only if it needs another mapping. The caller treats the
-        // page as absent then.
+        // Errors are ignored: the call fails only if it needs another mapping. The caller treats
+        // the page as absent then.
         let _ = self.locked(|| self.mprotect(&(page..page + 1), self.states.get(page).in_force()));
     }
 

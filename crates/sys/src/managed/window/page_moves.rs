@@ -10,7 +10,8 @@ use std::io;
 /// Aborts the process, which would lose data otherwise.
 pub(super) fn stop(what: &str) -> ! {
     raw::write_stderr_fmt(format_args!(
-        "softswap: internal error: {what}; the program is stopped to protect its data; please report this\n"
+        "softswap: internal error: {what}; the program is stopped to protect its data; \
+         please report this\n"
     ));
     std::process::abort()
 }
@@ -65,8 +66,8 @@ pub(super) fn lift(at: usize, to: &mut [u8]) -> io::Result<()> {
 
 fn lift_page(at: usize, to: &mut [u8]) -> io::Result<()> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
-    // SAFETY: the call moves a page of the window, into which no Rust reference points, to an address of the
-    // kernel's choice.
+    // SAFETY: the call moves a page of the window, into which no Rust reference points, to an
+    // address of the kernel's choice.
     let moved = unsafe { mremap(at, PAGE_SIZE, flags, 0)? };
     let readable = [moved, PAGE_SIZE, libc::PROT_READ as usize, 0, 0, 0];
     // SAFETY: the page was moved there just now, and nothing else refers to it.
