@@ -206,7 +206,7 @@ fn interposed(
 }
 
 /// # Safety
-/// As `ioctl(2)`. The argument is a word in a register.
+/// As `ioctl(2)`. If the program passes no argument, its register has an arbitrary value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: i32, request: libc::c_ulong, argument: usize) -> i32 {
     real!(ioctl: fn(i32, libc::c_ulong, usize) -> i32);

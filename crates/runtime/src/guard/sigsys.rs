@@ -90,9 +90,9 @@ pub(crate) fn is_trapped(address: usize) -> bool {
     PROBED.swap(false, Ordering::Relaxed)
 }
 
-/// True during a test if a filter traps a call.
+/// True while a test for a filter runs.
 static PROBING: AtomicBool = AtomicBool::new(false);
-/// True if a call has been trapped since the last test.
+/// True if a call has been trapped since the last test began.
 static PROBED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_sigsys(_signal: i32, info: *mut siginfo_t, context: *mut c_void) {

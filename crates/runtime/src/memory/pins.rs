@@ -85,7 +85,8 @@ const FRAMES_BYTES: usize = 64 << 10;
 /// Assumed maximum size of a stack: a frame farther above a call's frame is on another stack.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Returns true if a thread running at `here` has left the call whose frames end at `call`.
+/// Returns true if the call whose frames end at `call` has ended, because its thread runs at
+/// `here`.
 fn is_left(call: usize, here: usize) -> bool {
     signal_stack::is_left(call, here) && (signal_stack::contains(call) || here - call < STACK_BYTES)
 }

@@ -41,7 +41,8 @@ struct Held {
     ledger: Option<i32>,
 }
 
-/// Signals that a fault or a filter raises. Blocked, they would kill the process.
+/// Signals that remain unblocked while a lock is held. A fault or a filter raises them, and kills
+/// the process if they are blocked.
 const UNBLOCKED: Mask = bit(libc::SIGBUS)
     | bit(libc::SIGSYS)
     | bit(libc::SIGSEGV)

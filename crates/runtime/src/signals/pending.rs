@@ -128,9 +128,9 @@ impl Thread {
     }
 
     fn hidden_call(&self) -> Option<(i64, Arguments)> {
-        let thread_id = self.hidden[0].load(Ordering::SeqCst).checked_sub(1)?;
+        let number = self.hidden[0].load(Ordering::SeqCst).checked_sub(1)?;
         let argument = |at: usize| self.hidden[at + 1].load(Ordering::Relaxed);
-        Some((thread_id as i64, std::array::from_fn(argument)))
+        Some((number as i64, std::array::from_fn(argument)))
     }
 
     /// Moves the state of this thread from another entry.
@@ -359,18 +359,18 @@ pub(super) fn last_answer(thread: i32) -> u32 {
 fn set_hidden_call(me: &Thread, call: Option<(i64, Arguments)>, at: usize) {
     // Clear first: the number of one call must never be seen with the arguments of another.
     me.hidden[0].store(0, Ordering::SeqCst);
-    if let Some((thread_id, arguments)) = call {
+    if let Some((number, arguments)) = call {
         for (place, argument) in me.hidden[1..].iter().zip(arguments) {
             place.store(argument, Ordering::Relaxed);
         }
-        me.hidden[0].store(thread_id as usize + 1, Ordering::SeqCst);
+        me.hidden[0].store(number as usize + 1, Ordering::SeqCst);
     }
     me.hidden_at.set(at);
 }
 
 /// Records a call that may hide pointers, before it is issued.
-pub(super) fn record_hidden_call(thread_id: i64, arguments: Arguments, at: usize) {
-    with_me(|me| set_hidden_call(me, Some((thread_id, arguments)), at));
+pub(super) fn record_hidden_call(number: i64, arguments: Arguments, at: usize) {
+    with_me(|me| set_hidden_call(me, Some((number, arguments)), at));
 }
 
 /// Removes that record if a jump to a frame at `target` ends the call.

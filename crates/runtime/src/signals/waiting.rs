@@ -166,7 +166,7 @@ pub(super) fn recheck_held_signals() {
     TIMEOUT.set(ZERO_TIMEOUT);
 }
 
-/// Handles a poke for `signal`. Returns true if this thread take_now the signal now.
+/// Handles a poke for `signal`. Returns true if this thread can take the signal now.
 pub(super) fn handle_poke(signal: i32) -> bool {
     recheck_held_signals();
     let takes = virtual_mask::get() & signals::bit(signal) == 0 && !pending::takes_no_signals();

@@ -30,8 +30,8 @@ use softswap_sys::primitive::Ordering::Relaxed;
 /// Identifies the layout; changes with it.
 const MAGIC: u64 = u64::from_le_bytes(*b"sswclus2");
 const HEADER_WORDS: usize = 8;
-/// Words of an area: device, inode, number of clusters, next mark to try, nonzero if writes have
-/// stopped.
+/// Number of words of an area: device, inode, number of clusters, next mark to try, and a word that
+/// is nonzero once writes have stopped.
 const AREA_WORDS: usize = 5;
 const FIRST_CLUSTER_WORD: usize = HEADER_WORDS + MOST_AREAS * AREA_WORDS;
 

@@ -1,8 +1,8 @@
 //! Request queue between the processes of a tree and `softswap-remote`.
 //!
 //! `softswap run` creates the queue in shared memory: a table of requests, each with buffers for
-//! its pages. A client takes a free request, fills it in, submits it and sleeps until the server has
-//! answered it.
+//! its pages. A client takes a free request, fills it in, submits it and sleeps until the server
+//! has answered it.
 //!
 //! ```text
 //! Free -> Taken -> Submitted -> InService -> Answered -> Free

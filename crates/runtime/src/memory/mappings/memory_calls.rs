@@ -47,7 +47,7 @@ pub(crate) fn answer(engine: &Engine, number: i64, arguments: Arguments) -> Opti
         libc::SYS_mmap => address_choice::map(arguments),
         libc::SYS_mremap => mremap::remap(engine, arguments),
         libc::SYS_mincore => ranges::residency(engine, address, len, third),
-        // As Linux refuses a range that is already mapped.
+        // Linux, too, refuses a range that is already mapped.
         libc::SYS_shmat => refused(libc::EINVAL),
         _ if !engine.contains(address) => return None,
         libc::SYS_munmap => unmap(engine, address, len),

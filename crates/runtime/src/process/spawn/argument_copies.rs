@@ -60,7 +60,7 @@ impl Readable {
     }
 
     /// Returns true if memory can be read from an address to the end of its page.
-    fn is(&mut self, address: usize) -> bool {
+    fn can_read_page(&mut self, address: usize) -> bool {
         let page = address & !(PAGE_SIZE - 1);
         if page != self.0 && can_read(address) {
             self.0 = page;
@@ -68,16 +68,16 @@ impl Readable {
         page == self.0 && page != 0
     }
 
-    fn is_all(&mut self, start: usize, len: usize) -> bool {
+    fn can_read_all(&mut self, start: usize, len: usize) -> bool {
         let Some(end) = start.checked_add(len) else { return false };
         let pages = (start & !(PAGE_SIZE - 1)..end).step_by(PAGE_SIZE);
-        pages.into_iter().all(|page| self.is(page.max(start)))
+        pages.into_iter().all(|page| self.can_read_page(page.max(start)))
     }
 
     /// Returns a string's length with its zero; `None` if it cannot be read.
     fn text_len(&mut self, text: *const c_char) -> Option<usize> {
         let mut at = text as usize;
-        while self.is(at) {
+        while self.can_read_page(at) {
             let left = PAGE_SIZE - at % PAGE_SIZE;
             // SAFETY: the memory is readable up to the page's end, and by C's rules no other thread
             // unmaps it meanwhile.
@@ -93,8 +93,8 @@ impl Readable {
     /// Returns an array's length in words with its null; `None` if it cannot be read.
     fn array_len(&mut self, strings: Strings) -> Option<usize> {
         let mut at = strings;
-        while self.is_all(at as usize, size_of::<usize>()) {
-            // SAFETY: `is_all` found the word readable.
+        while self.can_read_all(at as usize, size_of::<usize>()) {
+            // SAFETY: `can_read_all` found the word readable.
             if unsafe { (*at).is_null() } {
                 return Some((at as usize - strings as usize) / size_of::<usize>() + 1);
             }
