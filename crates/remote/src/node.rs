@@ -136,7 +136,8 @@ impl Node {
         self.breaker().unwritable.as_ref().is_some_and(Streak::is_recent)
     }
 
-    /// Returns true if the server has refused writes for at least [`UNWRITABLE_AFTER`].
+    /// Returns true if the server has refused writes for at least [`UNWRITABLE_AFTER`], and did so
+    /// recently.
     pub(crate) fn is_persistently_unwritable(&self) -> bool {
         let lasts = |it: &Streak| it.is_recent() && it.last - it.first >= UNWRITABLE_AFTER;
         self.breaker().unwritable.as_ref().is_some_and(lasts)

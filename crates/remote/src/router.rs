@@ -244,7 +244,7 @@ impl Router {
         let text = match &answers[0] {
             Value::ServerError(error) => {
                 let request_error = RequestError::from_answer(address, error);
-                note(&node, Some(&request_error));
+                record_service(&node, Some(&request_error));
                 return Err(request_error);
             }
             value => redis::from_redis_value_ref::<String>(value).ok(),
@@ -337,7 +337,7 @@ impl Router {
                 let own = own.into_iter().skip(skipped).step_by(1 + skipped);
                 request.commands = own.cloned().collect();
             }
-            note(&node, answer.as_ref().err());
+            record_service(&node, answer.as_ref().err());
             (index, request, answer)
         };
         group.into_iter().zip(counts).map(one).collect()
@@ -345,7 +345,7 @@ impl Router {
 }
 
 /// Records whether a server provides any service, according to its answer.
-fn note(node: &Node, request_error: Option<&RequestError>) {
+fn record_service(node: &Node, request_error: Option<&RequestError>) {
     match request_error {
         // A missing answer was already recorded by the code that waited for it.
         Some(RequestError::Unreachable { .. } | RequestError::NoOwner { .. }) => {}

@@ -122,8 +122,8 @@ pub enum Error {
     /// The pool belongs to the parent of this forked process.
     #[error("a forked child cannot use pools of its parent; it may create its own")]
     OtherProcess,
-    /// The kernel refused a call.
-    #[error("the kernel refused a call: {0}")]
+    /// A system call failed.
+    #[error("a system call failed: {0}")]
     Kernel(#[from] io::Error),
 }
 

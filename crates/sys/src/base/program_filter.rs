@@ -29,7 +29,8 @@ pub(crate) fn set_known_process(process: u32) {
     KNOWN_PROCESS.store(process, Ordering::Relaxed);
 }
 
-/// Returns true if filters allow the engine to signal this process by its ID.
+/// Returns true if the engine may send a signal to this process by its ID `process`: the program
+/// has no filter, or the exemptions list the ID.
 #[must_use]
 pub(crate) fn may_signal(process: u32) -> bool {
     !is_in_force() || known_process() == process

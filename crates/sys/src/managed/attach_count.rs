@@ -67,7 +67,8 @@ impl AttachCount {
         unsafe { call(libc::SYS_madvise, self.address, self.bytes, advice as usize) };
     }
 
-    /// Returns true if only this process has mapped the segment.
+    /// Returns true if the segment is mapped only once, by this process. Returns false if the count
+    /// cannot be read.
     #[must_use]
     pub fn has_single_process(&self) -> bool {
         // SAFETY: all fields are integers, for which zero is valid.

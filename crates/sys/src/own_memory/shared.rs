@@ -32,15 +32,17 @@ pub fn create(words: usize) -> io::Result<(OwnedFd, &'static [AtomicU64])> {
 fn check_file_size(bytes: u64) -> io::Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(most) if most < bytes => {
-            let (most, least) = (most / 1024, bytes.div_ceil(1024));
-            let why = format!("`ulimit -f` allows {most} KiB for a file; raise it to {least}");
-            Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
+            let (allowed, needed) = (most / 1024, bytes.div_ceil(1024));
+            let reason =
+                format!("`ulimit -f` allows {allowed} KiB for a file; raise it to {needed}");
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, reason))
         }
         _ => Ok(()),
     }
 }
 
-/// Returns true if `fd` is sealed as by [`create`], and has at least `words` words.
+/// Returns true if the file can never shrink (a seal of [`create`]), and has at least `words` words.
+/// False for 0 words.
 pub fn is_shared(fd: impl AsFd, words: usize) -> bool {
     let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
     words > 0

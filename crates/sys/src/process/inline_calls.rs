@@ -91,7 +91,8 @@ impl Objects {
     }
 }
 
-/// Returns true if code calls `mmap` by an instruction.
+/// Returns true if code loads the number of `mmap` and has a `syscall` instruction within the next
+/// [`NEAR_BYTES`].
 fn maps_memory(code: &[u8]) -> bool {
     memchr::memmem::find_iter(code, &LOAD_MMAP).any(|at| {
         let rest = &code[at + LOAD_MMAP.len()..];

@@ -68,7 +68,11 @@ pub enum FileError {
         path.display()
     )]
     Quota { path: PathBuf },
-    #[error("no file descriptor is free for a swap file in {} ({cause}): raise the open-files limit (ulimit -n)", path.display())]
+    #[error(
+        "no file descriptor is free for a swap file in {} ({cause}): raise the open-files limit \
+         (ulimit -n)",
+        path.display()
+    )]
     NoDescriptor { path: PathBuf, cause: io::Error },
     #[error("cannot create a swap file in {}: {cause}; choose another directory", path.display())]
     Unusable { path: PathBuf, cause: io::Error },
