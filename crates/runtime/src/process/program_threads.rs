@@ -271,7 +271,8 @@ fn inherited_mask(
     if blocked == 0 || attributes.is_null() {
         return blocked;
     }
-    // Exists since glibc 2.32. SAFETY: the name is a C string.
+    // The function exists since glibc 2.32.
+    // SAFETY: the name is a C string.
     let get = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pthread_attr_getsigmask_np".as_ptr()) };
     if get.is_null() {
         return blocked;

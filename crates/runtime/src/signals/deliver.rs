@@ -23,15 +23,15 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
         engine.stats().add(Counter::SignalsPassedOn, 1);
     }
     // SAFETY: `info` is that of the running handler.
-    let info_ref = unsafe { &*info };
-    if signals::has_lost_details(info_ref) && pending::is_engines() {
+    let siginfo = unsafe { &*info };
+    if signals::has_lost_details(siginfo) && pending::is_engines() {
         // The signal was probably sent to interrupt a call of an engine thread.
         return;
     }
     // SAFETY: `context` is that of the running handler.
     let pointer = unsafe { signals::interrupted_stack(context) };
     let is_in_engine = signal_stack::contains(pointer);
-    if is_poke(info_ref) {
+    if is_poke(siginfo) {
         let takes = waiting::handle_poke(signal);
         if takes && is_in_engine {
             // SAFETY: `context` is that of the running handler.
@@ -42,10 +42,10 @@ pub(crate) unsafe fn deliver(signal: i32, info: *mut siginfo_t, context: *mut c_
         }
         return;
     }
-    let was_sent = info_ref.si_code <= 0;
+    let was_sent = siginfo.si_code <= 0;
     let is_blocked = virtual_mask::get() & signals::bit(signal) != 0;
     if was_sent && (is_blocked || is_in_engine || pending::takes_no_signals()) {
-        pending::hold(signal, info_ref);
+        pending::hold(signal, siginfo);
         waiting::recheck_held_signals();
         if is_in_engine && !is_blocked {
             // SAFETY: `context` is that of the running handler.

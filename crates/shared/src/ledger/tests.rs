@@ -168,15 +168,16 @@ fn a_process_killed_while_joining_is_judged_by_its_pid() {
     let ledger = ledger_of(SMALL, LIMIT);
     let half = Owner { state: 1, generation: 5, namespace: 1, pid: 9 };
     ledger.members.word(0, 0).store(half.word(), Relaxed);
-    let seen = |who: ProcessIdentity| (who.pid, who.start, who.namespace) == (9, 0, 1);
-    ledger.reap(|who| if seen(who) { Liveness::Alive } else { Liveness::Dead });
+    let seen =
+        |identity: ProcessIdentity| (identity.pid, identity.start, identity.namespace) == (9, 0, 1);
+    ledger.reap(|identity| if seen(identity) { Liveness::Alive } else { Liveness::Dead });
     assert_eq!(ledger.member_count(), 1);
     // A process with the same PID proves that the previous one is dead.
     let member = ledger.join(process(9)).unwrap();
     assert_eq!((member.slot, member.generation, ledger.member_count()), (0, 6, 1));
     ledger.reap(|_| Liveness::Dead);
     ledger.members.word(1, 0).store(half.word(), Relaxed);
-    ledger.reap(|who| if seen(who) { Liveness::Dead } else { Liveness::Alive });
+    ledger.reap(|identity| if seen(identity) { Liveness::Dead } else { Liveness::Alive });
     assert_eq!(ledger.member_count(), 0);
 }
 
@@ -242,8 +243,8 @@ fn a_stopped_member_is_skipped_for_one_that_releases() {
 fn processes_that_join_leave_and_are_killed_free_every_chunk() {
     let ledger = ledger_of(Shape { members: 16, chunks: 64 }, 48);
     let killed: [AtomicBool; 200] = [const { AtomicBool::new(false) }; 200];
-    let fate = |who: ProcessIdentity| {
-        if killed[who.pid as usize].load(Relaxed) { Liveness::Dead } else { Liveness::Alive }
+    let fate = |identity: ProcessIdentity| {
+        if killed[identity.pid as usize].load(Relaxed) { Liveness::Dead } else { Liveness::Alive }
     };
     std::thread::scope(|scope| {
         for thread in 0..4_u32 {
@@ -295,9 +296,9 @@ fn random_writes_to_the_shared_words_block_no_member() {
                     let members = ledger.members();
                     assert!(members.len() <= SMALL.members && ledger.limit() <= SMALL.chunks);
                     ledger.notify_excess();
-                    ledger.reap(
-                        |who| if who.pid % 2 == 0 { Liveness::Dead } else { Liveness::Unknown },
-                    );
+                    ledger.reap(|identity| {
+                        if identity.pid % 2 == 0 { Liveness::Dead } else { Liveness::Unknown }
+                    });
                     member.leave();
                 }
             });

@@ -178,8 +178,9 @@ fn only_requests_of_dead_clients_are_freed() {
         let queue = queue();
         // This client is killed before it submits its request.
         let _ = queue.take(Operation::Read, process(7), || u64::MAX).unwrap();
-        let liveness =
-            |who: ProcessIdentity| if who.pid == 7 { Liveness::Dead } else { Liveness::Alive };
+        let liveness = |identity: ProcessIdentity| {
+            if identity.pid == 7 { Liveness::Dead } else { Liveness::Alive }
+        };
         let other = thread::spawn(move || submit(&queue, 8, 4));
         assert_eq!(queue.reap(liveness, |_| true), 1);
         let ticket = other.join().unwrap();

@@ -179,7 +179,7 @@ fn a_posted_write_is_done_and_read_with_a_timeout_of_its_own() {
 fn requests_of_the_dead_are_freed_and_those_of_the_unknown_kept() {
     let queue = queue(LONG_NS);
     let tickets = [7, 8, 9].map(|pid| queue.take(Operation::Read, process(pid), || 1).unwrap());
-    let liveness = |who: ProcessIdentity| match who {
+    let liveness = |identity: ProcessIdentity| match identity {
         ProcessIdentity { pid: 7, start: 5, namespace: 1 } => Liveness::Dead,
         ProcessIdentity { pid: 8, .. } => Liveness::Unknown,
         _ => Liveness::Alive,

@@ -96,7 +96,8 @@ struct Call {
 extern "C" fn call(argument: *mut c_void) -> *mut c_void {
     // SAFETY: `notify` made this box for this thread.
     let Call { function, value } = *unsafe { Box::from_raw(argument.cast::<Call>()) };
-    // The runtime's interposed function. SAFETY: all-zero is the empty set.
+    // Calls the runtime's interposed function.
+    // SAFETY: all-zero is the empty set.
     unsafe {
         let none: libc::sigset_t = std::mem::zeroed();
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());

@@ -129,7 +129,8 @@ fn end_ignoring() {
 /// `command` is a C string.
 unsafe fn system_by_spawn(command: *const c_char) -> i32 {
     // As POSIX requires, SIGINT and SIGQUIT are ignored and SIGCHLD is blocked until the command
-    // has exited. SAFETY: all objects are locals, initialised before use.
+    // has exited.
+    // SAFETY: all objects are locals, initialised before use.
     unsafe {
         let previous = begin_ignoring();
         let mut block: libc::sigset_t = std::mem::zeroed();
