@@ -59,9 +59,9 @@ pub(super) struct Place {
     pub(super) within: Option<Range<usize>>,
 }
 
-/// Returns the stack space for the frame of a handler. `pointer` is the stack pointer of the
-/// interrupted thread. If `wants_alternate` is true and an alternate stack is set, the space is at
-/// the top of that stack, or below `pointer` if the thread is already on it.
+/// Returns the stack space for the frame of a handler: below the interrupted thread's stack pointer
+/// `pointer`, or at the top of the alternate stack if `wants_alternate` is true, a stack is set,
+/// and the thread is not on it. If none is set, [`signal_stack::program_half`] counts as set.
 pub(super) fn place(pointer: usize, wants_alternate: bool) -> Place {
     let own = PROGRAM_STACK.get();
     let stack = signal_stack::program_half().filter(|_| own.ss_size == 0).unwrap_or(own);
