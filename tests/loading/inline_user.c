@@ -64,7 +64,7 @@ int main(int count, char **words) {
 
     long there = map(0, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
     fill((void *)there, LEN, 1);
-    // A reservation that is committed in pieces.
+    // Commit a reservation in pieces.
     long reserved = map(0, 4 * LEN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
     for (long at = 0; at < LEN; at += 8 * MIB)
         if (protect(reserved + at, 8 * MIB, PROT_READ | PROT_WRITE))

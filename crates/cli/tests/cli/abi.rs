@@ -124,7 +124,7 @@ fn managed(mode: &RunMode, theme: &str, case: &str) -> Ended {
     run(&mut command)
 }
 
-/// Returns the known differences: the ways in which each case may differ.
+/// Returns the known differences: the configurations in which each case may differ.
 fn known() -> BTreeMap<String, BTreeSet<String>> {
     let text = std::fs::read_to_string(sources().join("differences.txt")).expect("the list");
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -151,7 +151,8 @@ fn is_shown_plainly(theme: &str, case: &str, got: &String, plain: &mut Vec<Strin
     plain.contains(got)
 }
 
-/// Returns the complaints about a case: unexpected differences, and known differences that no longer occur.
+/// Returns the errors of a case: unexpected differences, and known differences that no longer
+/// occur.
 fn complaints_about(
     theme: &str,
     case: &str,
@@ -196,8 +197,8 @@ fn program_results_equal_linux() {
         .collect();
     assert!(all.len() >= MIN_CASES, "{} cases", all.len());
     for name in known.keys() {
-        let is_there = all.iter().any(|(theme, case)| *name == format!("{theme}.{case}"));
-        assert!(is_there, "differences.txt names {name}, which does not exist");
+        let exists = all.iter().any(|(theme, case)| *name == format!("{theme}.{case}"));
+        assert!(exists, "differences.txt names {name}, which does not exist");
     }
     let wanted: Vec<_> = all
         .into_iter()
