@@ -2,7 +2,8 @@
 //! concatenated. Each target runs for 0.5 s, or SOFTSWAP_FUZZ_SECONDS. `make fuzz` searches longer,
 //! guided by coverage.
 //!
-//! A failing input is minimized and written to `fuzz/found`. Fix the defect and add the input to the corpus.
+//! A failing input is minimized and written to `fuzz/found`. Fix the defect and add the input to
+//! the corpus.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};

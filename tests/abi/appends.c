@@ -1,5 +1,5 @@
-/* A write that Linux makes atomically stays atomic, and each of several readers of a shared file
- * position gets its own part. */
+/* Writes that are atomic on Linux are atomic under softswap. Each of several readers of a shared
+ * file position gets its own part. */
 #include "abi.h"
 
 #include <sys/file.h>

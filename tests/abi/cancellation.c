@@ -298,7 +298,7 @@ static void *feed(void *argument)
     return NULL;
 }
 
-/* The handler jumps within itself while a read waits: the buffer of the waiting read must stay
+/* The handler jumps within itself while a read waits: the buffer of the waiting read must remain
  * pinned. */
 static void jump_within_a_handler(int kind)
 {

@@ -755,7 +755,7 @@ static void a_signal_to_a_thread(void)
     say("struck %d", struck);
 }
 
-/* Memory allocated by the C library stays correct, at any address. */
+/* Memory allocated by the C library keeps its content, at any address. */
 
 static void a_converter(void)
 {

@@ -51,7 +51,7 @@ def main():
         signal.signal(number, lambda number, _: os.kill(child, number))
     peaks, ended, samples = {}, 0, 0
     while not ended:
-        # Sample more often at first; later the cost must stay low.
+        # Sample more often at first; later the cost must remain low.
         if samples < 20 or samples % 4 == 0:
             for pid, peak in peaks_below(child).items():
                 peaks[pid] = max(peak, peaks.get(pid, 0))

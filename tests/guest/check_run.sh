@@ -16,7 +16,7 @@ figure() {
     sed -n "s/^ *\"$1\": \(.*[^,]\),*\$/\1/p" /tmp/report.json
 }
 
-# says KEY PATTERN: checks a figure of the report.
+# says KEY PATTERN: checks a value in the report.
 says() {
     figure "$1" | grep -qx "$2" || { echo "$1: expected $2, got $(figure "$1")"; return 1; }
 }

@@ -1,5 +1,5 @@
-// Maps memory with a library's own system calls and checks its content. If the argument is a number, it
-// prints a line if more than that many MiB are resident at once.
+// Maps memory with a library's own system calls and checks its content. If the argument is a
+// number, it prints a line if more than that many MiB are resident at the same time.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

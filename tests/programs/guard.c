@@ -34,7 +34,7 @@
 static char directory[PATH_MAX]; /* directory of all files */
 static atomic_ulong unique;
 
-/* A heap block with pages of its own, filled with random data of `seed`. */
+/* Returns a heap block that shares no page with other blocks, filled with random data of `seed`. */
 static void *block(size_t bytes, uint64_t seed) {
     void *at = allocate(bytes);
     fill_random(at, bytes, seed);
@@ -206,7 +206,7 @@ struct delayed_write {
 
 static void *write_later(void *argument) {
     struct delayed_write *later = argument;
-    /* The reader now sleeps inside the system call: its buffer must stay valid under memory
+    /* The reader now sleeps inside the system call: its buffer must remain valid under memory
      * pressure. */
     usleep(20000);
     push_out(later->data, later->bytes);
@@ -326,7 +326,7 @@ static void socket_messages(void) {
     EXPECT(mine.st_ino, theirs.st_ino);
     CALL(close(passed));
 
-    /* Several messages at once: a vector of headers. */
+    /* Several messages in one call, with a vector of headers. */
     struct mmsghdr *many = calloc(2, sizeof *many);
     CHECK(many, "calloc");
     for (size_t i = 0; i < 2; i++)

@@ -216,7 +216,7 @@ static void lazy(void)
         must(at[i] == 1 && at[i + 1] == 0, "touched memory");
 }
 
-/* Children sleep and wake independently; the parent stays asleep. */
+/* Children sleep and wake independently; the parent remains asleep. */
 static void forks(void)
 {
     char *at = mapped(10 * MIB, PROT_READ | PROT_WRITE);

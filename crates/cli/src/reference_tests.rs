@@ -45,7 +45,7 @@ fn find_missing(command: &Command, path: &str, part: &str, missing: &mut Vec<Str
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         let name = below.get_name();
         let path = format!("{path} {name}");
-        // `ctl get` has no heading of its own.
+        // `ctl get` has no separate heading.
         match section(&path).or_else(|| names(part, name).then_some(part)) {
             Some(part) => find_missing(below, &path, part, missing),
             None => missing.push(path),

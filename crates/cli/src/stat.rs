@@ -45,7 +45,8 @@ pub(crate) struct StatArgs {
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
 
-    /// Print again at this interval in seconds until the process has exited; with --json, one line each time
+    /// Print again at this interval in seconds until the process has exited; with --json, one line
+    /// each time
     #[arg(long, value_name = "SECONDS", conflicts_with = "prometheus",
           value_parser = clap::value_parser!(u32).range(1..=86_400))]
     every: Option<u32>,

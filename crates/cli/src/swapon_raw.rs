@@ -178,7 +178,7 @@ fn medians_us(
     }))
 }
 
-/// Checks before anything is written that a file can be used by its blocks once it is formatted.
+/// Checks, before softswap writes to a file, that it can be a raw area after it is formatted.
 ///
 /// # Errors
 /// If its file system or device does not support raw access.
@@ -187,7 +187,7 @@ pub(crate) fn check_below(file: &SwapFile) -> Result<(), RawError> {
     open_below(file).map(drop)
 }
 
-/// Writes zeroes to a whole file, so that none of its extents is unwritten.
+/// Writes zeroes to all of a file, so that it has no unwritten extents.
 pub(crate) fn fill(file: &SwapFile, bytes: u64) -> io::Result<()> {
     const CHUNK_BYTES: usize = 1 << 20;
     let zeroes = vec![0_u8; CHUNK_BYTES + PAGE_SIZE];

@@ -149,7 +149,7 @@ fn tree_page_shows_first_process_only_if_active() {
     for title in ["Pages swapped out", "io_uring", "first process", "How long faults took"] {
         assert!(!page.contains(title), "{title}");
     }
-    // A shell with a few faults of its own.
+    // A shell that had a few faults.
     let shell = run(20, 5.0);
     let busy = Report {
         faults: shell.faults,

@@ -212,7 +212,8 @@ struct SavedPages {
 }
 
 impl SavedPages {
-    /// Creates the file. Never overwrites an existing one, which may be the only copy of its content.
+    /// Creates the file. Never overwrites an existing one, which may be the only copy of its
+    /// content.
     fn create(path: &Path) -> Result<SavedPages, Refusal> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|error| {

@@ -66,7 +66,8 @@ impl Usage {
         let ticks = |text: &str, skip: usize| -> Vec<f64> {
             text.split_whitespace().skip(skip).map(|word| word.parse().unwrap_or(0.0)).collect()
         };
-        // Fields: user nice system idle iowait irq softirq steal. Later fields are included in these.
+        // Fields: user nice system idle iowait irq softirq steal. Later fields are included in
+        // these.
         let all = ticks(stat.lines().next().unwrap_or_default(), 1);
         let of = |fields: &[usize]| fields.iter().filter_map(|at| all.get(*at)).sum::<f64>();
         // The name may contain any character, so parse after its `)`: utime stime cutime cstime.

@@ -1,5 +1,5 @@
-//! A program under the preloaded runtime, like those that `softswap run` starts. The benchmark shares its
-//! page of counters.
+//! A program under the preloaded runtime, like those that `softswap run` starts. The benchmark
+//! shares its page of counters.
 
 use super::failure::OrRefuse;
 use softswap_cli::refusal::Refusal;

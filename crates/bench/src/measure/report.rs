@@ -11,7 +11,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Version of the JSON object of every benchmark. Increases if a key is removed or its meaning changes.
+/// Version of the JSON object of every benchmark. Increases if a key is removed or its meaning
+/// changes.
 pub(crate) const SCHEMA: u32 = 2;
 
 /// Result of a benchmark; `figures` are its specific fields.

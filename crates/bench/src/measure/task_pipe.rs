@@ -1,4 +1,5 @@
-//! Line protocol between a benchmark and the measured program, over the program's standard input and output.
+//! Line protocol between a benchmark and the measured program, over the program's standard input
+//! and output.
 
 use super::failure::{OrRefuse, own};
 use rustix::time::{ClockId, clock_gettime};

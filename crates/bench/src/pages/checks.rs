@@ -1,4 +1,5 @@
-//! Same-filled checks: forward by words, backward, with the last word first as in zswap, and softswap's own.
+//! Same-filled checks: forward by words, backward, with the last word first as in zswap, and
+//! softswap's own.
 
 use super::Page;
 use crate::measure::failure::own;

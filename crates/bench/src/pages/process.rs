@@ -1,7 +1,8 @@
-//! The resident pages of a running process: private writable mappings from `maps`, residency from `pagemap`.
+//! The resident pages of a running process: private writable mappings from `maps`, residency from
+//! `pagemap`.
 //!
-//! The process is neither stopped nor changed, so its pages are read at different times. Pages that it frees
-//! meanwhile are skipped.
+//! The process is neither stopped nor changed, so its pages are read at different times. Pages that
+//! it frees meanwhile are skipped.
 
 use super::source::{Run, Source, SourceKind};
 use softswap_cli::control_client::{Process, own_uid};

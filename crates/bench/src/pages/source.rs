@@ -48,8 +48,8 @@ impl Source {
         self.runs.iter().map(|run| run.pages).sum()
     }
 
-    /// Reads `wanted` evenly spaced pages, or all if there are fewer. Calls `each` with chunks of at most
-    /// [`CHUNK_PAGES`].
+    /// Reads `wanted` evenly spaced pages, or all if there are fewer. Calls `each` with chunks of
+    /// at most [`CHUNK_PAGES`].
     pub(crate) fn read(
         &self,
         wanted: u64,

@@ -65,7 +65,8 @@ fn io(options: &[&str]) -> assert_cmd::Command {
     command
 }
 
-/// Checks the counters of one mode. Each thread may have been waiting when counting started or stopped.
+/// Checks the counters of one mode. Each thread may have been waiting when counting started or
+/// stopped.
 fn assert_waited_as(mode: &str, counts: &Value, io_uring: bool, threads: u64) {
     let of = |name: &str| counts[name].as_u64().unwrap();
     let (considered, polled, slept) = (of("considered"), of("polled"), of("slept"));

@@ -1,5 +1,5 @@
-//! The JSON of every benchmark is one object with `schema`, `bench` and `machine`, and with all ratios under
-//! `ratios`, named after numerator and denominator.
+//! The JSON of every benchmark is one object with `schema`, `bench` and `machine`, and with all
+//! ratios under `ratios`, named after numerator and denominator.
 
 use crate::common::softswap;
 use crate::{assert_header, json_of};

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 /// Test the features that softswap needs on this machine, and print how to enable missing ones.
 ///
-/// Each feature is used once, with the rights of the caller. The tests leave no files behind.
+/// Each feature is used once, with the rights of the caller. The tests remove their files.
 #[derive(Args)]
 #[command(after_long_help = "\
 Each check is one of
@@ -42,8 +42,8 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     json: bool,
 
-    /// The swap directory, cluster, or raw file, to test, written as for `softswap run`; may be given
-    /// several times [default: SOFTSWAP_SWAP or /var/tmp]
+    /// The swap directory, cluster, or raw file, to test, written as for `softswap run`; may be
+    /// given several times [default: SOFTSWAP_SWAP or /var/tmp]
     #[arg(long, value_name = "DIR")]
     swap: Vec<String>,
 

@@ -148,7 +148,7 @@ fn swap_file(dir: &SwapDir) -> Vec<Check> {
     checks
 }
 
-/// Creates a file and removes its name at once.
+/// Creates a file and immediately removes its name.
 fn tempfile_in(dir: &Path) -> std::io::Result<std::os::fd::OwnedFd> {
     let path = dir.join(format!(".softswap-doctor-{}", std::process::id()));
     let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;

@@ -79,7 +79,8 @@ pub(super) struct Profile {
     pub(super) program: String,
     pub(super) seconds: f64,
     pub(super) samples: usize,
-    /// Faults without a sample, because too many occurred at once; included in the sums.
+    /// Faults without a sample, because too many occurred at the same time. They are included in
+    /// the sums.
     pub(super) missed: u64,
     #[serde(flatten)]
     pub(super) sum: Sum,

@@ -28,7 +28,8 @@ const MAX_MARGIN_BYTES: u64 = 1 << 30;
 const GROWTH_FRACTION: u64 = 16;
 /// Smallest step of growth.
 const MIN_GROWTH_BYTES: u64 = 4 << 20;
-/// Divisor of DRAM: pressure on the whole machine counts only if less than that part is available.
+/// Divisor of DRAM: pressure on the machine counts only if less than this part of DRAM is
+/// available.
 const LOW_FRACTION: u64 = 4;
 /// Share of the last 10 s, in percent, above which waits for memory count as pressure.
 const PRESSURE_PERCENT: f64 = 10.0;

@@ -1,8 +1,8 @@
 //! Watches the block map of a raw swap file, whose blocks the tree writes through the device.
 //!
 //! Each process compares the map before it writes. A thread of `run` also compares it every second,
-//! and at once when inotify reports a change of the file. So a change is found even if no process
-//! writes. Then the area is stopped, and `run` prints a message.
+//! and immediately when inotify reports a change of the file. So a change is found even if no
+//! process writes. Then the area is stopped, and `run` prints a message.
 
 use crate::swapon_raw::Raw;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -31,8 +31,8 @@ struct SharedArea {
 }
 
 impl SharedAreas {
-    /// Creates the tables of the claimed areas, and adds their descriptors to the configuration. Returns
-    /// `None` without areas.
+    /// Creates the tables of the claimed areas, and adds their descriptors to the configuration.
+    /// Returns `None` without areas.
     pub(super) fn make(
         named: Vec<Named>,
         config: &mut Config,

@@ -1,5 +1,5 @@
 //! Notes, printed once each, if the program needs more memory than its budget can hold. softswap's
-//! page tables stay in DRAM, so the budget limits the size of the program's memory.
+//! page tables remain in DRAM, so the budget limits the size of the program's memory.
 
 use softswap_engine::base::stats::{Counter, Stats};
 use softswap_shared::ledger::Sizes;

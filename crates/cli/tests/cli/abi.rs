@@ -10,8 +10,8 @@ use std::time::Duration;
 
 /// Timeout of a case. It only detects hangs.
 const CASE_LIMIT: Duration = Duration::from_secs(300);
-/// Maximum number of plain runs of a case. On a busy machine the output of plain Linux varies, and each
-/// variant is accepted.
+/// Maximum number of plain runs of a case. On a busy machine the output of plain Linux varies, and
+/// each variant is accepted.
 const PLAIN_RUNS: usize = 5;
 /// Minimum number of cases, against an empty suite.
 const MIN_CASES: usize = 300;
@@ -142,8 +142,8 @@ fn known() -> BTreeMap<String, BTreeSet<String>> {
         .collect()
 }
 
-/// Runs the case plainly again until Linux prints `got`, at most [`PLAIN_RUNS`] times in all. Adds each
-/// output to `plain`.
+/// Runs the case plainly again until Linux prints `got`, at most [`PLAIN_RUNS`] times in all. Adds
+/// each output to `plain`.
 fn is_shown_plainly(theme: &str, case: &str, got: &String, plain: &mut Vec<String>) -> bool {
     while !plain.contains(got) && plain.len() < PLAIN_RUNS {
         plain.push(observed(&plainly(theme, case)));
@@ -211,7 +211,8 @@ fn program_results_equal_linux() {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
                 while let Some((theme, case)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    // A case that times out panics. It counts as a difference, and the other cases still run.
+                    // A case that times out panics. It counts as a difference, and the other cases
+                    // still run.
                     let judged = std::panic::catch_unwind(|| complaints_about(theme, case, &known));
                     let found = judged.unwrap_or_else(|panic| {
                         let why = panic.downcast_ref::<String>().map_or("", String::as_str);

@@ -34,7 +34,7 @@ impl Export {
         stream
     }
 
-    /// Returns the whole response to a raw request.
+    /// Returns the complete response to a raw request.
     fn answer_to(&self, request: &str) -> String {
         answer(&self.address, request)
     }
@@ -56,8 +56,8 @@ impl Drop for Export {
     }
 }
 
-/// Returns the whole response to a raw request. Sends it again if the server closes the connection first: it
-/// waits only briefly for a request, and a busy machine may send too late.
+/// Returns the complete response to a raw request. Sends it again if the server closes the connection
+/// first: it waits only briefly for a request, and a busy machine may send too late.
 fn answer(address: &str, request: &str) -> String {
     wait_until("an answer", || {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -78,8 +78,8 @@ fn http(address: &str, method: &str, path: &str) -> (u32, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_string())
 }
 
-/// Returns the queue lengths of the server's end of a connection, in bytes: unacknowledged responses, and
-/// unread requests. Returns `None` if the connection does not exist.
+/// Returns the queue lengths of the server's end of a connection, in bytes: unacknowledged
+/// responses, and unread requests. Returns `None` if the connection does not exist.
 fn queues(client: &TcpStream) -> Option<(u64, u64)> {
     let port = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
     let (own, other) = (port(client.peer_addr().ok()?), port(client.local_addr().ok()?));
@@ -184,8 +184,8 @@ fn slow_client_does_not_block_others() {
     let mut slow_client = export.connect();
     slow_client.set_nonblocking(true).unwrap();
     let requests = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
-    // Send until the socket buffers are full. A server that answers every request blocks then. It may also
-    // close the connection.
+    // Send until the socket buffers are full. A server that answers every request blocks then. It
+    // may also close the connection.
     let (mut last, mut looks_alike) = (None, 0);
     wait_until("the server's send buffer is full", || {
         let is_open = match slow_client.write(requests.as_bytes()) {

@@ -1,5 +1,5 @@
-//! Whole programs under `softswap run`. Each verifies itself, or its output is compared with that of a plain
-//! run.
+//! Whole programs under `softswap run`. Each verifies itself, or its output is compared with that
+//! of a plain run.
 
 use crate::support::{LIMIT, Report, Running, Swapped, compiled, plain, python, script, sources};
 use rustix::process::{Pid, Signal, kill_process};
@@ -72,8 +72,8 @@ fn text_of_four_budgets_uses_no_disk() {
         .option("--codec=zstd:-1")
         .option("--pool=80%")
         .run_ok("text", &["--mib", "128", "--require-out"]);
-    // Exceptions: pages of the program that are not text, and batches written when the codecs of many threads
-    // use most of the small budget.
+    // Exceptions: pages of the program that are not text, and batches written when the codecs of
+    // many threads use most of the small budget.
     assert!(report.figure("bytes_written") <= 2 << 20, "{}", report.figure("bytes_written"));
 }
 
@@ -209,7 +209,7 @@ fn realloc_keeps_block_contents() {
     Swapped::within(SMALL).run_ok("blocks", &pushed(&[]));
 }
 
-/// Freed pages must be released at once. Otherwise pages in use would be evicted.
+/// Freed pages must be released immediately. Otherwise pages in use would be evicted.
 #[test]
 fn freed_memory_reduces_usage_immediately() {
     let blocks = "x = b'x' * (40 << 20); del x; y = [b'y' * (10 << 20) for _ in range(4)]";
@@ -318,7 +318,8 @@ fn gnu_sort_writes_same_file() {
 fn children_of(parent: i32) -> Vec<i32> {
     let parent_of = |pid: i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in parentheses may contain any character. The fields follow the last parenthesis.
+        // The name in parentheses may contain any character. The fields follow the last
+        // parenthesis.
         stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<i32>().ok()
     };
     let processes = std::fs::read_dir("/proc").expect("/proc");
@@ -366,7 +367,8 @@ fn killed_run_leaves_no_files() {
     assert_eq!(left, 0, "files were left in the swap directory");
 }
 
-/// Returns the number of signals handled while the program waited for a page that could not be brought in.
+/// Returns the number of signals handled while the program waited for a page that could not be
+/// brought in.
 fn signals_handled_while_waiting(kind: &str) -> u64 {
     let swap = tempfile::tempdir_in("/var/tmp").expect("a swap directory");
     let mut place = swap.path().as_os_str().to_os_string();
@@ -382,8 +384,8 @@ fn signals_handled_while_waiting(kind: &str) -> u64 {
 #[test]
 fn signals_are_delivered_while_waiting_for_memory() {
     for kind in ["touch", "call"] {
-        // If signals were blocked during the wait, one or two would be handled. The wait has at least 15
-        // parts, and pending signals are handled after each.
+        // If signals were blocked during the wait, one or two would be handled. The wait has at
+        // least 15 parts, and pending signals are handled after each.
         let signals = signals_handled_while_waiting(kind);
         assert!(signals >= 5, "{signals} signals ({kind})");
     }

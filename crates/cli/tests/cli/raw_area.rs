@@ -1,5 +1,5 @@
-//! Swap files that are used by their blocks: `--swap FILE,raw`. Each test has a file system of its own on a
-//! loop device, and compares everything else in it before and after. Needs root.
+//! Raw swap files: `--swap FILE,raw`. Each test has its own file system on a loop device, and
+//! compares everything else in it before and after. Needs root.
 
 use crate::common::area::{MIB, assert_contains_all, succeeds};
 use crate::common::{Loop, is_root, skip, tool};
@@ -75,8 +75,8 @@ impl Image {
         });
     }
 
-    /// Fills the file system with files, and removes every second one, so that a file made afterwards has
-    /// many extents.
+    /// Fills the file system with files, and removes every second one, so that a file made
+    /// afterwards has many extents.
     fn fragment(&self) {
         let content = |number: u64| {
             let word = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
@@ -212,7 +212,7 @@ fn endless(swapped: &Swapped) -> Running {
     running
 }
 
-/// Kills softswap and its program at once.
+/// Kills softswap and its program at the same time.
 fn kill_all(running: &Running) {
     let own = running.id();
     let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap();

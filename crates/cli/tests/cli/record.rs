@@ -18,7 +18,7 @@ fn json(text: &str) -> Value {
 }
 
 /// Records a program, with the picture in `dir`. Repeats until `find` accepts the profile and the
-/// picture, because on a busy machine the program may hardly run during a recording.
+/// picture, because on a busy machine the program may get little CPU time during a recording.
 fn record_until(
     dir: &Path,
     pid: &str,
@@ -101,7 +101,7 @@ fn profile_lists_function_touching_cold_memory_first() {
             by_tier.contains_key("disk") || by_tier.contains_key("standby"),
             "no fault is from the disk",
         )?;
-        // The whole call stack from main, and a page faulted in for a system call.
+        // The complete call stack from main, and a page that a system call faulted in.
         for name in ["main", "sites", "look_up", "touch_cold", "take_in", "[system call]"] {
             ensure(svg.contains(&format!("<title>{name} (")), name)?;
         }
@@ -298,7 +298,7 @@ fn only_owner_and_root_may_record() {
     let output = unprivileged().args(["record", &program.pid()]).output().unwrap();
     assert_output(&output, 1, &["belongs to uid 0", "as that user, or as root"]);
 
-    // The user may write to directories of its own. Root may, too.
+    // The output file must be in a directory to which the user can write.
     let own = || -> TempDir {
         let dir = tempfile::tempdir().unwrap();
         chown(dir.path(), Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();

@@ -1,5 +1,5 @@
-//! Swap areas on a cluster. Programs run in a quarter of their memory, without a local area, while the helper
-//! and the cluster's nodes are killed. Skipped without `redis-server`.
+//! Swap areas on a cluster. Programs run in a quarter of their memory, without a local area, while
+//! the helper and the cluster's nodes are killed. Skipped without `redis-server`.
 
 use crate::support::tree::{HELPER, child_called, kill};
 use crate::support::{LIMIT, Report, Running, Swapped, plain, python, softswap};

@@ -1,5 +1,5 @@
-//! `run` passes on the program's input, output, signals, stops and exit status, and prints notes. Needs the
-//! runtime library, which `cargo build --workspace` builds.
+//! `run` passes on the program's input, output, signals, stops and exit status, and prints notes.
+//! Needs the runtime library, which `cargo build --workspace` builds.
 
 use crate::common::{run, std_run};
 use crate::support::control_client::{WAIT_TIMEOUT, wait_until};
@@ -199,8 +199,8 @@ fn stopping_program_by_pid_does_not_stop_softswap() {
     assert_eq!(child.wait().unwrap().code(), Some(9));
 }
 
-/// Python shell with job control on its own terminal. Runs a program in the foreground, types Ctrl-Z when
-/// asked to, and continues the process group after it has stopped.
+/// Python shell with job control on its own terminal. Runs a program in the foreground, types
+/// Ctrl-Z when asked to, and continues the process group after it has stopped.
 const JOB_CONTROL: &str = r#"
 import os, pty, signal, sys
 pid, master = pty.fork()
@@ -379,6 +379,6 @@ fn a_block_larger_than_the_budget_can_hold_is_noted_when_it_is_allocated() {
     let shell = "\"$0\" -c \"$1\"; exit $?";
     let started = ["-c", shell, python.to_str().unwrap(), &maps("")];
     assert_eq!(notes("/bin/sh".as_ref(), &started), 1, "in a started program");
-    // A reservation is not expected to be used as a whole.
+    // Reservations cause no note, because programs rarely use all of them.
     assert_eq!(notes(python.as_ref(), &["-c", &maps(" | 0x4000")]), 0);
 }

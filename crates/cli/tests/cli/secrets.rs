@@ -150,8 +150,8 @@ fn each_piece(file: &File, mut look: impl FnMut(&[u8])) {
     }
 }
 
-/// Returns the random-looking 16-byte sequences of the key's mapping: round keys of the cipher and tables of
-/// the tag, without the lengths and pointers between them.
+/// Returns the random-looking 16-byte sequences of the key's mapping: round keys of the cipher and
+/// tables of the tag, without the lengths and pointers between them.
 fn parts_of_key(mapping: &[u8]) -> HashSet<[u8; 16]> {
     let windows = (0..mapping.len() - 15).step_by(4).map(|at| &mapping[at..at + 16]);
     let looks_random = |bytes: &&[u8]| bytes.iter().collect::<HashSet<_>>().len() >= 11;

@@ -1,5 +1,5 @@
-//! `softswap stat` and `softswap ctl` query and change running programs through their sockets, without other
-//! effects.
+//! `softswap stat` and `softswap ctl` query and change running programs through their sockets,
+//! without other effects.
 
 use crate::common::{UNPRIVILEGED_UID, copy_binaries, is_root, std_unprivileged};
 use crate::support::control_client::{

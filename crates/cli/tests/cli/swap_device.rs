@@ -1,5 +1,5 @@
-//! Block devices and active swap with `softswap mkswap` and `swapon-check`: devices in use are refused and
-//! not changed. Nearly all tests need root.
+//! Block devices and active swap with `softswap mkswap` and `swapon-check`: devices in use are
+//! refused and not changed. Nearly all tests need root.
 
 use crate::common::area::*;
 use crate::common::{Loop, is_root, skip, tool};
@@ -78,7 +78,8 @@ fn hold(device: &Path) -> Option<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(device).ok()
 }
 
-/// Closes the exclusive descriptor and waits: a child just forked by another test may still hold a copy.
+/// Closes the exclusive descriptor and waits: a child just forked by another test may still hold a
+/// copy.
 fn release(holder: File, device: &Path) {
     drop(holder);
     wait_until("the device is free", || match hold(device) {

@@ -1,5 +1,5 @@
-//! `softswap mkswap` and `swapon-check`: headers are compatible with the system's tools in both directions.
-//! Unusable files are refused with reason and remedy, and are not changed.
+//! `softswap mkswap` and `swapon-check`: headers are compatible with the system's tools in both
+//! directions. Unusable files are refused with reason and remedy, and are not changed.
 
 use crate::common::area::*;
 use crate::common::{as_unprivileged, is_root, set_mode, skip, softswap, tool};

@@ -49,8 +49,8 @@ impl Terminal {
         assert!(self.tmux(&[&["send-keys"], keys].concat()).status.success());
     }
 
-    /// Runs a shell command once the prompt is shown. Input typed earlier would be echoed twice, between
-    /// other lines.
+    /// Runs a shell command once the prompt is shown. Input typed earlier would be echoed twice,
+    /// between other lines.
     fn command(&self, text: &str) {
         self.wait_until("a prompt", |screen| screen.trim_end().ends_with('$'));
         self.tmux(&["send-keys", "-l", text]);
@@ -280,8 +280,8 @@ fn full_screen_program_hides_progress_line() {
     let all = terminal.dir.path().join("all");
     let pipe = format!("cat > {}", all.display());
     terminal.tmux(&["pipe-pane", &pipe]);
-    // Progress is suspended while the terminal is not in line mode. The first second lets an update in
-    // progress finish.
+    // Progress is suspended while the terminal is not in line mode. The first second lets an update
+    // in progress finish.
     let script = "stty -icanon; sleep 1; echo be''gun; sleep 3; echo ov''er; stty icanon; \
                   sleep 1000";
     let run = format!("{} run -q --progress --memory 64M", softswap().display());

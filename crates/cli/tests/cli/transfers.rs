@@ -13,8 +13,8 @@ use tempfile::TempDir;
 /// Content of each page of the program. It does not occur in the executable.
 const MARKER: &[u8] = b"MARKED-MARKED-MARKED-MARKED-MARK";
 
-/// Creates a directory with the program, if possible outside `/tmp` and `/var/tmp`, over which a test mounts
-/// its device.
+/// Creates a directory with the program, if possible outside `/tmp` and `/var/tmp`, over which a
+/// test mounts its device.
 fn scratch() -> TempDir {
     let own = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let parent = if own.is_dir() { own } else { Path::new("/var/tmp") };
@@ -34,8 +34,8 @@ fn skip_reason() -> Option<String> {
     }
 }
 
-/// Runs a script in `dir` in its own mount namespace. Also uses a memory cgroup if possible, so that the
-/// kernel writes back and drops page cache. The script's first argument is softswap.
+/// Runs a script in `dir` in its own mount namespace. Also uses a memory cgroup if possible, so
+/// that the kernel writes back and drops page cache. The script's first argument is softswap.
 fn run(dir: &Path, script: &str, arguments: &[&str]) -> Ended {
     let group = MemoryGroup::limited_to(160 << 20);
     let mut command = match &group {

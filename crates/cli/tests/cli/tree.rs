@@ -37,8 +37,8 @@ fn two_processes_stay_within_shared_budget() {
     assert!(ended.stderr.contains("  budget     96.0 MiB, at most "), "{}", ended.stderr);
 }
 
-/// The limit for many small processes: the budget, or 8 MiB each if that is more, and 4 MiB of unmanaged
-/// memory for each process, the shell and the command.
+/// The limit for many small processes: the budget, or 8 MiB each if that is more, and 4 MiB of
+/// unmanaged memory for each process, the shell and the command.
 #[test]
 fn small_processes_stay_within_eight_mib() {
     const CHILDREN: usize = 8;
@@ -331,7 +331,7 @@ while not os.path.exists(seen): time.sleep(0.02)
     assert!(!tree.running.has_ended() && group.oom_kills() == 0);
 }
 
-/// A shell starts programs one after another while a hog holds the whole budget.
+/// A shell starts programs one after another while a hog uses all of the budget.
 #[test]
 fn programs_start_with_fully_granted_budget() {
     let script = "\"$0\" --mib 90 --seconds 0 & i=0; while [ $i -lt 100 ]; do \
@@ -392,7 +392,7 @@ fn per_process_budget_is_separate() {
 
 #[test]
 fn forked_child_runs_with_full_inherited_pool() {
-    // Joining the strings reads and writes across page boundaries, so it touches two pages at once.
+    // Joining the strings reads and writes across page boundaries, so one access touches two pages.
     let script = "
 import os, hashlib
 texts = [str(number) * 6 for number in range(800_000)]

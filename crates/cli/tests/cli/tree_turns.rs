@@ -1,5 +1,5 @@
-//! Stress tests of process trees with random kills. `SOFTSWAP_TREE_TURNS` is the number of rounds; `make
-//! test-long` uses 1,000.
+//! Stress tests of process trees with random kills. `SOFTSWAP_TREE_TURNS` is the number of rounds;
+//! `make test-long` uses 1,000.
 
 use crate::support::cgroup::MemoryGroup;
 use crate::support::control_client::{stdout_of, wait_for, wait_until};

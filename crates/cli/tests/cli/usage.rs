@@ -1,5 +1,5 @@
-//! Invalid values are refused before anything starts, with exit status 2 and a message that states problem,
-//! reason and remedy.
+//! Invalid values are refused before a program starts, with exit status 2 and a message that states
+//! problem, reason and remedy.
 
 use crate::common::{as_unprivileged, bin_dir, run, set_mode, skip, softswap};
 use std::path::Path;

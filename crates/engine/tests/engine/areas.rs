@@ -143,7 +143,7 @@ fn unpublished_slots_are_freed_despite_child() {
     let more = world.map_with(&random(100));
     world.evict(more);
     assert_eq!(world.count(Counter::AreasFailed), 1);
-    // The pages to move cannot be read, so the slots allocated for them stay unused.
+    // The pages to move cannot be read, so the slots allocated for them remain unused.
     world.disk.fail(Operation::Read, 0, UNLIMITED_TIMES, Fault::Errno(EIO));
     let quiesced = world.engine.quiesce();
     assert!(world.engine.child_reads_slots(&quiesced));

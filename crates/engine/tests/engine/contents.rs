@@ -1,4 +1,4 @@
-//! Pages of all contents survive eviction, and the engine stays within the budget.
+//! Pages of all contents survive eviction, and the engine remains within the budget.
 
 use crate::common::{
     Content, Setup, UNENCODABLE, World, assert_holds, every_kind, random, write_all,

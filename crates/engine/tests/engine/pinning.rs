@@ -1,5 +1,5 @@
-//! Memory pinned for system calls stays within its share of the budget, even with concurrent calls.
-//! A signal ends a wait for free memory.
+//! Memory pinned for system calls remains within its share of the budget, even with concurrent
+//! calls. A signal ends a wait for free memory.
 
 use crate::common::{Setup, World, assert_holds, mix64, random, write_all};
 use softswap_engine::api::engine::pinning::Then;
@@ -112,7 +112,7 @@ fn partial_mlock_is_undone() {
     write_all(memory.part(0, 4 * PAGE_SIZE), &random(4));
     let at = |page: usize| memory.address() + page * PAGE_SIZE;
     engine.lock_range(at(2), PAGE_SIZE).unwrap();
-    // Only one page is locked. Pin the others, so that they stay resident.
+    // Only one page is locked. Pin the others, so that they remain resident.
     engine.pin(at(0), 4 * PAGE_SIZE, usize::MAX).unwrap();
     exhaust(&world);
     let error = engine.lock_range(at(0), memory.len()).unwrap_err();
@@ -132,7 +132,7 @@ fn signal_interrupts_wait_for_memory() {
     exhaust(&world);
     let fault = |open| world.engine.fault_until(memory.address(), Access::Write, open);
     let wait = || {
-        // The signals stay blocked until the thread exits, so the pending signal is never
+        // The signals remain blocked until the thread exits, so the pending signal is never
         // delivered.
         let _ = signals::block_all();
         threads::interrupt(current_thread());

@@ -161,7 +161,7 @@ fn shared_slot_is_freed_with_last_page() {
         world.assert_survives(memory, &contents);
         world.engine.unmap(memory.address(), memory.pages() * PAGE_SIZE).unwrap();
     }
-    // The rounds together write back more pages than the disk stores at once.
+    // The rounds together write back more pages than the disk can store.
     assert!(world.count(Counter::PagesWrittenBack) > 20_000);
 }
 

@@ -34,7 +34,7 @@ fn touch_all(
 }
 
 fn wait_for_readahead(world: &World) {
-    // Readahead is mostly complete at once, so poll briefly first.
+    // Readahead is usually complete immediately, so poll briefly first.
     for _ in 0..1000 {
         if world.engine.is_prefetch_idle() {
             return;

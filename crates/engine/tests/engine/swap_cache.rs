@@ -105,7 +105,7 @@ fn pinned_page_may_be_written_by_kernel() {
     }
 }
 
-/// Returns worlds with areas so small that they stay half full only if copies are freed with their
+/// Returns worlds with small areas, which remain half full only if copies are freed with their
 /// pages.
 fn worlds_with_small_areas() -> impl Iterator<Item = World> {
     let both = [false, true].into_iter();

@@ -4,7 +4,7 @@
 //!
 //! Pages are evicted in batches, the oldest pages of the pool are written back in shared slots, and
 //! streams are read ahead. The simulation is simpler than an engine. It has one thread, readahead
-//! completes at once, and there is no standby list, offset prefetch, staging or fault-around.
+//! completes immediately, and there is no standby list, offset prefetch, staging or fault-around.
 
 mod out;
 

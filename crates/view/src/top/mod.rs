@@ -73,7 +73,8 @@ pub fn show(source: impl Source, options: Options) -> io::Result<()> {
     builder.spawn(move || run_sampler(source, &updates, &requests))?;
     let theme = Theme::of(options.no_color, options.ascii);
     let mut screen = Screen::new(options.user, options.only);
-    // Show the first sample at once if it is available soon, but do not wait for slow processes.
+    // Show the first sample immediately if it is available soon, but do not wait for slow
+    // processes.
     if let Ok(first) = incoming.recv_timeout(TICK) {
         take(&mut screen, first);
     }

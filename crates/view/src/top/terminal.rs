@@ -41,7 +41,7 @@ impl Terminal {
     pub(super) fn enter() -> io::Result<Terminal> {
         let ended = Arc::new(AtomicBool::new(false));
         for signal in [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT] {
-            // A second signal exits at once.
+            // A second signal exits immediately.
             let number = signal.as_raw();
             signal_hook::flag::register_conditional_shutdown(number, FAILED, ended.clone())?;
             signal_hook::flag::register(number, ended.clone())?;

@@ -67,7 +67,7 @@ pub(super) struct Task {
 impl Task {
     pub(super) fn new(seed: u64) -> io::Result<Task> {
         let (memory, ram) = (reserve_bytes(MEMORY_BYTES)?, reserve_bytes(PART_BYTES)?);
-        // Populate the memory before anything is measured.
+        // Populate the memory before the measurement.
         memory.fill(1);
         ram.fill(1);
         Ok(Task { memory, ram, lane: Lane::Plain, seed })

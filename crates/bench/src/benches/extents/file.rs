@@ -19,8 +19,8 @@ pub(super) fn most_bytes(pieces: u32) -> u64 {
     u64::from(pieces) * ((PAGE_BYTES << MAX_MAGNITUDE) + PAGE_BYTES) / 3
 }
 
-/// Grows a file alternately with a second one, which allocates a page after each piece, and returns the
-/// file's extents. Both files are unlinked, so they are removed when this process exits.
+/// Grows a file alternately with a second one, which allocates a page after each piece, and returns
+/// the file's extents. Both files are unlinked, so they are removed when this process exits.
 pub(super) fn fragmented(dir: &Path, pieces: u32) -> Result<Vec<FileExtent>, String> {
     let open = || SwapFile::open(dir).map_err(|error| error.to_string());
     let (file, spacer) = (open()?, open()?);

@@ -1,5 +1,5 @@
-//! Measurements of maps: look-ups alone, and tasks that swap pages to RAM and back with a look-up for each
-//! page.
+//! Measurements of maps: look-ups alone, and tasks that swap pages to RAM and back with a look-up
+//! for each page.
 
 use super::maps::{Lookup, Map};
 use crate::measure::noise::{below, noise, shuffled};
@@ -10,7 +10,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Number of distinct look-ups before they repeat: enough that the map does not stay in the L1
+/// Number of distinct look-ups before they repeat: enough that the map does not remain in the L1
 /// cache.
 const QUERIES: usize = 1 << 16;
 /// Look-ups between two clock reads.
@@ -59,7 +59,7 @@ impl Task {
     pub(super) fn new() -> io::Result<Task> {
         let task =
             Task { device: reserve_pages(DEVICE_PAGES)?, memory: reserve_pages(MEMORY_PAGES)? };
-        // Populate the memory before anything is measured.
+        // Populate the memory before the measurement.
         for page in task.device.iter_mut().chain(task.memory.iter_mut()) {
             page.0.fill(1);
         }

@@ -67,8 +67,8 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Returns sizes for `ranges` ranges of `pages` pages. All fit in DRAM, so nothing is reclaimed before
-    /// the benchmark requests it.
+    /// Returns sizes for `ranges` ranges of `pages` pages. All fit in DRAM, so nothing is reclaimed
+    /// before the benchmark requests it.
     pub(super) fn of(pages: usize, ranges: usize) -> Sizes {
         let range_bytes = (pages * PAGE_SIZE) as u64;
         Sizes {

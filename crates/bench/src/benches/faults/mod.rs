@@ -40,8 +40,8 @@ const SAME: u64 = 0x00ab_cdef;
 
 /// Measure the duration of page faults by tier.
 ///
-/// An engine in this process serves one thread; nothing else runs. The steps of a fault are measured
-/// in the same rounds.
+/// An engine in this process serves one thread; nothing else runs. The steps of a fault are
+/// measured in the same rounds.
 #[derive(Args)]
 #[command(after_long_help = "\
 Variants: fault_* is a touch of memory managed by softswap: never touched before (zero), a page whose

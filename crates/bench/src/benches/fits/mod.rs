@@ -1,5 +1,5 @@
-//! Overhead of softswap for a program that fits its budget: the program runs alternately with and without
-//! softswap.
+//! Overhead of softswap for a program that fits its budget: the program runs alternately with and
+//! without softswap.
 
 use super::swap::programs::{Program, Ready, compiled};
 use crate::measure::machine::Machine;

@@ -90,8 +90,8 @@ impl<'t> Meter<'t> {
         })
     }
 
-    /// Reads `depth` pages at once, like swap-in of scattered slots. Each call waits for all of its reads by
-    /// interrupt.
+    /// Reads `depth` pages at the same time, like swap-in of scattered slots. Each call waits for
+    /// all of its reads by interrupt.
     pub(super) fn read_many(
         &mut self,
         depth: usize,

@@ -29,9 +29,9 @@ const WARM_UP: Duration = Duration::from_millis(250);
 
 /// Measure reads of a file or device by the way of waiting for them.
 ///
-/// 4 KiB at random places, past the page cache: one at a time, waited for by interrupt, poll, hybrid
-/// and auto, then 32 at once. Without FILE, a file of its own is filled and read; it has no name and
-/// is removed when the command exits. An existing file is opened for reading only.
+/// 4 KiB at random places, past the page cache: one at a time, waited for by interrupt, poll,
+/// hybrid and auto, then 32 at once. Without FILE, a file of its own is filled and read; it has no
+/// name and is removed when the command exits. An existing file is opened for reading only.
 #[derive(Args)]
 #[command(after_long_help = "\
 fio is run in the same rounds on the same file if it is installed (Debian: apt-get install fio; tried

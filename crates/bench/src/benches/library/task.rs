@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Names of the steps, in order. The first writes all words, the last reads all words. The others touch one
-/// word per page.
+/// Names of the steps, in order. The first writes all words, the last reads all words. The others
+/// touch one word per page.
 pub(crate) const STEPS: [&str; 6] =
     ["fill", "sequential_read", "sequential_write", "random_read", "random_write", "scan"];
 

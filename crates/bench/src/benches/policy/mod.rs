@@ -34,8 +34,9 @@ const MIN_PAGES: usize = 64;
 
 /// Simulate softswap's policies over recorded traces and patterns.
 ///
-/// All policies together, in memory for 75, 50 and 25 % of the pages: with the pool, copies, streams,
-/// and faults at fixed costs. No clock is read: the same input gives the same figures on any machine.
+/// All policies together, in memory for 75, 50 and 25 % of the pages: with the pool, copies,
+/// streams, and faults at fixed costs. No clock is read: the same input gives the same figures on
+/// any machine.
 #[derive(Args)]
 #[command(after_long_help = "\
 Patterns: random; zipf (exponent 0.99); hot_set (90 % of the touches in 10 % of the pages);

@@ -1,5 +1,5 @@
-//! Random programs for simulations: threads with phases of loops, scans, hot sets and random touches, over
-//! pages with all kinds of content.
+//! Random programs for simulations: threads with phases of loops, scans, hot sets and random
+//! touches, over pages with all kinds of content.
 
 use super::patterns::{mostly, zipf};
 use super::recorded::{Content, Event, Recorded, WHOLE};

@@ -25,7 +25,8 @@ impl Step {
         matches!(self, Step::WriteExtents | Step::WritePage)
     }
 
-    /// Returns true if the figure is the latency of one operation in us. Otherwise it is pages per second.
+    /// Returns true if the figure is the latency of one operation in us. Otherwise it is pages per
+    /// second.
     pub(super) fn is_latency(self) -> bool {
         matches!(self, Step::WritePage | Step::ReadPage)
     }

@@ -1,5 +1,5 @@
-//! Cost of detecting same-filled pages in the memory of real programs: three orders of comparison, and
-//! softswap's own check.
+//! Cost of detecting same-filled pages in the memory of real programs: three orders of comparison,
+//! and softswap's own check.
 
 mod programs;
 mod mix;

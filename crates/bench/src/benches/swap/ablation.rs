@@ -22,8 +22,8 @@ const DISK_TIMES: u64 = 4;
 
 /// Measure the benefit of each of softswap's mechanisms.
 ///
-/// softswap with all mechanisms and softswap without one take turns over the patterns and programs of
-/// `bench swap`, within the same limit.
+/// softswap with all mechanisms and softswap without one take turns over the patterns and programs
+/// of `bench swap`, within the same limit.
 #[derive(Args)]
 #[command(after_long_help = "\
 A cell is a pattern (on data of which half compresses) or a program, with a share of its memory and a number

@@ -40,18 +40,18 @@ use std::time::Duration;
 
 /// Settings of softswap that `--softswap` accepts.
 const SETTINGS: [&str; 6] = ["codec", "pool", "poll", "encrypt", "avoid_move", "without"];
-/// Size of the kernel's areas as a multiple of the largest memory. If an area is more than half full, the
-/// kernel frees the slot of each page that it reads.
+/// Size of the kernel's areas as a multiple of the largest memory. If an area is more than half
+/// full, the kernel frees the slot of each page that it reads.
 const AREA_TIMES: u64 = 4;
 
 /// Compare softswap with the kernel's swap under the same memory limit.
 ///
-/// The sides are softswap, and the kernel's swap on a file, on zram (lz4), and on a file with zswap in
-/// front; `protection` is softswap with page protection. For each pattern a program fills its working
-/// set, touches it, and compares every page at the end; then whole programs run. A memory control group
-/// of the same limit holds each run. Without root softswap runs alone, without a group unless the user
-/// may create one. Changes to the machine (swap
-/// areas, a zram device, zswap's settings, control groups) are undone however the bench exits.
+/// The sides are softswap, and the kernel's swap on a file, on zram (lz4), and on a file with zswap
+/// in front; `protection` is softswap with page protection. For each pattern a program fills its
+/// working set, touches it, and compares every page at the end; then whole programs run. A memory
+/// control group of the same limit holds each run. Without root softswap runs alone, without a
+/// group unless the user may create one. Changes to the machine (swap areas, a zram device, zswap's
+/// settings, control groups) are undone however the bench exits.
 #[derive(Args)]
 #[command(after_long_help = "\
 The limit is 25 % or 50 % of the working set. softswap's budget (--memory) is lower, because unmanaged
@@ -171,8 +171,8 @@ impl SwapArgs {
         most_bytes.saturating_mul(AREA_TIMES).next_multiple_of(2 << 20)
     }
 
-    /// Returns the maximum disk space: the kernel's area if it is a file, softswap's swap file, and the files
-    /// of programs.
+    /// Returns the maximum disk space: the kernel's area if it is a file, softswap's swap file, and
+    /// the files of programs.
     fn disk_bytes(&self) -> u64 {
         let has_file = |side| matches!(side, &Side::KernelFile | &Side::KernelZswap);
         let areas = 1 + u64::from(self.sides.iter().any(has_file));
@@ -324,8 +324,8 @@ fn pattern_cells(
     cells
 }
 
-/// Returns each program without a limit, under softswap with a budget that everything fits in, and on all
-/// sides with each share of its memory.
+/// Returns each program without a limit, under softswap with a budget that everything fits in, and
+/// on all sides with each share of its memory.
 fn program_cells(
     args: &SwapArgs,
     bench: &Bench<'_>,

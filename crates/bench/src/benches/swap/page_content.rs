@@ -76,8 +76,8 @@ const RECORDS_PER_PAGE: usize = 8;
 /// Number of pages from which the sample is drawn, distributed over the whole process.
 const SAMPLE_OF_PAGES: usize = 4096;
 
-/// Returns pages of a Python process that LZ4 compresses. Without Python uses this executable instead, and
-/// adds a note.
+/// Returns pages of a Python process that LZ4 compresses. Without Python uses this executable
+/// instead, and adds a note.
 pub(super) fn sample(notes: &mut Vec<String>) -> Result<Vec<[u8; PAGE_SIZE]>, String> {
     of_python().or_else(|why| {
         notes.push(format!(

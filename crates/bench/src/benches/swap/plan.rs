@@ -140,8 +140,8 @@ pub(super) fn suffix(share_percent: u32, threads: u32) -> String {
     share.unwrap_or_default() + &threads.unwrap_or_default()
 }
 
-/// Returns softswap and one other side at a share of memory. Adds softswap with the same total DRAM if the
-/// kernel stores compressed pages outside the limit.
+/// Returns softswap and one other side at a share of memory. Adds softswap with the same total DRAM
+/// if the kernel stores compressed pages outside the limit.
 pub(super) fn compared(
     has_ours: bool,
     rival: Option<Side>,

@@ -50,7 +50,8 @@ pub(super) struct Cell {
     pub(super) variants: Vec<Variant>,
 }
 
-/// Refuses a size that exceeds available memory, or whose smallest share is too small for the engine.
+/// Refuses a size that exceeds available memory, or whose smallest share is too small for the
+/// engine.
 pub(super) fn check_size(name: &str, bytes: u64, shares: &[u32]) -> Result<(), Refusal> {
     let refuse = |why: String| Refusal::usage(format!("{name} {}: {why}", units::bytes(bytes)));
     let smallest = shares.iter().copied().min().unwrap_or(100);
@@ -212,7 +213,8 @@ impl Bench<'_> {
     }
 }
 
-/// Returns the order of variants in a round. softswap with a kernel side's DRAM runs right after that side.
+/// Returns the order of variants in a round. softswap with a kernel side's DRAM runs right after
+/// that side.
 fn in_turn(variants: &[Variant], round: usize) -> Vec<usize> {
     let run_kinds: Vec<RunKind> = variants.iter().map(|variant| variant.run_kind).collect();
     let first =

@@ -1,5 +1,5 @@
-//! The measured program, the same on every side. It fills its memory, touches it in the order of a pattern,
-//! and compares every page at the end.
+//! The measured program, the same on every side. It fills its memory, touches it in the order of a
+//! pattern, and compares every page at the end.
 
 use super::latency::Latencies;
 use super::page_content::Contents;
@@ -60,8 +60,8 @@ pub(crate) struct TaskTimes {
 }
 
 impl Task {
-    /// Runs the task with `command`. Returns the figures of the touches, and the engine's counters during
-    /// them.
+    /// Runs the task with `command`. Returns the figures of the touches, and the engine's counters
+    /// during them.
     pub(crate) fn run(
         &self,
         command: Command,

@@ -21,9 +21,9 @@ use std::process::Command;
 
 const ZSWAP: &str = "/sys/module/zswap/parameters";
 const PAGE_CLUSTER: &str = "/proc/sys/vm/page-cluster";
-/// Disables swap readahead for zswap. Decompressed pages are dirty, and some kernels (for example 6.18)
-/// cannot reclaim dirty pages that were read ahead and never touched. They fill the cgroup until the program
-/// is OOM-killed.
+/// Disables swap readahead for zswap. Decompressed pages are dirty, and some kernels (for example
+/// 6.18) cannot reclaim dirty pages that were read ahead and never touched. They fill the cgroup
+/// until the program is OOM-killed.
 const ZSWAP_PAGE_CLUSTER: &str = "0";
 const ZSWAP_COUNTED: &str = "here the limit includes zswap's compressed pages (control groups of \
     version 2), so softswap and kernel_zswap use the same DRAM, and softswap_same_dram is not run \
@@ -91,7 +91,8 @@ impl Bounds {
 }
 
 impl Testbed {
-    /// Prepares `sides` below `under`, with areas of `bytes`. Removes unsupported sides, with a note.
+    /// Prepares `sides` below `under`, with areas of `bytes`. Removes unsupported sides, with a
+    /// note.
     pub(crate) fn prepare(
         under: &Path,
         bytes: u64,

@@ -1,7 +1,7 @@
 //! Run time by wait mode of a program that touches random pages of four times its budget.
 //!
-//! Measures the whole path: a separate program with the runtime preloaded, faults by SIGBUS, background
-//! reclaim, writes to disk. The modes take turns, with a new program each time.
+//! Measures the complete path: a separate program with the runtime preloaded, faults by SIGBUS,
+//! background reclaim, writes to disk. The modes take turns, with a new program each time.
 
 use super::swap::plan::{Data, Pattern};
 use super::swap::task::{Task, TaskTimes};
@@ -31,8 +31,8 @@ const REGION_OVER_BUDGET: u64 = 4;
 /// Measure a program that swaps, by the way of waiting for reads.
 ///
 /// The program writes one word at a time to random pages of a region that cannot be compressed, and
-/// compares every page at the end. Only the touching is timed. Faults are those of pages that were on
-/// disk, by the engine's own account; they include what else a fault does.
+/// compares every page at the end. Only the touching is timed. Faults are those of pages that were
+/// on disk, by the engine's own account; they include what else a fault does.
 #[derive(Args)]
 #[command(after_long_help = "\
 Times are medians over the rounds, the other counts are of all rounds together.

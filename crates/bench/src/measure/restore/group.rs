@@ -1,7 +1,7 @@
 //! Memory cgroups of version 1 and 2: possible parents, limits, and the kernel's counters.
 //!
-//! In version 2 a cgroup has memory limits only if its parent enables the controller for its children. Except
-//! for the root, a parent with processes cannot do that.
+//! In version 2 a cgroup has memory limits only if its parent enables the controller for its
+//! children. Except for the root, a parent with processes cannot do that.
 
 use crate::measure::failure::OrRefuse;
 use softswap_cli::memory_limits::{GroupVersion, Hierarchy};
@@ -27,8 +27,8 @@ pub(crate) fn with_memory(hierarchies: Vec<Hierarchy>) -> Option<Hierarchy> {
     hierarchies.into_iter().find(has_memory)
 }
 
-/// Returns the directories in which a cgroup may be created, the best first. In a container or for an
-/// unprivileged user only an attempt shows whether it is permitted.
+/// Returns the directories in which a cgroup may be created, the best first. In a container or for
+/// an unprivileged user only an attempt shows whether it is permitted.
 pub(crate) fn parents(hierarchy: &Hierarchy) -> Vec<PathBuf> {
     let top = hierarchy.top.as_path();
     let around = match hierarchy.version {
@@ -146,7 +146,8 @@ impl MemoryGroup {
         Ok(kills.and_then(|count| count.trim().parse().ok()).unwrap_or(0))
     }
 
-    /// Returns true if zswap's compressed pages are charged to the cgroup: in version 2 since Linux 5.19.
+    /// Returns true if zswap's compressed pages are charged to the cgroup: in version 2 since Linux
+    /// 5.19.
     pub(crate) fn counts_zswap(&self) -> bool {
         self.dir.join("memory.zswap.current").exists()
     }

@@ -1,11 +1,11 @@
-//! Faults of devices, file systems, control groups and limits, and signals at any moment, injected while a
-//! program verifies its data continuously.
+//! Faults of devices, file systems, control groups and limits, and signals at any moment, injected
+//! while a program verifies its data continuously.
 //!
-//! Required in all cases: no wrong byte, no stall of more than 5 s without a message, and no resources left
-//! after exit. Faults that the machine does not support are printed as skipped.
+//! Required in all cases: no wrong byte, no stall of more than 5 s without a message, and no
+//! resources left after exit. Faults that the machine does not support are printed as skipped.
 //!
-//! `SOFTSWAP_FAULTS` is the number of faults, `SOFTSWAP_FAULTS_SEED` the seed, `SOFTSWAP_FAULTS_ONLY` the
-//! kind. `make test-long` injects 500.
+//! `SOFTSWAP_FAULTS` is the number of faults, `SOFTSWAP_FAULTS_SEED` the seed,
+//! `SOFTSWAP_FAULTS_ONLY` the kind. `make test-long` injects 500.
 
 mod injections;
 mod places;

@@ -1,5 +1,5 @@
-//! Swap locations for the fault tests: directories, small file systems, and devices whose storage runs out.
-//! Removed on drop.
+//! Swap locations for the fault tests: directories, small file systems, and devices whose storage
+//! runs out. Removed on drop.
 
 use crate::support::cgroup;
 use std::fs::File;
@@ -82,8 +82,8 @@ impl Disk {
         Disk::made(mib, None)
     }
 
-    /// Creates a file system of `mib` MiB on a sparse image with only `storage_mib` MiB of storage. Writes to
-    /// the device fail when the storage is used up.
+    /// Creates a file system of `mib` MiB on a sparse image with only `storage_mib` MiB of storage.
+    /// Writes to the device fail when the storage is used up.
     pub(crate) fn thin_provisioned(mib: u64, storage_mib: u64) -> Result<Disk, String> {
         Disk::made(mib, Some(storage_mib))
     }
@@ -107,7 +107,8 @@ impl Disk {
         let made = File::create_new(&image).and_then(|file| file.set_len(mib * MIB));
         made.map_err(|error| error.to_string())?;
         let device = Loop::over(&image)?;
-        // Metadata of all groups is written now. Otherwise the kernel writes it later, in the background.
+        // Metadata of all groups is written now. Otherwise the kernel writes it later, in the
+        // background.
         let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         tool("mkfs.ext4", &["-q", "-F", "-m", "0", "-E", options, &device.0])?;
         tool("mount", &["-o", "errors=remount-ro", &device.0, &text(&point)])?;

@@ -1,5 +1,5 @@
-//! The program under fault injection. The test watches its progress while it runs and checks for leftovers
-//! after its exit.
+//! The program under fault injection. The test watches its progress while it runs and checks for
+//! leftovers after its exit.
 
 use crate::support::control_client::{WAIT_TIMEOUT, wait_until};
 use crate::support::{Ended, Running, compiled, softswap};
@@ -221,8 +221,8 @@ impl Victim {
         (evaluate(&ended, may), pause)
     }
 
-    /// Like [`Victim::finish`], under a resource limit. The program or its loader may report the limit and
-    /// fail; that is not a wrong byte.
+    /// Like [`Victim::finish`], under a resource limit. The program or its loader may report the
+    /// limit and fail; that is not a wrong byte.
     pub(crate) fn finish_under_limit(self, signal: i32, limit: &str) -> (End, Duration) {
         self.send(libc::SIGTERM);
         let (group, pause) = (self.id(), self.max_interval);
@@ -296,8 +296,8 @@ fn assert_nothing_left(group: i32, runtime_dir: &Path) {
         if std::fs::read_dir(runtime_dir).map_or(0, Iterator::count) == 0 {
             return Ok(());
         }
-        // A killed process cannot remove its socket. The next `softswap` command removes it once the process
-        // has exited.
+        // A killed process cannot remove its socket. The next `softswap` command removes it once
+        // the process has exited.
         let check_progress = Command::new(softswap())
             .args(["stat", &std::process::id().to_string()])
             .env("SOFTSWAP_RUNTIME_DIR", runtime_dir)

@@ -22,8 +22,8 @@ impl Kind {
     }
 }
 
-/// A fault that makes both copies of a page unavailable. Without a local area the program must stop with a
-/// message. With one it must continue.
+/// A fault that makes both copies of a page unavailable. Without a local area the program must stop
+/// with a message. With one it must continue.
 pub(crate) struct Loss {
     pub(crate) name: &'static str,
     pub(crate) inject: fn(&mut Setup),

@@ -1,11 +1,11 @@
-//! Stress tests of clusters: programs run in a quarter of their memory, with random faults of servers,
-//! network and helper.
+//! Stress tests of clusters: programs run in a quarter of their memory, with random faults of
+//! servers, network and helper.
 //!
-//! Required in all cases: no wrong byte. If each page has a good copy, the program continues. Otherwise it
-//! stops with a message. Skipped without `redis-server`.
+//! Required in all cases: no wrong byte. If each page has a good copy, the program continues.
+//! Otherwise it stops with a message. Skipped without `redis-server`.
 //!
-//! `SOFTSWAP_TURNS` is the number of faults, `SOFTSWAP_TURNS_SEED` the seed, `SOFTSWAP_TURNS_ONLY` the kind.
-//! `make test-long` injects 500.
+//! `SOFTSWAP_TURNS` is the number of faults, `SOFTSWAP_TURNS_SEED` the seed, `SOFTSWAP_TURNS_ONLY`
+//! the kind. `make test-long` injects 500.
 
 mod program;
 mod proxies;

@@ -1,5 +1,5 @@
-//! The program under fault injection. It runs in a quarter of its memory, verifies and rewrites its pages
-//! continuously, and reports wrong bytes.
+//! The program under fault injection. It runs in a quarter of its memory, verifies and rewrites its
+//! pages continuously, and reports wrong bytes.
 
 use crate::support::tree::{HELPER, child_called};
 use crate::support::{Ended, LIMIT, Report, Running, Swapped, compiled};

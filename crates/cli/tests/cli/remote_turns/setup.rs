@@ -106,8 +106,8 @@ impl Setup {
         format!("redis://{}?password-file={}{options}", seeds.join(","), password.display())
     }
 
-    /// Lists the extents. Returns `None` if a primary does not answer: on a busy machine a node may briefly
-    /// consider another one failed.
+    /// Lists the extents. Returns `None` if a primary does not answer: on a busy machine a node may
+    /// briefly consider another one failed.
     fn extents(&self) -> Option<Extents> {
         let script = "local all = {} \
              for _, key in ipairs(redis.call('KEYS', 'softswap:*')) do \

@@ -1,5 +1,5 @@
-//! Shared helpers of the tests that run whole programs: paths, compilation, time limits, and runs under
-//! softswap.
+//! Shared helpers of the tests that run whole programs: paths, compilation, time limits, and runs
+//! under softswap.
 #![allow(dead_code, reason = "each test file uses only a part")]
 
 pub(crate) mod cgroup;
@@ -190,7 +190,8 @@ impl Running {
     /// Waits for an output line that begins with `word`. Returns the rest of the line.
     pub(crate) fn wait_for_line(&mut self, word: &str) -> String {
         wait_until(&format!("a line that begins with {word:?}"), || {
-            // Checked before the output is read, so that output written just before the exit is seen.
+            // Checked before the output is read, so that output written just before the exit is
+            // seen.
             let has_ended = self.has_ended();
             let stdout = String::from_utf8_lossy(&self.stdout_so_far()).into_owned();
             let (lines, _) = stdout.rsplit_once('\n').unwrap_or_default();
@@ -250,8 +251,8 @@ fn waits_of(pid: i32) -> Option<u64> {
     count.trim().parse().ok()
 }
 
-/// Waits until a process that polls in a loop has completed `rounds` rounds. It blocks at most three times a
-/// round.
+/// Waits until a process that polls in a loop has completed `rounds` rounds. It blocks at most
+/// three times a round.
 pub(crate) fn wait_for_rounds(pid: i32, rounds: u64) {
     let before = waits_of(pid).expect("a process");
     wait_until("the process completes its rounds", || match waits_of(pid) {

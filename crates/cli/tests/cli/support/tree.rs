@@ -35,7 +35,8 @@ impl Tree {
         Tree::start(command, options, &program)
     }
 
-    /// Starts two programs that each want nearly the whole budget, until [`Tree::finish`].
+    /// Starts two programs, each of which uses nearly all of the budget. They run until
+    /// [`Tree::finish`].
     pub(crate) fn of_two_hogs(command: Command) -> Tree {
         let script = "\"$0\" --mib 90 --seconds 0 & \"$0\" --mib 90 --seconds 0; wait";
         Tree::of_hogs(command, &["--memory", BUDGET], script)

@@ -30,7 +30,7 @@ pub(crate) fn convert(words: impl Iterator<Item = u64>, part: Part) -> Option<Re
     Some(script.finish(part))
 }
 
-/// All events. Pages are identified by content numbers, which stay the same when a page moves.
+/// All events. Pages are identified by content numbers, which do not change when a page moves.
 #[derive(Default)]
 struct Script {
     /// Content numbers of addresses where they differ from the page number, because a page has

@@ -59,8 +59,8 @@ pub(crate) struct ProgramRun {
 }
 
 impl Program {
-    /// Prepares the program to use about `bytes`, with its files in `dir`. Fails if this machine lacks a
-    /// requirement.
+    /// Prepares the program to use about `bytes`, with its files in `dir`. Fails if this machine
+    /// lacks a requirement.
     pub(crate) fn make_ready(self, dir: &Path, bytes: u64) -> Result<Ready, String> {
         let ready = |path, arguments, input| Ready { name: self.name(), path, arguments, input };
         let goal = OsString::from(bytes.to_string());
@@ -216,8 +216,8 @@ fn write_lines(mut file: BufWriter<File>, bytes: u64) -> io::Result<()> {
 const BYTES_PER_TEXT_LINE: u64 = TEXT_LINE_BYTES + 60;
 const TEXT_LINE_BYTES: u64 = 41;
 
-/// Writes lines of random hexadecimal digits with the line number. Half of each byte is random, so zstd
-/// compresses it and LZ4 does not.
+/// Writes lines of random hexadecimal digits with the line number. Half of each byte is random, so
+/// zstd compresses it and LZ4 does not.
 fn write_text(mut file: BufWriter<File>, bytes: u64) -> io::Result<()> {
     let mut digits = noise(12);
     for number in 0..bytes / BYTES_PER_TEXT_LINE {
