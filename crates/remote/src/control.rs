@@ -100,10 +100,10 @@ impl Order {
     /// # Errors
     /// If the write to the socket fails.
     pub fn write(&self, mut to: impl Write) -> io::Result<()> {
-        let again = if self.is_again { "again" } else { "first" };
+        let attempt = if self.is_again { "again" } else { "first" };
         let password = self.password.as_ref().map_or("", |password| password.as_str());
         let run = self.run.to_text();
-        let text = format!("{}\n{}\n{again}\n{password}\n", self.url, run.as_str());
+        let text = format!("{}\n{}\n{attempt}\n{password}\n", self.url, run.as_str());
         to.write_all(Zeroizing::new(text).as_bytes())
     }
 

@@ -85,9 +85,9 @@ pub(crate) fn full_length_request(shared: &Shared, slot: u16, extent: u64) -> Re
 }
 
 fn set_full_length(key: &str) -> Cmd {
-    let mut whole = cmd("SETRANGE");
-    whole.arg(key).arg(EXTENT_BYTES - 1).arg(&[0u8][..]);
-    whole
+    let mut command = cmd("SETRANGE");
+    command.arg(key).arg(EXTENT_BYTES - 1).arg(&[0u8][..]);
+    command
 }
 
 fn with_replica(shared: &Shared, slot: u16, mut commands: Vec<Cmd>) -> Vec<Cmd> {

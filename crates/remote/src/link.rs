@@ -257,8 +257,8 @@ impl Link {
         commands: &Pipeline,
         contents_bytes: u64,
     ) -> Result<Vec<Value>, String> {
-        let more = contents_bytes + commands.len() as u64 * ANSWER_BYTES;
-        let add = |allowed: u64| Some((allowed + more).min(MAX_BYTES));
+        let expected_bytes = contents_bytes + commands.len() as u64 * ANSWER_BYTES;
+        let add = |allowed: u64| Some((allowed + expected_bytes).min(MAX_BYTES));
         _ = self.traffic.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         self.connection
             .send_packed_commands(commands, 0, commands.len())

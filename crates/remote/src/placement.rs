@@ -146,8 +146,8 @@ impl Placement {
                 [Some(first), Some(second)] if first == second => 1,
                 _ => return None,
             };
-            let others: Vec<usize> = owners[1 - copy].into_iter().collect();
-            let slot = places.slot_apart_from(&others, number / places.slots.len().max(1))?;
+            let other_owner: Vec<usize> = owners[1 - copy].into_iter().collect();
+            let slot = places.slot_apart_from(&other_owner, number / places.slots.len().max(1))?;
             Some((number, copy, slot))
         };
         self.groups.iter().enumerate().filter_map(wrong).collect()

@@ -72,9 +72,9 @@ impl Sealer {
         context.update(&generation.to_le_bytes());
         context.update(contents);
         let mut tag = [0; HEADER_BYTES - TAG_AT];
-        let whole = context.sign();
+        let full_tag = context.sign();
         let length = tag.len();
-        tag.copy_from_slice(&whole.as_ref()[..length]);
+        tag.copy_from_slice(&full_tag.as_ref()[..length]);
         tag
     }
 

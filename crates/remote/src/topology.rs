@@ -179,8 +179,8 @@ mod tests {
                     b1 10.0.0.2:7001@17001 master,fail - 0 0 2 connected 8192 8194-16383\n\
                     c1 10.0.0.3:7002@17002,x slave b1 0 0 9 connected\n\
                     d1 :0@0 master,noaddr - 0 0 1 disconnected\n";
-        let asked = Address { host: "h".into(), port: 1 };
-        let topology = Topology::parse(text, &asked, false).unwrap();
+        let server = Address { host: "h".into(), port: 1 };
+        let topology = Topology::parse(text, &server, false).unwrap();
         assert_eq!((topology.members.len(), topology.epoch), (3, 9));
         assert_eq!(topology.owner(8191).unwrap().address.to_string(), "h:7000");
         assert_eq!(topology.owner(8193), None);
@@ -193,14 +193,14 @@ mod tests {
         let after = text.replace(" 8192 8194-16383", "");
         let after =
             after.replace("slave b1 0 0 9 connected", "master - 0 0 9 connected 8192-16383");
-        let after = Topology::parse(&after, &asked, false).unwrap();
+        let after = Topology::parse(&after, &server, false).unwrap();
         assert_eq!((after.primaries().len(), after.missing_primaries().len()), (2, 0));
-        let others: Vec<&str> = text.lines().rev().collect();
-        let other = Topology::parse(&others.join("\n"), &asked, false).unwrap();
-        assert_eq!(other.signature(), topology.signature());
-        let moved = Topology::parse(&text.replace("0-8191", "0-8190"), &asked, false).unwrap();
+        let reversed: Vec<&str> = text.lines().rev().collect();
+        let reordered = Topology::parse(&reversed.join("\n"), &server, false).unwrap();
+        assert_eq!(reordered.signature(), topology.signature());
+        let moved = Topology::parse(&text.replace("0-8191", "0-8190"), &server, false).unwrap();
         assert_ne!(moved.signature(), topology.signature());
-        let named = Topology::parse(text, &asked, true).unwrap();
+        let named = Topology::parse(text, &server, true).unwrap();
         assert_eq!(named.members[2].address.host, "x");
         for bad in [
             "",
@@ -209,7 +209,7 @@ mod tests {
             "a h:1@2 master - 0 0 1 up 0-99999",
             "a h:1@2 master - 0 0 1 up 0-18446744073709551615",
         ] {
-            assert!(Topology::parse(bad, &asked, false).is_none(), "{bad}");
+            assert!(Topology::parse(bad, &server, false).is_none(), "{bad}");
         }
     }
 }

@@ -80,7 +80,7 @@ impl Upkeep {
         self.misplaced_since
             .retain(|at, _| misplaced.iter().any(|(group, copy, _)| *at == (*group, *copy)));
         let now = Instant::now();
-        let due: Vec<_> = misplaced
+        let moves: Vec<_> = misplaced
             .into_iter()
             .filter(|(group, copy, _)| {
                 let since = *self.misplaced_since.entry((*group, *copy)).or_insert(now);
@@ -89,10 +89,10 @@ impl Upkeep {
                 !is_lost || now >= since + SUCCESSOR_WITHIN
             })
             .collect();
-        if !due.is_empty() {
+        if !moves.is_empty() {
             self.last_version = self.last_version.max(placement.version) + 1;
             placement.version = self.last_version;
-            for (group, copy, slot) in due {
+            for (group, copy, slot) in moves {
                 placement.groups[group].move_copy(copy, slot);
             }
             // Stored before any write to the new slots, so that a restarted helper finds them.
@@ -225,13 +225,13 @@ impl Upkeep {
 /// Returns the extents with a copy that is missing or too short on a server that answers.
 async fn incomplete(shared: &Shared, extents: &[u64]) -> Vec<u64> {
     let mut requests = Vec::new();
-    let mut asked = Vec::new();
+    let mut checked = Vec::new();
     for extent in extents {
         for slot in shared.group(*extent).slots {
             let mut length = cmd("STRLEN");
             length.arg(shared.keys.extent(slot, *extent));
             requests.push(Request { slot, commands: vec![length], answer_bytes: 0 });
-            asked.push(*extent);
+            checked.push(*extent);
         }
     }
     let answers = shared.router.once(requests, Instant::now() + EACH_WITHIN).await;
@@ -241,7 +241,7 @@ async fn incomplete(shared: &Shared, extents: &[u64]) -> Vec<u64> {
     };
     let mut found: Vec<u64> = answers
         .into_iter()
-        .zip(asked)
+        .zip(checked)
         .filter_map(|(answer, extent)| is_short(&answer.ok()?).then_some(extent))
         .collect();
     found.dedup();

@@ -26,8 +26,8 @@ use std::ptr::NonNull;
 
 /// Returns a layout's size in whole pages; an error if its alignment exceeds a page.
 fn pages_for(layout: Layout) -> Result<usize, AllocError> {
-    let whole = layout.size().max(1).checked_next_multiple_of(PAGE_SIZE).ok_or(AllocError)?;
-    if layout.align() <= PAGE_SIZE { Ok(whole) } else { Err(AllocError) }
+    let bytes = layout.size().max(1).checked_next_multiple_of(PAGE_SIZE).ok_or(AllocError)?;
+    if layout.align() <= PAGE_SIZE { Ok(bytes) } else { Err(AllocError) }
 }
 
 fn block(start: usize, len: usize) -> Result<NonNull<[u8]>, AllocError> {

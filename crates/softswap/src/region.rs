@@ -260,14 +260,14 @@ impl Region {
 
 /// Returns the length in whole pages, if a region may have this length.
 fn whole_pages(engine: &Engine, len: usize) -> Option<usize> {
-    let whole = len.checked_next_multiple_of(PAGE_SIZE)?;
-    (len > 0 && whole <= engine.window().1).then_some(whole)
+    let rounded = len.checked_next_multiple_of(PAGE_SIZE)?;
+    (len > 0 && rounded <= engine.window().1).then_some(rounded)
 }
 
 /// Faults in the first pages of a range: up to half of the budget, as more would evict the first.
 fn fault_in(running: &Running, range: Range<usize>) -> Result<()> {
-    let most = running.with(Engine::half_of_budget_bytes)?;
-    for address in range.take(most).step_by(PAGE_SIZE) {
+    let max_bytes = running.with(Engine::half_of_budget_bytes)?;
+    for address in range.take(max_bytes).step_by(PAGE_SIZE) {
         running.with(|engine| {
             let mut is_resident = [0];
             engine.residency(address, &mut is_resident)?;

@@ -59,8 +59,8 @@ pub(super) fn topology(shards: &[Shard]) -> Topology {
         format!("id{at} node{at}:6379@1 {flags} - 0 0 1 connected {first}-{last}\n")
     };
     let text: String = shards.iter().enumerate().map(line).collect();
-    let asked = Address { host: "node0".into(), port: 6379 };
-    Topology::parse(&text, &asked, false).unwrap_or_else(|| Topology::single(asked))
+    let address = Address { host: "node0".into(), port: 6379 };
+    Topology::parse(&text, &address, false).unwrap_or_else(|| Topology::single(address))
 }
 
 pub(super) fn owner(count: usize, slot: u16) -> usize {

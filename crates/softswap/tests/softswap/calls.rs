@@ -71,8 +71,8 @@ fn pipes_and_sockets() {
     one.send(&region[..100_000]).unwrap();
     assert_eq!(other.recv(&mut copy).unwrap(), 100_000);
     assert!(copy[..100_000] == region[..100_000]);
-    let whole = one.send(&region).unwrap_err();
-    assert!(matches!(whole.raw_os_error(), Some(libc::ENOBUFS | libc::EMSGSIZE)), "{whole}");
+    let error = one.send(&region).unwrap_err();
+    assert!(matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EMSGSIZE)), "{error}");
 }
 
 /// A structure names the buffers of `readv`, `writev`, `sendmsg` and `recvmsg`. The kernel reports

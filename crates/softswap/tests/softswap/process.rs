@@ -107,8 +107,8 @@ fn forked_child_inherits_no_pool_and_may_create_one() {
         assert!(matches!(spare.set_memory("64M"), Err(Error::OtherProcess)));
         assert_eq!(spare.stats().budget_bytes, 0);
         drop(spare);
-        let theirs = pool();
-        assert_full(&full(&theirs));
+        let own_pool = pool();
+        assert_full(&full(&own_pool));
     });
     assert_eq!(status, 0);
     assert_full(&region);

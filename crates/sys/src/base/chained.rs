@@ -77,9 +77,9 @@ impl Before {
         let was_sent = unsafe { (*info).si_code } <= 0;
         let flags = self.flags.load(Ordering::Relaxed) as i32;
         let handler = self.handler.load(Ordering::Acquire);
-        let once = flags & libc::SA_RESETHAND != 0;
+        let is_one_shot = flags & libc::SA_RESETHAND != 0;
         let is_default =
-            handler == libc::SIG_DFL || once && self.is_spent.swap(true, Ordering::AcqRel);
+            handler == libc::SIG_DFL || is_one_shot && self.is_spent.swap(true, Ordering::AcqRel);
         if !is_default && handler == libc::SIG_IGN && was_sent {
             return;
         }

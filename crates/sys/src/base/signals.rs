@@ -132,7 +132,7 @@ unsafe extern "C" {
 /// # Safety
 /// The handler is a signal handler, and running it is sound at any moment.
 pub unsafe fn change_action(signal: i32, new: Option<&Action>) -> io::Result<Action> {
-    let ours = new.map(|action| Action {
+    let kernel_action = new.map(|action| Action {
         flags: action.flags | SA_RESTORER,
         restorer: match action.restorer {
             0 => softswap_signal_return as *const () as usize,
@@ -140,11 +140,11 @@ pub unsafe fn change_action(signal: i32, new: Option<&Action>) -> io::Result<Act
         },
         ..*action
     });
-    let new = ours.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
+    let new = kernel_action.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
     let mut old = Action::DEFAULT;
     let args = [signal as usize, new, &raw mut old as usize, size_of::<Mask>(), 0, 0];
-    // SAFETY: the kernel reads `ours` and writes `old`. The caller promises that the handler is a
-    // signal handler and sound at any moment.
+    // SAFETY: the kernel reads `kernel_action` and writes `old`. The caller promises that the
+    // handler is a signal handler and sound at any moment.
     raw::check(unsafe { raw::syscall(libc::SYS_rt_sigaction, args) })?;
     Ok(old)
 }

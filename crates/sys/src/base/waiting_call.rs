@@ -152,9 +152,9 @@ pub unsafe fn interrupt(context: *mut c_void) {
     let registers = unsafe { &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs };
     let at = registers[libc::REG_RIP as usize] as usize;
     registers[libc::REG_RBX as usize] = 1;
-    let check = softswap_waiting_call_check as *const () as usize;
-    let made = softswap_waiting_call_made as *const () as usize;
-    if (check..made).contains(&at) {
+    let call_start = softswap_waiting_call_check as *const () as usize;
+    let call_end = softswap_waiting_call_made as *const () as usize;
+    if (call_start..call_end).contains(&at) {
         let after = softswap_waiting_call_interrupted as *const () as usize;
         registers[libc::REG_RIP as usize] = after as i64;
     } else if let Some(after) = raw::after_gate(at) {

@@ -327,13 +327,13 @@ mod tests {
         assert_eq!((compressor.touched_bytes(), decompressor.touched_bytes()), (0, 0));
         let mut packed = [0; PAGE_SIZE];
         let len = compressor.compress(1, &page(), &mut packed).unwrap();
-        let low = compressor.touched_bytes();
-        assert!(low > 0 && decompressor.touched_bytes() == 0);
+        let before = compressor.touched_bytes();
+        assert!(before > 0 && decompressor.touched_bytes() == 0);
         assert_eq!(compressor.untouched_bytes(1), 0);
-        let more = compressor.untouched_bytes(9);
+        let added = compressor.untouched_bytes(9);
         compressor.compress(9, &page(), &mut packed[len..]).unwrap();
-        assert_eq!(compressor.touched_bytes(), low + more);
-        assert!(more > 0 && compressor.touched_bytes() <= COMPRESSOR_BYTES);
+        assert_eq!(compressor.touched_bytes(), before + added);
+        assert!(added > 0 && compressor.touched_bytes() <= COMPRESSOR_BYTES);
         assert_eq!(LEVELS.map(|level| compressor.untouched_bytes(level)).max(), Some(0));
         decompressor.open();
         assert_eq!(decompressor.touched_bytes(), DECOMPRESSOR_BYTES);

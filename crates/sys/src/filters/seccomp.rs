@@ -280,10 +280,10 @@ fn check_futex(code: &mut Vec<Instruction>, run: Run, this: Match) {
             let if_true = (operations.len() - index) as u8;
             code.push(Instruction { code: IF_EQUAL, if_true, if_false: 0, value: *value as u32 });
         }
-        let others = code.len();
+        let jump = code.len();
         code.push(plain(JUMP, 0));
         check(code, with(pointers), this);
-        code[others].value = (code.len() - others - 1) as u32;
+        code[jump].value = (code.len() - jump - 1) as u32;
     }
     check(code, with(WORD), this);
 }

@@ -41,8 +41,8 @@ fn check_file_size(bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Returns true if the file can never shrink (a seal of [`create`]), and has at least `words` words.
-/// False for 0 words.
+/// Returns true if a seal of [`create`] prevents the file from shrinking, and it has at least
+/// `words` words. Returns false for 0 words.
 pub fn is_shared(fd: impl AsFd, words: usize) -> bool {
     let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
     words > 0
@@ -199,22 +199,22 @@ mod tests {
 
     #[test]
     fn mappings_share_words() {
-        let (fd, ours) = create(700).unwrap();
-        let theirs = open(&fd, 700).unwrap();
-        ours[699].store(42, Relaxed);
-        assert_eq!(theirs[699].load(Relaxed), 42);
+        let (fd, first) = create(700).unwrap();
+        let second = open(&fd, 700).unwrap();
+        first[699].store(42, Relaxed);
+        assert_eq!(second[699].load(Relaxed), 42);
     }
 
     #[test]
     fn private_copy_is_detached() {
-        let (fd, ours) = create(700).unwrap();
-        let theirs = open(&fd, 700).unwrap();
-        ours[3].store(7, Relaxed);
-        prepare_private(ours).unwrap();
-        make_private(ours).unwrap();
-        assert_eq!(ours[3].load(Relaxed), 7);
-        ours[3].store(8, Relaxed);
-        assert_eq!(theirs[3].load(Relaxed), 7);
+        let (fd, first) = create(700).unwrap();
+        let second = open(&fd, 700).unwrap();
+        first[3].store(7, Relaxed);
+        prepare_private(first).unwrap();
+        make_private(first).unwrap();
+        assert_eq!(first[3].load(Relaxed), 7);
+        first[3].store(8, Relaxed);
+        assert_eq!(second[3].load(Relaxed), 7);
     }
 
     #[test]

@@ -171,10 +171,10 @@ pub fn detach_from_session(command: &mut Command, kept: &[BorrowedFd<'_>]) {
         rustix::process::setsid()?;
         // Also closes descriptors that a managed program passes on to all programs of its tree. If
         // a kernel or filter refuses the call, the new program inherits them.
-        let others = [3, u32::MAX as usize, libc::CLOSE_RANGE_CLOEXEC as usize, 0, 0, 0];
+        let args = [3, u32::MAX as usize, libc::CLOSE_RANGE_CLOEXEC as usize, 0, 0, 0];
         // SAFETY: the call takes numbers, and changes only flags of descriptors of this child,
         // which is about to call exec.
-        let _ = raw::check(unsafe { raw::syscall(libc::SYS_close_range, others) });
+        let _ = raw::check(unsafe { raw::syscall(libc::SYS_close_range, args) });
         for &number in &kept {
             // SAFETY: this runs in the child, which has its own copy of the descriptor and does not
             // close it before exec. If the caller closed the descriptor before the fork, the child

@@ -394,10 +394,12 @@ impl Peer {
 /// Waits until `fd` is ready or has failed; `TimedOut` at `until`.
 fn wait_for(fd: BorrowedFd<'_>, flags: PollFlags, until: Instant) -> io::Result<()> {
     loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let left =
-            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-        match poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&left)) {
+        let remaining = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: remaining.as_secs() as i64,
+            tv_nsec: i64::from(remaining.subsec_nanos()),
+        };
+        match poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&timeout)) {
             Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}

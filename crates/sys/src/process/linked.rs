@@ -62,9 +62,9 @@ fn is_stub(address: usize) -> bool {
     const SYMBOL: i32 = 1;
     let mut symbol: *mut c_void = std::ptr::null_mut();
     // SAFETY: all fields are pointers, for which null is valid.
-    let mut about = unsafe { std::mem::zeroed() };
-    // SAFETY: the function accepts any address, and writes to `about` and `symbol`.
-    let found = unsafe { dladdr1(address as *const _, &raw mut about, &raw mut symbol, SYMBOL) };
+    let mut object = unsafe { std::mem::zeroed() };
+    // SAFETY: the function accepts any address, and writes to `object` and `symbol`.
+    let found = unsafe { dladdr1(address as *const _, &raw mut object, &raw mut symbol, SYMBOL) };
     // SAFETY: `symbol` is null, or points into the symbol table of a library that stays loaded.
     let symbol = unsafe { symbol.cast::<libc::Elf64_Sym>().as_ref() };
     found != 0 && symbol.is_some_and(|symbol| symbol.st_shndx == 0 && symbol.st_value != 0)
@@ -433,23 +433,23 @@ mod tests {
     fn object_lookup_matches_libc() {
         type Find = unsafe extern "C" fn(*const c_void, *mut FoundObject) -> i32;
         // SAFETY: the function reads a C string.
-        let theirs = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
-        if theirs.is_null() {
+        let libc_find = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
+        if libc_find.is_null() {
             println!("skipped: the C library has no _dl_find_object");
             return;
         }
         // SAFETY: the function of that name has this type.
-        let theirs: Find = unsafe { std::mem::transmute(theirs) };
-        let here = object_lookup_matches_libc as *const c_void;
-        for inside in [here, libc::getpid as *const c_void] {
-            let ask = |find: Find| {
+        let libc_find: Find = unsafe { std::mem::transmute(libc_find) };
+        let own_code = object_lookup_matches_libc as *const c_void;
+        for inside in [own_code, libc::getpid as *const c_void] {
+            let frames_by = |find: Find| {
                 // SAFETY: all fields are integers, for which zero is valid.
                 let mut found: FoundObject = unsafe { std::mem::zeroed() };
                 // SAFETY: the function writes to the local.
                 assert_eq!(unsafe { find(inside, &raw mut found) }, 0);
                 found.frames
             };
-            assert_eq!(ask(softswap_find_object), ask(theirs));
+            assert_eq!(frames_by(softswap_find_object), frames_by(libc_find));
         }
         // SAFETY: the function writes nothing if it finds no object.
         let none = unsafe { softswap_find_object(16 as *const _, std::ptr::null_mut()) };
@@ -465,10 +465,10 @@ mod tests {
     #[test]
     fn functions_are_found_in_symbol_tables() {
         for name in [c"getppid", c"setlocale", c"qsort", c"open", c"malloc_usable_size"] {
-            let theirs = address(name);
-            let library = Linked::around(theirs).expect("the C library");
-            assert_eq!(library.function(name), Some(theirs), "{name:?}");
-            assert_eq!(definition(name), theirs, "{name:?}");
+            let expected = address(name);
+            let library = Linked::around(expected).expect("the C library");
+            assert_eq!(library.function(name), Some(expected), "{name:?}");
+            assert_eq!(definition(name), expected, "{name:?}");
         }
         let library = Linked::around(libc::setlocale as *const () as usize).expect("the C library");
         assert_eq!(library.function(c"no such name"), None);
@@ -481,10 +481,10 @@ mod tests {
 
     #[test]
     fn library_is_found_by_code_address() {
-        let here = own as *const () as usize;
-        assert!(own().code_around(here).unwrap().contains(&here));
+        let own_code = own as *const () as usize;
+        assert!(own().code_around(own_code).unwrap().contains(&own_code));
         let other = Linked::around(libc::setlocale as *const () as usize).expect("the C library");
-        assert!(other.code_around(here).is_none());
+        assert!(other.code_around(own_code).is_none());
         assert!(Linked::around(0).is_none());
     }
 

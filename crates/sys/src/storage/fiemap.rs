@@ -49,8 +49,8 @@ impl FileExtent {
     /// the largest offset of a file or device.
     #[must_use]
     pub fn new(logical: u64, physical: u64, length: u64, flags: u32) -> Option<Self> {
-        let most = i64::MAX as u64;
-        let ends = |start: u64| start.checked_add(length).is_some_and(|end| end <= most);
+        let max_offset = i64::MAX as u64;
+        let ends = |start: u64| start.checked_add(length).is_some_and(|end| end <= max_offset);
         let extent = Self { logical, physical, length, flags };
         match extent.is_placed() {
             _ if length == 0 || !ends(logical) => None,
@@ -206,9 +206,9 @@ pub fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<FileExtent>> {
 /// may have changed meanwhile.
 pub fn following(end: u64, next: Option<FileExtent>) -> io::Result<FileExtent> {
     next.filter(|next| next.logical >= end).ok_or_else(|| {
-        let why =
+        let reason =
             "the file system reports inconsistent extents; the file may have changed meanwhile";
-        io::Error::new(io::ErrorKind::InvalidData, why)
+        io::Error::new(io::ErrorKind::InvalidData, reason)
     })
 }
 

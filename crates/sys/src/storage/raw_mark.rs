@@ -170,7 +170,7 @@ mod tests {
         let mark = RawMark::set(claimed.file.as_fd()).unwrap();
         if !mark.is_immutable() {
             std::fs::remove_file(&path).unwrap();
-            return eprintln!("skipped: no file can be made immutable here");
+            return eprintln!("skipped: this user or file system cannot make files immutable");
         }
         assert!(std::fs::remove_file(&path).is_err());
         assert!(

@@ -69,9 +69,9 @@ fn new_helper_closes_old_connections() {
         assert!(old_connections.iter().all(|ids| !ids.is_empty()), "{old_connections:?}");
         // The first helper stays connected, like a killed one whose writes are still in the
         // server's buffers.
-        let mut again = Job::new(&test_cluster.plain_url(""), next).await.unwrap();
-        again.written.clone_from(&job.written);
-        again.read_all().await.unwrap();
+        let mut second = Job::new(&test_cluster.plain_url(""), next).await.unwrap();
+        second.written.clone_from(&job.written);
+        second.read_all().await.unwrap();
         for (node, old_ids) in nodes().zip(&old_connections) {
             let now = connections(node, number);
             assert!(!now.is_empty() && old_ids.iter().all(|old| !now.contains(old)), "{now:?}");

@@ -242,9 +242,9 @@ pub(super) fn reserve_range(first: usize) -> Result<(usize, usize), WindowError>
     let constraint = ADDRESS_CONSTRAINT.get();
     // At most half of the process's limit: the rest is for the engine's tables, the program's code
     // and stacks, and unmanaged memory.
-    let most = memory::address_space_limit() / 2;
+    let max_bytes = memory::address_space_limit() / 2;
     let mut refused = None;
-    for len in WINDOW_SIZES.into_iter().filter(|len| *len <= most || *len == SMALLEST) {
+    for len in WINDOW_SIZES.into_iter().filter(|len| *len <= max_bytes || *len == SMALLEST) {
         refused = None;
         for base in places(constraint, first, len) {
             // SAFETY: MAP_FIXED_NOREPLACE never displaces a mapping.

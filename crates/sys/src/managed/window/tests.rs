@@ -41,9 +41,9 @@ fn move_all(window: &Window, from: u64, to: u64) {
         let moved = window.relocate(to + at, from + at, count);
         assert_eq!(moved.error.is_some(), moved.pages < count, "{moved:?} of {count}");
         for page in at..at + count as u64 {
-            let there = page < at + moved.pages as u64;
-            assert_eq!(window.is_present(to + page).unwrap(), there, "{moved:?} of {count}");
-            assert_eq!(window.is_present(from + page).unwrap(), !there, "{moved:?} of {count}");
+            let is_moved = page < at + moved.pages as u64;
+            assert_eq!(window.is_present(to + page).unwrap(), is_moved, "{moved:?} of {count}");
+            assert_eq!(window.is_present(from + page).unwrap(), !is_moved, "{moved:?} of {count}");
         }
         done += moved.pages;
     }
